@@ -8,12 +8,12 @@ from pathlib import Path
 PAUSE_S = 0.01
 
 
-def wait_until(holds, *, timeout_s=60.0, so_far=str):
+def wait_until(holds, *, timeout_s=60.0, pause_s=PAUSE_S, so_far=str):
     """Ask again and again until `holds()` is true, and return it; `so_far()` says what there is instead."""
     deadline = time.monotonic() + timeout_s
     while not (held := holds()):
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {holds} {so_far()}"
-        time.sleep(PAUSE_S)
+        time.sleep(pause_s)
     return held
 
 

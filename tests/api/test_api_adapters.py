@@ -108,17 +108,6 @@ async def test_the_list_is_llama_servers(get):
     assert (await get("/lora-adapters?model=nobody")).status == 404
 
 
-async def test_texts_are_embedded_by_the_model_itself_alone(post, get, client):
-    kind = EmbeddingKind(width=4, n_most=12, n_batch=64, n_together=64, n_texts=8, pooling="mean")
-    client.the_card = replace(client.the_card, embedding=kind)
-    wire = await post("/v1/embeddings", {"input": "hi", "model": "law"})
-    assert (wire.status, wire.json["error"]["code"]) == (400, "model_not_supported")
-    assert "ask its model" in wire.json["error"]["message"]
-    assert not client.requests
-    able = {model["id"]: model["capabilities"] for model in (await get("/v1/models")).json["data"]}
-    assert (able["law"], able["fake"]) == (["completion"], ["completion", "embedding", "rerank"])
-
-
 async def test_scales_are_not_changed_for_all(post):
     for body in ([{"id": 0, "scale": 0.2}], [], b"{"):
         wire = await post("/lora-adapters", body)

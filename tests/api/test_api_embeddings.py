@@ -1,6 +1,5 @@
 """What clients are told of texts: vectors, rankings and scores, in the shapes that they know."""
 
-import asyncio
 import base64
 import json
 from dataclasses import replace
@@ -19,7 +18,6 @@ from cobali_ray.errors import (
     LoadingError,
     QueueFullError,
 )
-from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -349,17 +347,6 @@ async def test_a_vector_that_never_came_is_no_answer(post, client):
     client.script = script
     wire = await post("/v1/embeddings", {"input": ["a", "b"]})
     assert (wire.status, wire.json["error"]["code"]) == (500, "events_lost")
-
-
-async def test_who_leaves_takes_the_request_along(app, client):
-    never = asyncio.Event()
-    client.script = lambda _: [never]
-    wire = Wire(app, "/v1/embeddings", {"input": "a"})
-    task = wire.start()
-    await until(lambda: client.n_open == 1)
-    wire.hang_up()
-    await asyncio.wait({task})
-    assert client.cancelled == [client.requests[0].request_id]
 
 
 async def test_texts_are_embedded_anew_where_an_engine_died(post, client):

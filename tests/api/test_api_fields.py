@@ -13,11 +13,6 @@ USER = {"role": "user", "content": "hi"}
 
 REFUSED = [
     pytest.param({"tools": [{"type": "function"}]}, "tools[0].function", "invalid_value", id="tools"),
-    pytest.param({"functions": [{}]}, "functions", "unsupported_parameter", id="functions"),
-    pytest.param({"mirostat_mode": 2}, "mirostat_mode", "unsupported_parameter", id="mirostat"),
-    pytest.param({"tfs_z": 0.9}, "tfs_z", "unsupported_parameter", id="tfs"),
-    pytest.param({"xtc_threshold": 0.2}, "xtc_threshold", "unsupported_parameter", id="xtc"),
-    pytest.param({"dry_base": 2}, "dry_base", "unsupported_parameter", id="dry-base"),
     pytest.param({"dry_multiplier": True}, "dry_multiplier", "unsupported_parameter", id="dry-bool"),
     pytest.param({"stop_sequences": ["x"]}, "stop_sequences", "unsupported_parameter", id="stop-sequences"),
     pytest.param({"n_predict": 5}, "n_predict", "unsupported_parameter", id="n-predict"),

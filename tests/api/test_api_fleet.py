@@ -1,12 +1,11 @@
 """Several models and several engines behind one API."""
 
 import asyncio
-import time
 from dataclasses import replace
 from functools import partial
 
 import pytest
-from fake_client import IDLE, FakeClient, Wire, ends_with, says, stats
+from fake_client import FakeClient, Wire, ends_with, says, stats
 from openai import NotFoundError
 
 from cobali_ray.api.app import build_api
@@ -144,65 +143,6 @@ async def collect(model, request):
     return [event async for events in model.generate(request) for event in events]
 
 
-async def test_engines_take_turns_and_the_one_with_less_to_do_comes_first(engines):
-    model, gate = engines.fleet().find("big"), asyncio.Event()
-
-    def waits(request):
-        yield gate
-        yield from says("done")(request)
-
-    engines["b0"].script = engines["b1"].script = waits
-    tasks = []
-    for n_prompt in (50, 3, 4, 5):
-        tasks.append(asyncio.ensure_future(collect(model, ask(f"r{n_prompt}", n_prompt))))
-        await until(lambda: engines["b0"].n_open + engines["b1"].n_open == len(tasks))
-    gate.set()
-    await asyncio.gather(*tasks)
-    assert [len(request.prompt) for request in engines["b0"].requests] == [50]
-    assert [len(request.prompt) for request in engines["b1"].requests] == [3, 4, 5]
-    engines["b0"].requests.clear()
-    engines["b1"].requests.clear()
-    for n in range(4):
-        await collect(model, ask(f"later{n}"))
-    assert len(engines["b0"].requests) == len(engines["b1"].requests) == 2, "what has ended is not counted"
-
-
-async def test_a_conversation_goes_where_it_was_until_another_engine_is_faster(engines):
-    model, start = engines.fleet().find("big"), engines["b1"].requests
-    await collect(model, ask("other"))
-    await collect(model, ask("first turn", n_prompt=500))
-    await collect(model, ask("second turn", n_prompt=700))
-    assert [request.request_id for request in start] == ["first turn", "second turn"]
-    busy = IDLE._replace(ahead=((0, 400),))
-    engines["b1"].busy = busy, time.monotonic()
-    await collect(model, ask("third turn", n_prompt=900))
-    assert len(start) == 3, "0.4 s of waiting cost less than 700 tokens computed again"
-    engines["b1"].busy = busy._replace(ahead=((0, 5000),)), time.monotonic()
-    await collect(model, ask("fourth turn", n_prompt=1100))
-    assert [request.request_id for request in engines["b0"].requests] == ["other", "fourth turn"]
-
-
-async def test_engines_that_have_not_said_how_they_are_serve_all_the_same(engines):
-    for engine in engines.values():
-        engine.busy = None
-    model = engines.fleet().find("big")
-    assert [event.request_id for event in await collect(model, ask("r"))] == ["r", "r"]
-
-
-async def test_an_engine_that_is_away_is_not_chosen_while_another_is_there(engines):
-    model = engines.fleet().find("big")
-    engines.go_away("b0")
-    for n in range(3):
-        await collect(model, ask(f"r{n}"))
-    assert len(engines["b1"].requests) == 3
-    engines.go_away("b1")
-    waiting = asyncio.ensure_future(collect(model, ask("waits")))
-    await asyncio.sleep(0)
-    engines["b0"].present = True
-    await waiting
-    assert len(engines["b0"].requests) == 1, "where none is there, one is waited for"
-
-
 async def test_a_refusal_goes_to_the_next_engine_before_the_client_hears_of_it(engines, app):
     full = QueueFullError("requests", 1, 7.0)
     engines["b0"].script = lambda _: [full]
@@ -265,31 +205,6 @@ async def test_an_engine_that_took_a_request_is_not_told_again_what_others_gave(
     assert first > 0 == second
 
 
-async def test_leaving_frees_the_engine_in_the_books(engines):
-    model = engines.fleet().find("big")
-    events = model.generate(ask("left", n_prompt=50))
-    await anext(events)
-    await events.aclose()
-    assert engines["b0"].cancelled == ["left"]
-    await collect(model, ask("next"))
-    await collect(model, ask("last"))
-    assert len(engines["b0"].requests) == 2, "what has left waits no longer"
-
-
-async def test_who_leaves_before_an_engine_is_found_is_in_no_books(engines):
-    model = engines.fleet().find("big")
-    engines.go_away("b0")
-    engines.go_away("b1")
-    waiting = asyncio.ensure_future(collect(model, ask("left", n_prompt=5000)))
-    await asyncio.sleep(0)
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
-    engines["b0"].present = engines["b1"].present = True
-    await collect(model, ask("next"))
-    await collect(model, ask("last"))
-    assert [len(engines[id_].requests) for id_ in ("b0", "b1")] == [1, 1], "what has left waits nowhere"
-
-
 async def test_what_ended_in_the_queue_says_nothing_of_what_an_engine_holds(engines):
     model = engines.fleet().find("big")
     engines["b1"].present = False
@@ -341,30 +256,6 @@ async def test_who_begins_with_nothing_says_nothing_of_what_an_engine_holds(engi
     engines["b0"].script = engines["b1"].script = plain
     await collect(model, replace(other, request_id="its second turn", prompt=(2,) * 700))
     assert engines["b1"].requests[-1].request_id == "its second turn"
-
-
-async def test_an_engine_with_another_file_does_not_go_on_where_one_refuses(engines):
-    model = engines.fleet().find("big")
-
-    def dies(request):
-        if request.attempt:
-            yield QueueFullError("requests", 1, 1.0)
-        yield [Delta(request.request_id, "Hel", (1,))]
-        yield EngineDiedError()
-
-    engines["b0"].script, engines["b1"].the_model = dies, "another file"
-    engines["b1"].busy = IDLE._replace(ahead=((0, 5000),)), time.monotonic()
-    *_, end = await collect(model, ask())
-    assert isinstance(end.error, QueueFullError)
-    assert [len(engines[id_].requests) for id_ in ("b0", "b1")] == [2, 0]
-
-
-async def test_who_had_to_make_room_in_one_queue_goes_to_the_next_engine(engines, app):
-    engines["b0"].script = ends_with(QueueFullError("requests", 1, 7.0))
-    assert [await said(app, "big") for _ in range(3)] == ["b1"] * 3
-    engines["b1"].script = engines["b0"].script
-    wire = await Wire(app, CHAT, {"model": "big", "messages": HELLO}).run()
-    assert (wire.status, wire.headers["retry-after"]) == (429, "7")
 
 
 async def test_what_one_engine_tells_is_asked_by_its_id(app, engines, get):

@@ -90,30 +90,6 @@ async def test_a_required_call_is_one_and_fits_its_schema(post):
         check_call(message["tool_calls"][0])
 
 
-async def test_a_named_function_is_the_one_that_is_called(post):
-    choice = {"type": "function", "function": {"name": "turn"}}
-    for message in await messages(post, tool_choice=choice):
-        assert [call["function"]["name"] for call in message["tool_calls"]] == ["turn"]
-        check_call(message["tool_calls"][0])
-
-
-async def test_several_calls_each_fit_their_schema(post):
-    for seed in SEEDS:  # random logits never end by themselves
-        wire = await post(CHAT, ASK | {"seed": seed, "tool_choice": "required", "tools": [TURN]})
-        *calls, cut = wire.json["choices"][0]["message"]["tool_calls"]
-        assert calls
-        assert cut["id"] not in {call["id"] for call in calls}
-        for call in calls:
-            check_call(call)
-
-
-async def test_a_free_answer_is_free_although_tools_are_offered(post, client):
-    assert (await post(CHAT, ASK | {"max_tokens": 5})).status == 200
-    grammar = client.requests[0].grammar
-    assert grammar.triggers == ("<tool_call>",)
-    assert "turn" in grammar.text
-
-
 async def test_a_schema_or_a_call(post):
     """With both, an answer from random logits is the one or the other."""
     kinds = set()

@@ -75,14 +75,6 @@ async def test_a_request_loads_the_model_that_it_asks_for(app, engines, get):
     assert len(engines["a"].tokenized) == 1
 
 
-async def test_a_model_that_was_let_go_is_loaded_again(app, engines):
-    await Wire(app, CHAT, ask("a")).run()
-    await engines["a"].unload()
-    wire = await Wire(app, CHAT, ask("a")).run()
-    assert wire.status == 200
-    assert engines["a"].loads == ["load", "unload", "load"]
-
-
 async def test_others_wait_for_one_loading_and_more_than_the_queue_holds_are_refused(app, engines, fleet):
     engines["a"].load_step = gate = asyncio.Event()
     waiting = [Wire(app, CHAT, ask("a")) for _ in range(2)]
@@ -136,22 +128,6 @@ async def test_a_request_waits_for_loading_no_longer_than_it_has_time(app, engin
     gate.set()
     assert (await Wire(app, CHAT, ask("a") | {"timeout_s": 60}).run()).status == 200
     assert 59 < engines["a"].requests[-1].timeout_s <= 60
-
-
-async def test_an_engine_that_ends_while_it_loads_is_waited_for(app, engines):
-    await Wire(app, CHAT, ask("a")).run()
-    await engines["a"].unload()
-    load, died = engines["a"].load, []
-
-    async def load_the_second_time():
-        if not died:
-            died.append(True)
-            raise LoadingError
-        await load()
-
-    engines["a"].load = load_the_second_time
-    assert (await Wire(app, CHAT, ask("a")).run()).status == 200
-    assert died
 
 
 async def test_a_model_is_loaded_where_it_can_be(engines, clock):

@@ -9,7 +9,6 @@ from fake_client import IDLE, FakeClient, says
 from cobali_ray.api.fleet import Fleet, Model
 from cobali_ray.core.events import Delta
 from cobali_ray.core.request import Request
-from cobali_ray.core.scale import AGAIN_S
 from cobali_ray.core.stats import EngineState, EngineStatus
 from cobali_ray.errors import NoRoomError, QueueFullError, UnloadedError
 from tests.waiting import until
@@ -78,42 +77,6 @@ async def test_waits_that_stay_long_load_an_engine_more_and_nobody_waits_for_tha
     assert engines.loads == [0, 1, 0], "how it is with two of them is to be seen"
     await engines.wait_long(5)
     assert engines.loads == [0, 1, 1], "and it goes on while both are full"
-
-
-async def test_requests_that_do_not_wait_load_nothing():
-    engines = Engines(2)
-    for _ in range(40):
-        assert await engines.ask(n_prompt=5000) == "a", "long prompts take their time on any engine"
-    assert engines.loads == [0, 0]
-
-
-async def test_an_engine_more_is_chosen_only_where_it_saves_half_of_such_a_wait():
-    engines = Engines(2, scale_up_wait_s=1.0)
-    await engines["b"].load()
-    assert [await engines.ask() for _ in range(5)] == ["a"] * 5, "so that it falls idle"
-    engines.say(a=IDLE._replace(ahead=((0, 450),)))
-    assert await engines.ask() == "a"
-    engines.say(a=IDLE._replace(ahead=((0, 900),)))
-    assert await engines.ask() == "b"
-
-
-async def test_engines_that_all_stay_take_turns():
-    engines = Engines(2)
-    engines.model = engines.model_of()
-    await engines["b"].load()
-    assert {await engines.ask() for _ in range(5)} == {"a", "b"}
-
-
-async def test_where_there_is_no_room_it_is_tried_again_after_a_while():
-    engines = Engines(2)
-    engines["b"].load_step = NoRoomError(500 * MIB, 100 * MIB)
-    assert await engines.wait_long(30) == {"a"}
-    assert engines.loads == [0, 1]
-    engines["b"].load_step = None
-    await engines.wait_long(AGAIN_S - 30)
-    assert engines.loads == [0, 1]
-    await engines.wait_long(10)
-    assert engines.loads == [0, 2]
 
 
 async def test_an_engine_that_is_away_is_not_loaded_by_us():

@@ -4,11 +4,10 @@ import json
 from dataclasses import replace
 
 import pytest
-from fake_client import ends_with, says
+from fake_client import says
 from structlog.testing import capture_logs
 
 from cobali_ray.chat.format import GENERIC, Format
-from cobali_ray.errors import DeadlineExceededError
 
 pytestmark = pytest.mark.anyio
 
@@ -282,22 +281,6 @@ async def test_an_agents_loop(openai, client):
     assert client.messages[-1][2]["name"] == "get_weather"
 
 
-async def test_text_that_is_no_call_is_content(openai, client):
-    client.script = says("<tool_call>", "\nnot JSON")
-    content, _, calls, reasons, _ = await streamed(openai)
-    assert (content, calls, reasons) == ("<tool_call>\nnot JSON", [], ["stop"])
-    whole = await openai.chat.completions.create(**ASK)
-    assert whole.choices[0].message.content == content
-
-
-async def test_a_call_that_breaks_off_is_content(openai, client):
-    client.script = says('<tool_call>{"name": "now", "arguments": {"a"', " ? }}")
-    whole = await openai.chat.completions.create(**ASK)
-    assert whole.choices[0].message.tool_calls is None
-    assert whole.choices[0].message.content == '<tool_call>{"name": "now", "arguments": {"a" ? }}'
-    assert whole.choices[0].finish_reason == "stop"
-
-
 async def test_a_call_that_the_length_cuts_is_a_cut_call(openai, client):
     client.script = says(*ONE[:5], reason="length")
     content, _, calls, reasons, _ = await streamed(openai)
@@ -330,13 +313,6 @@ async def test_of_a_call_that_the_length_cuts_no_scrap_is_content(
     assert [call.function.name for call in whole.message.tool_calls or ()] == names
 
 
-async def test_an_error_in_a_call_is_told_like_any_other(post, client):
-    client.script = ends_with(DeadlineExceededError(1.0), *ONE[:5])
-    wire = await post(CHAT, ASK | {"stream": True})
-    assert b'"code":"deadline_exceeded"' in wire.body.replace(b" ", b"")
-    assert b'finish_reason":"' not in wire.body
-
-
 # Reasoning
 
 
@@ -360,13 +336,6 @@ async def test_reasoning_that_the_prompt_has_opened(openai, client):
     whole = await openai.chat.completions.create(**ASK | ask)
     assert whole.choices[0].message.reasoning_content == "They want it."
     assert whole.choices[0].message.content == "It is noon."
-
-
-async def test_reasoning_before_a_call(openai, client):
-    client.form = THINKS
-    client.script = says("<think>", "hm", "</think>\n", *ONE)
-    content, reasoning, calls, reasons, _ = await streamed(openai)
-    assert (content, reasoning, calls[0][1], reasons) == ("", "hm", "get_weather", ["tool_calls"])
 
 
 @pytest.mark.parametrize(
@@ -432,13 +401,3 @@ async def test_a_budget_of_reasoning_reaches_the_engine(post, client, form, ques
     assert asked is None or client.detokenize(asked.closing) == "</think>"
     assert (await post(CHAT, ask | {"reasoning_budget": -1})).status == 200
     assert client.requests[1].reasoning_budget is None
-
-
-async def test_logprobs_of_all_tokens_come_once(openai, client):
-    client.form = THINKS
-    client.script = says("<think>", "hm", "</think>", " yes")
-    *_, chunks = await streamed(openai, logprobs=True)
-    told = [choice.logprobs for chunk in chunks for choice in chunk.choices if choice.logprobs]
-    assert [item.token for one in told for item in one.content] == ["<think>", "hm", "</think>", " yes"]
-    whole = await openai.chat.completions.create(**ASK | {"logprobs": True})
-    assert len(whole.choices[0].logprobs.content) == 4

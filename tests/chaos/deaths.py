@@ -58,8 +58,10 @@ def pids_of(root: int, name: str) -> list[int]:
 
 
 def kill_one(root: int, part: str) -> None:
-    """End the newest process of a part at once."""
-    os.kill(pids_of(root, PARTS[part])[-1], signal.SIGKILL)
+    """End the newest process of a part at once; of HAProxy all: those before a reload keep their streams."""
+    pids = pids_of(root, PARTS[part])
+    for pid in pids if part == "HAProxy" else pids[-1:]:
+        os.kill(pid, signal.SIGKILL)
 
 
 async def witness(url: str, kill: Callable[[], None], *, n_streams: int, n_tokens: int) -> Fate:

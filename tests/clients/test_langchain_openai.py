@@ -4,7 +4,7 @@ from functools import reduce
 from operator import add
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from openai import BadRequestError
@@ -69,14 +69,6 @@ def test_structured_output(chat, method, strict):
 
 
 @pytest.mark.scripted
-@pytest.mark.parametrize("method", ["function_calling", "json_schema", "json_mode"])
-def test_structured_output_is_what_was_said(chat, method):
-    answer = chat.with_structured_output(Person, method=method, include_raw=True).invoke(ADA)
-    assert answer["parsed"] == Person(name="Ada", age=36)
-    assert answer["parsing_error"] is None
-
-
-@pytest.mark.scripted
 @pytest.mark.parametrize("turn", [whole, streamed])
 def test_calls_behind_reasoning_and_text(chat, weather, turn):
     bound = chat.bind_tools([tool(weather)])
@@ -87,13 +79,6 @@ def test_calls_behind_reasoning_and_text(chat, weather, turn):
     assert (answer.content, len(answer.tool_calls)) == ("One moment, please.", 1)
 
 
-@pytest.mark.scripted
-@pytest.mark.parametrize("turn", [whole, streamed])
-def test_an_answer_without_a_call(chat, weather, turn):
-    answer = turn(chat.bind_tools([tool(weather)]), "Hello!")
-    assert (answer.content, answer.tool_calls) == ("Hello! What can I do for you?", [])
-
-
 @pytest.mark.parametrize("choice", ["any", "required", "get_weather", True])
 def test_a_call_that_must_be(chat, weather, choice):
     bound = chat.bind_tools([tool(weather)], tool_choice=choice)
@@ -102,31 +87,10 @@ def test_a_call_that_must_be(chat, weather, choice):
         assert all(call["args"].keys() == {"city"} for call in answer.tool_calls)
 
 
-def test_only_one_call_at_a_time(chat, weather):
-    bound = chat.bind_tools([tool(weather)], tool_choice="any", parallel_tool_calls=False)
-    assert len(bound.invoke(BOTH).tool_calls) == 1
-
-
-def test_a_tool_message_in_parts(chat, weather):
-    call = {"id": "1", "name": "get_weather", "args": {"city": "Oslo"}}
-    said = [
-        HumanMessage(OSLO),
-        AIMessage("", tool_calls=[call]),
-        ToolMessage([{"type": "text", "text": "4 degrees"}], tool_call_id="1"),
-    ]
-    assert "4" in chat.bind_tools([tool(weather)]).invoke(said).content
-
-
 def test_an_error_is_the_packages_own(chat):
     with pytest.raises(BadRequestError) as raised:
         chat.invoke("hi", tool_choice="required")
     assert raised.value.param == "tool_choice"
-
-
-async def test_async(chat, weather):
-    bound = chat.bind_tools([tool(weather)], tool_choice="any", parallel_tool_calls=False)
-    chunks = [chunk async for chunk in bound.astream(OSLO)]
-    assert [call["name"] for call in reduce(add, chunks).tool_calls] == ["get_weather"]
 
 
 @pytest.mark.scripted

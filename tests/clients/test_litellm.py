@@ -72,13 +72,6 @@ def test_calls_behind_reasoning_and_text(complete, turn):
     assert (message.content, len(message.tool_calls)) == ("One moment, please.", 1)
 
 
-@pytest.mark.scripted
-@pytest.mark.parametrize("turn", [whole, streamed])
-def test_an_answer_without_a_call(complete, turn):
-    message = turn(complete, "Hello!")
-    assert (message.content, message.tool_calls) == ("Hello! What can I do for you?", None)
-
-
 @pytest.mark.parametrize("turn", [whole, streamed])
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
 def test_a_call_that_must_be(complete, turn, choice):

@@ -75,13 +75,6 @@ def test_reasoning_is_one_block(llm, weather):
         assert thoughts == ["A tool knows that."]
 
 
-@pytest.mark.scripted
-@pytest.mark.parametrize("streaming", [False, True])
-async def test_an_answer_without_a_call(llm, weather, streaming):
-    answer = str(await FunctionAgent(tools=[weather], llm=llm(), streaming=streaming).run("Hello!"))
-    assert (answer, weather.asked) == ("Hello! What can I do for you?", [])
-
-
 @pytest.mark.parametrize("parallel", [False, True])
 def test_a_call_that_must_be(llm, weather, parallel):
     one, tool = llm(), FunctionTool.from_defaults(weather)

@@ -91,21 +91,6 @@ async def test_reasoning_is_streamed_once(agent, weather):
     assert "".join(said) == "A tool knows that." * 2
 
 
-@pytest.mark.scripted
-@pytest.mark.parametrize("turn", [whole, streamed])
-async def test_text_before_a_call(agent, weather, turn):
-    result = await turn(agent(tools=[function_tool(weather)]), f"Say so. {OSLO}")
-    assert weather.asked == ["Oslo"]
-    assert result.final_output == "One moment, please.\nThe tools say: 4 degrees and sunny in Oslo."
-
-
-@pytest.mark.scripted
-@pytest.mark.parametrize("turn", [whole, streamed])
-async def test_an_answer_without_a_call(agent, weather, turn):
-    result = await turn(agent(tools=[function_tool(weather)]), "Hello!")
-    assert (result.final_output, weather.asked) == ("Hello! What can I do for you?", [])
-
-
 @pytest.mark.parametrize("choice", ["required", "get_weather"])
 async def test_a_call_that_must_be(agent, choice):
     @function_tool

@@ -91,19 +91,6 @@ async def test_reasoning_is_one_part_of_each_turn(agent, weather, turn):
 
 
 @pytest.mark.scripted
-@pytest.mark.parametrize("turn", [whole, streamed])
-async def test_an_answer_without_a_call(agent, weather, turn):
-    output, _ = await turn(agent(tools=[weather]), "Hello!")
-    assert (output, weather.asked) == ("Hello! What can I do for you?", [])
-
-
-@pytest.mark.scripted
-async def test_text_before_a_call(agent, weather):
-    output, _ = await whole(agent(tools=[weather]), f"Say so. {OSLO}")
-    assert output == "One moment, please.\nThe tools say: 4 degrees and sunny in Oslo."
-
-
-@pytest.mark.scripted
 async def test_what_is_wrong_is_said_again(agent):
     checked = agent(output_type=Person, retries=2)
 

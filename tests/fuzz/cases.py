@@ -1,4 +1,7 @@
-"""Requests as nobody sends them on purpose: every route, sizes up to the body limit, from a seed. Pure."""
+"""Requests as nobody sends them on purpose: every route, sizes up to the body limit, from a seed. Pure.
+
+Bodies of every shape that the API describes are in tests/api/test_api_schemathesis.py.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,9 @@ from dataclasses import dataclass, field
 LIMIT_BYTES = 8 << 20
 HANG_UPS = (None, None, None, "in the body", "after the body", "after the first bytes")
 KEYS = (
-    "temperature", "top_p", "n", "stop", "seed", "logprobs", "tools", "min_tokens", "repetition_penalty",
-    "bad_words", "allowed_token_ids", "stop_token_ids", "top_n_sigma", "tool_choice", "parallel_tool_calls",
-    "reasoning_effort", "reasoning_format", "reasoning_budget", "chat_template_kwargs", "response_format",
-    "input", "instructions", "text", "reasoning", "include", "metadata", "thinking", "enable_thinking",
-    "return_token_ids", "truncation", "verbosity", "prediction",
+    "temperature", "top_p", "n", "stop", "seed", "logprobs", "tools", "bad_words", "tool_choice",
+    "chat_template_kwargs", "response_format", "input", "instructions", "text", "reasoning", "thinking",
 )  # fmt: skip
-SCHEMAS: tuple[object, ...] = (
-    {"type": "object", "properties": {"a": {"type": "string"}, "b": {"enum": ["x", "y"]}}, "required": ["b"]},
-    {"type": "object", "properties": {"n": {"type": "integer"}}, "additionalProperties": False},
-    {"type": "object"},
-    {"$ref": "#/x"},
-    {"type": "array", "uniqueItems": True},
-    None,
-)
-CHOICES = ("auto", "none", "required", {"type": "function", "function": {"name": "f0"}})
-UNITS = ("word ", "a", " ", "\n", "é漢😀", "9", '"\\')
 SPECIALS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
 GETS = (
     "/health",
@@ -48,8 +38,21 @@ GETS = (
     "/openapi.json",
     "/{junk}",
 )
-RESPONSES = "/v1/responses"
-POSTS = ("/v1/chat/completions", "/v1/completions", RESPONSES, "/tokenize", "/detokenize")
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["x", "y"]}}}
+USER = {"role": "user", "content": "Tell me a story."}
+POSTS: dict[str, tuple[dict[str, object], ...]] = {
+    "/v1/chat/completions": (
+        {"messages": [USER]},
+        {"messages": [USER], "tools": [TOOL], "tool_choice": "required", "n": 4},
+        {"messages": [USER], "response_format": SCHEMA, "logprobs": True, "top_logprobs": 20},
+    ),
+    "/v1/completions": ({"prompt": "once"}, {"prompt": [[1, 2], [3]], "n": 2, "logprobs": 5}),
+    "/v1/responses": ({"input": "hi"}, {"input": [USER], "tools": [{"type": "custom", "name": "c"}]}),
+    "/tokenize": ({"content": "a b", "with_pieces": True},),
+    "/detokenize": ({"tokens": [1, 2, 3]},),
+}
+"""Bodies that are answered, by their paths."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ class Cases:
             path = pick(GETS).format(junk=self._junk(), n=self._number())
             method = pick(("GET", "GET", "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"))
             return Case(f"{method} {path}", method, path, headers=self._headers())
-        path = pick(POSTS)
+        path = pick(list(POSTS))
         make = pick(
             (
                 self._plain,
@@ -121,10 +124,10 @@ class Cases:
             body["content"] = text
         elif path == "/v1/completions":
             body["prompt"] = self._random.choice((text, [text], [1] * (n_bytes // 2), [[1] * (n_bytes // 2)]))
-        elif path == RESPONSES:
+        elif path == "/v1/responses":
             body["input"] = self._random.choice((text, [{"role": "user", "content": text}]))
         else:
-            body["messages"].append({"role": "user", "content": text})
+            body["messages"] = [USER, {"role": "user", "content": text}]
         return self._encoded(body)
 
     def _many(self, path: str) -> tuple[bytes, tuple[tuple[bytes, bytes], ...]]:
@@ -132,7 +135,7 @@ class Cases:
         n = int(2 ** self._random.uniform(5, 19))
         match self._random.randrange(8):
             case 7:
-                body["input"] = [self._item()] * n
+                body["input"] = [USER] * n
             case 0:
                 body |= {f"field{i}": i for i in range(n)}
             case 1:
@@ -185,80 +188,13 @@ class Cases:
         return packed, ((b"content-encoding", encoding),)
 
     def _good(self, path: str) -> dict[str, object]:
-        if path == "/tokenize":
-            return {"content": self._text(40), "with_pieces": self._random.random() < 0.5}
-        if path == "/detokenize":
-            return {"tokens": [self._random.randrange(256) for _ in range(9)]}
-        few: dict[str, object] = {
-            "model": "tiny",
-            "max_tokens": self._random.randrange(1, 40),
-            "temperature": self._random.choice((0, 0.7, 1)),
-            "stream": self._random.random() < 0.5,
-            "n": self._random.choice((1, 1, 1, 2, 4)),
-            "seed": self._random.randrange(2**31),
-            "ignore_eos": self._random.random() < 0.5,
-        }
-        if path == "/v1/completions":
-            few["logprobs"] = self._random.choice((None, None, 0, 5))
-            return few | {
-                "prompt": self._random.choice((self._text(40), [self._text(9), self._text(9)], [1, 2, 3]))
-            }
-        few |= self._random.choice(
-            ({}, {}, {"logprobs": True, "top_logprobs": 20}, {"stop": [self._text(3) or "x"]})
-        )
-        few |= self._random.choice(({}, {}, self._tools(), self._schema()))
-        if path == RESPONSES:
-            return self._response(few)
-        messages: list[dict[str, object]] = [{"role": "user", "content": self._text(40)}]
-        if self._random.random() < 0.1:
-            call = {"id": "c", "type": "function", "function": {"name": "f0", "arguments": self._text(9)}}
-            messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
-            messages.append({"role": "tool", "tool_call_id": "c", "content": self._text(9)})
-        return few | {"messages": messages}
-
-    def _response(self, few: dict[str, object]) -> dict[str, object]:
-        """Return a body with the fields of a chat, in the words of responses."""
         pick = self._random.choice
-        same = {name: few[name] for name in ("model", "temperature", "stream", "seed", "ignore_eos")}
-        tools = [{"type": "function", "name": f"f{i}", "parameters": pick(SCHEMAS)} for i in range(2)]
-        spaces = [{"type": "custom", "name": "c"}, {"type": "namespace", "name": "n", "tools": tools}]
-        choices = (*CHOICES[:3], {"type": "function", "name": "f0"}, {"type": "custom", "name": "c"})
-        more = pick(({}, {"tools": [*tools, *spaces, {"type": "web_search"}], "tool_choice": pick(choices)}))
-        items = [self._item() for _ in range(self._random.randrange(1, 6))]
-        return same | more | {"max_output_tokens": few["max_tokens"], "input": pick((self._text(40), items))}
-
-    def _item(self) -> dict[str, object]:
-        pick, text = self._random.choice, self._text(9)
-        part = {"type": pick(("input_text", "output_text", "input_image")), "text": text}
-        return pick(
-            (
-                {"role": pick(("user", "system", "developer", "assistant")), "content": pick((text, [part]))},
-                {"type": "reasoning", "summary": [], "content": pick((None, [part]))},
-                {"type": "function_call", "call_id": "c", "name": "f0", "arguments": text},
-                {"type": "function_call_output", "call_id": "c", "output": pick((text, [part]))},
-                {"type": "custom_tool_call", "call_id": "c", "name": "c", "input": text},
-                {"type": pick(("item_reference", self._junk())), "id": "x"},
-            )
-        )
-
-    def _tools(self) -> dict[str, object]:
-        pick = self._random.choice
-        names = [f"f{i}" for i in range(pick((1, 2, 30)))]
-        tools = [
-            {"type": "function", "function": {"name": name, "parameters": pick(SCHEMAS)}} for name in names
-        ]
-        return {
-            "tools": tools,
-            "tool_choice": pick(CHOICES),
-            "parallel_tool_calls": pick((True, False, None)),
-            "reasoning_budget": pick((None, 0, 5, -1)),
-            "reasoning_effort": pick((None, "none", "high")),
-        }
-
-    def _schema(self) -> dict[str, object]:
-        schema, strict = self._random.choice(SCHEMAS), self._random.random() < 0.5
-        named = {"name": "x", "schema": schema, "strict": strict}
-        return {"response_format": {"type": "json_schema", "json_schema": named}}
+        body = dict(pick(POSTS[path]))
+        if path.startswith("/v1/"):
+            most = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
+            body |= {"model": "tiny", most: self._random.randrange(1, 40), "stream": pick((True, False))}
+            body |= {"temperature": pick((0, 0.7, 1)), "seed": self._random.randrange(2**31)}
+        return body
 
     def _encoded(self, body: dict[str, object]) -> tuple[bytes, tuple[tuple[bytes, bytes], ...]]:
         ascii_only = self._random.random() < 0.5

@@ -1,6 +1,6 @@
 """Eight plain streams and the gaps between what arrives.
 
-`python watch.py URL SECONDS N_STREAMS [MODEL]` prints JSON.
+`python watch.py URL SECONDS N_STREAMS` prints JSON.
 
 A process of its own, so that what the sender of the fuzz does to itself is not taken for the server's doing.
 """
@@ -21,12 +21,9 @@ Gap = tuple[float, float]
 """How long, and when it ended, in seconds of the monotonic clock."""
 
 
-async def stream(
-    http: httpx2.AsyncClient, model: str | None, until_s: float, gaps: list[Gap], failures: list[str]
-) -> None:
+async def stream(http: httpx2.AsyncClient, until_s: float, gaps: list[Gap], failures: list[str]) -> None:
     """Read answers one after the other; note each gap but those before a first token."""
     ask = {
-        "model": model,
         "messages": [{"role": "user", "content": "Tell me a story."}],
         "max_tokens": 1500,
         "ignore_eos": True,
@@ -55,12 +52,11 @@ async def stream(
 async def main() -> None:
     """Watch for a while and print what was seen."""
     url, seconds, n_streams = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
-    model = sys.argv[4] if len(sys.argv) > 4 else None
     gaps: list[Gap] = []
     failures: list[str] = []
     async with httpx2.AsyncClient(base_url=url, timeout=60.0) as http:
         until_s = time.monotonic() + seconds
-        await asyncio.gather(*(stream(http, model, until_s, gaps, failures) for _ in range(n_streams)))
+        await asyncio.gather(*(stream(http, until_s, gaps, failures) for _ in range(n_streams)))
     gaps.sort()
     print(
         json.dumps(

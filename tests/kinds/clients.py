@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import anthropic
 import httpx2
@@ -295,33 +295,25 @@ async def nonsense(site: Site, words: str) -> None:
         assert (answer.status_code, shape(answer.json())) == (status, True), (path, answer.text)
 
 
-class Kind(NamedTuple):
-    """What a client does, and about how much of a plain chat that would be."""
-
-    ask: Callable[[Site, str], Awaitable[None]]
-    n_prompt: int
-    n_output: int
-
-
-KINDS = {
-    kind.ask.__name__: kind
-    for kind in (
-        Kind(chat, 12, 32),
-        Kind(schema, 12, 16),
-        Kind(echo, 12, 8),
-        Kind(response, 12, 32),
-        Kind(tool, 150, 24),
-        Kind(lines, 12, 32),
-        Kind(native, 12, 32),
-        Kind(cut, 12, 32),
-        Kind(vectors, N_TEXTS * 9, 1),
-        Kind(llama_vectors, 8 * 9, 1),
-        Kind(rank, 4 * 9, 1),
-        Kind(tokens, 1, 1),
-        Kind(leaves_chat, 12, 2),
-        Kind(leaves_messages, 12, 2),
-        Kind(leaves_vectors, 12, 2),
-        Kind(nonsense, 1, 1),
+KINDS: dict[str, Callable[[Site, str], Awaitable[None]]] = {
+    ask.__name__: ask
+    for ask in (
+        chat,
+        schema,
+        echo,
+        response,
+        tool,
+        lines,
+        native,
+        cut,
+        vectors,
+        llama_vectors,
+        rank,
+        tokens,
+        leaves_chat,
+        leaves_messages,
+        leaves_vectors,
+        nonsense,
     )
 }
 
@@ -334,7 +326,7 @@ async def crowd(site: Site, n_clients: int) -> list[str]:
     async def ask(name: str, number: int) -> str | None:
         try:
             async with asyncio.timeout(HUNG_S):
-                await KINDS[name].ask(site, f"{number} questions about the moon")
+                await KINDS[name](site, f"{number} questions about the moon")
         except TimeoutError:
             return f"{name} hangs"
         except Exception as error:  # whatever befalls one client, the others are judged too

@@ -113,26 +113,6 @@ def test_a_model_without_template_speaks_chatml(tiny, tmp_path, vocab):
     bare.close()
 
 
-TEMPLATES = {
-    "refuses": ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
-    "fails": ("{{ messages[7].content }}", "no element 7"),
-    "divides": ("{{ 1 / 0 }}", "division by zero"),
-    "unreadable": ("{% for %}", "cannot be read"),
-    "reaches-out": ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "unsafe"),
-}
-
-
-@pytest.mark.parametrize(("template", "reason"), TEMPLATES.values(), ids=TEMPLATES.keys())
-def test_a_template_that_fails_refuses_the_messages(tiny, tmp_path, template, reason):
-    odd = with_template(tiny, tmp_path / "odd.gguf", template)
-    with pytest.raises(InvalidParameterError, match=reason) as caught:
-        odd.chat.render(HELLO)
-    assert caught.value.param == "messages"
-    assert odd.tokenize("still usable")
-    odd.close()
-    odd.close()
-
-
 def test_four_threads_read_one_vocabulary(vocab):
     texts = [f"{i} Zażółć gęślą jaźń 你好 \U0001f9ff {'x' * i}" for i in range(200)]
     expected = [vocab.tokenize(text) for text in texts]

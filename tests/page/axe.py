@@ -3,10 +3,21 @@
 from pathlib import Path
 
 AXE = Path(__file__).parent / "vendor" / "axe-4.14.1.min.js"
+RUN = """async () => {
+    await new Promise(requestAnimationFrame);
+    const changes = document.getAnimations().filter((one) => one instanceof CSSTransition);
+    await Promise.allSettled(changes.map((one) => one.finished)); // the colours have changed
+    return axe.run(document, { resultTypes: ["violations"] });
+}"""
 
 
-def violations(page):
-    """Return what axe finds wrong with a page as it is, and where."""
-    page.evaluate(AXE.read_text(encoding="utf-8"))
-    result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    return [(v["id"], [node["target"] for node in v["nodes"]]) for v in result["violations"]]
+def violations(page, name=""):
+    """Return what axe finds wrong with a page as it is, in light and in dark colours, and where."""
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(AXE.read_text(encoding="utf-8"))
+    found = []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        wrong = page.evaluate(RUN)["violations"]
+        found += [(name, scheme, one["id"], [node["target"] for node in one["nodes"]]) for one in wrong]
+    return found

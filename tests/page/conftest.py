@@ -1,6 +1,7 @@
-"""One browser per file, a page per test that fails on any error in its console."""
+"""One browser for all files, a page per test that fails on any error in its console."""
 
 import shutil
+from contextlib import ExitStack
 
 import pytest
 from stack import Site
@@ -8,23 +9,38 @@ from stack import Site
 LATE = "503 (Service Unavailable)"
 """What `/debug/ticks` answers while an engine is slow to say that it lives; the page asks again."""
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+BLANK = "about:blank"
+OPTIONS = {"viewport": {"width": 1440, "height": 1000}, "reduced_motion": "reduce"}
 
 WAIT_MS = 20_000
 """For what shows by itself; most of it within a second, on a busy machine within ten."""
+BROWSER, OPEN = pytest.StashKey(), pytest.StashKey()
 
 
-@pytest.fixture(scope="module")  # while it lives, this thread has a running event loop, which others must not
-def browser():
+@pytest.fixture(scope="module")
+def browser(pytestconfig):
     if CHROMIUM is None:
         pytest.skip("no Chromium on this machine: `make browser` installs it")
     from playwright.sync_api import expect, sync_playwright
 
     expect.set_options(timeout=WAIT_MS)
 
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+    if OPEN not in pytestconfig.stash:
+        with ExitStack() as stack:
+            chromium = stack.enter_context(sync_playwright()).chromium
+            browser = chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+            stack.callback(browser.close)
+            pytestconfig.stash[BROWSER], pytestconfig.stash[OPEN] = browser, stack.pop_all()
+    return pytestconfig.stash[BROWSER]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Close the browser before a test that has none: while it lives, this thread has a running event loop."""
+    yield
+    if OPEN in item.config.stash and (nextitem is None or "browser" not in nextitem.fixturenames):
+        item.config.stash[OPEN].close()
+        del item.config.stash[OPEN]
 
 
 @pytest.fixture(scope="module")
@@ -54,15 +70,42 @@ def of(browser, site):
     page.close()
 
 
+@pytest.fixture(scope="module")
+def kept(browser):
+    """A page that tests have one after the other: a new one takes three times as long to show anything."""
+    context = browser.new_context(**OPTIONS)
+    yield context.new_page()
+    context.close()
+
+
+def forget(page, origin):
+    """Leave a page as if it were new."""
+    page.unroute_all(behavior="ignoreErrors")
+    page.evaluate("() => { try { sessionStorage.clear(); } catch {} }")
+    page.goto(BLANK)
+    page.context.clear_permissions()
+    session = page.context.new_cdp_session(page)
+    session.send("Storage.clearDataForOrigin", {"origin": origin, "storageTypes": "all"})
+    session.detach()
+    page.emulate_media(color_scheme="light")
+
+
 @pytest.fixture
-def make_page(browser):
+def make_page(browser, kept):
     """Open pages of a site. In the end none may have complained or asked another host."""
-    contexts, trouble = [], []
+    trouble, origins = [], []
+
+    def page_for(site, options):
+        if origins or options.keys() - {"viewport"}:
+            context = browser.new_context(**OPTIONS | options)
+            ends.callback(context.close)
+            return context.new_page()
+        origins.append(site.url)
+        kept.set_viewport_size((OPTIONS | options)["viewport"])
+        return kept
 
     def make(site, view, *, allow=(), **options):
-        options = {"viewport": {"width": 1440, "height": 1000}, "reduced_motion": "reduce"} | options
-        contexts.append(browser.new_context(**options))
-        page = contexts[-1].new_page()
+        page = page_for(site, options)
         page.set_default_timeout(WAIT_MS)
 
         def complain(text):
@@ -70,15 +113,20 @@ def make_page(browser):
             if not any(word in text for word in expected):
                 trouble.append(text)
 
-        page.on("console", lambda m: m.type in {"error", "warning"} and complain(f"{m.text} {m.location}"))
-        page.on("pageerror", lambda error: complain(f"{error} {error.stack}"))
-        page.on("request", lambda r: r.url.startswith(site.url) or complain(f"asked {r.url}"))
+        for event, hear in (
+            ("console", lambda m: m.type in {"error", "warning"} and complain(f"{m.text} {m.location}")),
+            ("pageerror", lambda error: complain(f"{error} {error.stack}")),
+            ("request", lambda r: r.url.startswith(site.url) or complain(f"asked {r.url}")),
+        ):
+            page.on(event, hear)
+            ends.callback(page.remove_listener, event, hear)
         page.goto(f"{site.url}/#{view}")
         return page
 
-    yield make
-    for context in contexts:
-        context.close()
+    with ExitStack() as ends:
+        yield make
+    for origin in origins:
+        forget(kept, origin)
     assert not trouble
 
 

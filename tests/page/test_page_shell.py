@@ -1,6 +1,7 @@
 """The page's shell in a real browser: the first screen, what it weighs, its header, the page of the API."""
 
 import re
+from itertools import product
 
 import pytest
 from axe import violations
@@ -138,21 +139,15 @@ def test_colours_follow_the_system_and_then_the_choice(make_page, site):
     assert page.evaluate(back) == dark
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_first_screen_is_accessible(make_page, tiny, scheme):
-    page = make_page(tiny, "chat", color_scheme=scheme)
+def test_the_first_screen_is_accessible_and_fits_small_screens(make_page, tiny):
+    page = make_page(tiny, "chat")
     expect(page.get_by_role("button", name="What is 17 + 25?")).to_be_visible()
     assert not violations(page)
     page.get_by_role("link", name="Compare").click()
     expect(page.get_by_label("Your message")).to_be_visible()
     assert not violations(page)
-
-
-@pytest.mark.parametrize("width", [1024, 390])
-def test_it_fits_small_screens(make_page, tiny, width):
-    page = make_page(tiny, "chat", viewport={"width": width, "height": 844})
-    expect(page.get_by_role("button", name="What is 17 + 25?")).to_be_visible()
-    for view in VIEWS:
+    for width, view in product((1024, 390), VIEWS):
+        page.set_viewport_size({"width": width, "height": 844})
         page.get_by_role("link", name=view, exact=True).click()
         expect(page).to_have_title(re.compile(view))
         assert page.evaluate("document.documentElement.scrollWidth") == width

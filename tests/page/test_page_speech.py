@@ -154,9 +154,8 @@ def test_tool_calls_are_shown_as_they_are_written(make_page, site):
     expect(answer).not_to_contain_text("It ended before the answer began.")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_reasoning_and_calls_are_accessible(make_page, site, scheme):
-    page = make_page(site, "chat", color_scheme=scheme, **MOVING)
+def test_reasoning_and_calls_are_accessible(make_page, site):
+    page = make_page(site, "chat", **MOVING)
     voice = Voice(page)
     say(page, "hello")
     voice.say(reasoning_content=THOUGHT)

@@ -293,9 +293,7 @@ def test_the_view_is_accessible_paused_in_time_with_everything_open(make_page, s
     expect(page.get_by_role("alert")).to_be_visible()
     page.locator(".download summary").click()
     expect(page.get_by_role("button", name="Perfetto")).to_be_visible()
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)
-        assert not violations(page), scheme
+    assert not violations(page)
     page.get_by_role("button", name="Explain").click()
     expect(page.get_by_text("The axis is logarithmic")).to_have_count(0)
     page.reload()

@@ -10,7 +10,6 @@ from stack import Site
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
 
-KEY = "a-key-of-the-tests"
 LOCKED = {"status": 401, "json": {"error": {"message": "no", "type": "x", "code": "invalid_api_key"}}}
 PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
 
@@ -54,23 +53,6 @@ def test_a_setting_that_cannot_be_is_said_not_to_be_sent(make_page, site):
     page = make_page(site, "chat")
     page.locator("[name=temperature]").fill("-3")
     expect(page.locator("#temperature-hint")).to_have_text("at least 0; not sent")
-
-
-def test_the_same_key_again_is_tried_again(make_page):
-    with Site(api_keys=[KEY]) as site:
-        page = make_page(site, "ticks", allow=["401", "ERR_"])
-        form = page.get_by_role("form", name="API key")
-
-        def is_refused(response):
-            sent = response.request.headers.get("authorization")
-            return "debug/ticks" in response.url and response.status == 401 and sent == "Bearer wrong"
-
-        for _ in range(2):  # each until its answer, or the form that is filled next is still the one before
-            with page.expect_response(is_refused):
-                enter(page, "wrong")
-            expect(form).to_contain_text("refused")
-        enter(page, KEY)
-        expect(page.locator(".pill")).to_contain_text("0 of 8 slots busy")
 
 
 def test_a_key_that_has_become_valid_opens_the_page(make_page, site):

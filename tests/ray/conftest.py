@@ -49,21 +49,9 @@ APPS = {
         "prefill_chunk": 8,
         "max_queue": 1,
         "max_body_bytes": 4096,
-        "stall_timeout_s": 4,
+        "stall_timeout_s": 3,
     },
     "stuck": SCRIPTED | {"n_slots": 1, "model": "builtin:scripted:3600", "stall_timeout_s": 0.2},
-    "tiny": {
-        "model": "builtin:synthetic-tiny",
-        "n_slots": 4,
-        "n_ctx": 512,
-        "kv_cells": 640,  # a third of what the slots could need: they preempt each other
-        "prefill_chunk": 32,
-        "max_queue": 6,
-        "n_threads": 1,
-        "pooling": "last",
-        "log_level": "warning",
-    },
-    "bert": {"model": "builtin:synthetic-bert", "n_threads": 1, "log_level": "warning"},
 }
 
 
@@ -127,7 +115,7 @@ async def deployed(cluster, name, values):
         await until(server.is_ready)
         yield server
     finally:
-        await asyncio.to_thread(serve.delete, name)
+        await asyncio.to_thread(serve.delete, name, _blocking=False)  # who waits looks every second
 
 
 @pytest.fixture(scope="session")

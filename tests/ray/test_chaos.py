@@ -18,18 +18,18 @@ def pid_of(server):
 
 async def test_nobody_notices_that_the_engine_was_killed_but_by_a_pause(server):
     report = await endure(
-        server.url, pid_of(server), kill, n_streams=8, n_tokens=600, every_s=4.0, n_faults=2
+        server.url, pid_of(server), kill, n_streams=8, n_tokens=400, every_s=2.0, n_faults=1
     )
     print("\n".join(report.lines()))  # noqa: T201 shown with -s
     assert report.wrong == []
-    assert report.n_answers > 8
+    assert report.n_answers >= 8
     assert max(report.pauses_s) < max(report.restarts_s) + 5, "nobody waited for a timeout"
 
 
 @pytest.mark.parametrize("server", ["narrow"], indirect=True)
 async def test_nobody_notices_that_the_engine_stood_still_but_by_a_pause(server):
     report = await endure(
-        server.url, pid_of(server), stop, n_streams=1, n_tokens=800, every_s=2.0, n_faults=1
+        server.url, pid_of(server), stop, n_streams=1, n_tokens=600, every_s=2.0, n_faults=1
     )
     print("\n".join(report.lines()))  # noqa: T201 shown with -s
     assert report.wrong == []
@@ -40,7 +40,7 @@ async def test_whoever_left_holds_nothing(server):
     await leave(server.url, n_clients=40, at_once=16, seed=0)
     pid = (await server.engine())["pid"]
     before = n_files([pid, os.getpid()])
-    await leave(server.url, n_clients=160, at_once=16, seed=1)
+    await leave(server.url, n_clients=80, at_once=16, seed=1)
     assert await ghosts(server.url) == []
     after = n_files([pid, os.getpid()])
     assert all(b <= a + 8 for a, b in zip(before, after, strict=True)), (before, after)

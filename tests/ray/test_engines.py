@@ -28,12 +28,12 @@ def settings(**of_a):
             "keep_alive_s": 1,
         },
     }
-    return SCRIPTED | {"n_ctx": 2048, "engines": engines}
+    return SCRIPTED | {"n_ctx": 2048, "drain_timeout_s": 30, "engines": engines}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def several(cluster):
-    """Deploy the application for one test."""
+    """Deploy the application once; the last test changes it."""
     async with deployed(cluster, NAME, settings()) as server:
         await until(lambda: all_ready(server))
         yield server
@@ -58,42 +58,6 @@ async def pid_of(server, engine):
 async def slots_of(server, engine):
     async with server.http() as http:
         return len((await http.get("/slots", params={"engine": engine})).json())
-
-
-async def test_a_change_of_one_engine_restarts_that_engine_alone(several):
-    async with several.openai() as openai, several.http() as http:
-        answers = [
-            await openai.chat.completions.create(model=model, messages=SAY, max_tokens=4, temperature=0)
-            for model in ("first", "second")
-        ]
-        assert [answer.model for answer in answers] == ["first", "second"]
-        with pytest.raises(NotFoundError) as caught:
-            await openai.chat.completions.create(model="third", messages=SAY)
-        assert caught.value.code == "model_not_found"
-        assert await slots_of(several, "a") == 2
-        before = [await pid_of(several, engine) for engine in "ab"]
-
-        stream = await openai.chat.completions.create(
-            model="second", messages=SAY, max_tokens=1500, stream=True, temperature=0,
-            extra_body={"ignore_eos": True},
-        )  # fmt: skip
-        await anext(stream)
-        await deploy(NAME, settings(n_slots=3, n_ctx=1024))
-
-        async def renewed():
-            listed = (await http.get("/v1/models")).json()["data"]
-            return listed[0].get("max_model_len") == 1024 and await slots_of(several, "a") == 3
-
-        await until(renewed)
-        after = [await pid_of(several, engine) for engine in "ab"]
-        assert before[0] != after[0]
-        assert before[1] == after[1]
-        reasons = [choice.finish_reason async for chunk in stream for choice in chunk.choices]
-        assert reasons[-1] == "length", "the HTTP layer is the same, too, and the stream went on"
-        again = await openai.chat.completions.create(model="first", messages=SAY, max_tokens=4, temperature=0)
-        assert again.choices[0].message.content == answers[0].choices[0].message.content
-        text = (await http.get("/metrics")).text
-        assert {f'cobali_engine_up{{engine="{engine}"}} 1.0' for engine in "ab"} <= set(text.splitlines())
 
 
 async def test_a_model_on_demand_is_loaded_by_the_first_request_for_it(several):
@@ -152,3 +116,48 @@ async def test_a_replica_more_is_loaded_while_requests_wait_and_let_go_when_idle
             return await status() == {"d-0": "ready", "d-1": "unloaded"}
 
         await until(let_go)
+
+
+async def test_a_change_of_one_engine_restarts_that_engine_alone_and_its_streams_move(several):
+    async def told(stream):
+        choices = [choice async for chunk in stream for choice in chunk.choices]
+        assert choices[-1].finish_reason == "length"
+        return "".join(choice.delta.content or "" for choice in choices)
+
+    async with several.openai() as openai, several.http() as http:
+        answers = [
+            await openai.chat.completions.create(model=model, messages=SAY, max_tokens=4, temperature=0)
+            for model in ("first", "second")
+        ]
+        assert [answer.model for answer in answers] == ["first", "second"]
+        with pytest.raises(NotFoundError) as caught:
+            await openai.chat.completions.create(model="third", messages=SAY)
+        assert caught.value.code == "model_not_found"
+        assert await slots_of(several, "a") == 2
+        before = [await pid_of(several, engine) for engine in "ab"]
+
+        streams = []
+        for model in ("first", "second"):
+            stream = await openai.chat.completions.create(
+                model=model, messages=SAY, max_tokens=1200, stream=True, temperature=0,
+                extra_body={"ignore_eos": True},
+            )  # fmt: skip
+            await anext(stream)
+            streams.append(asyncio.ensure_future(told(stream)))
+        await deploy(NAME, settings(n_slots=3, n_ctx=1536))
+
+        async def renewed():
+            listed = (await http.get("/v1/models")).json()["data"]
+            return listed[0].get("max_model_len") == 1536 and await slots_of(several, "a") == 3
+
+        await until(renewed)
+        after = [await pid_of(several, engine) for engine in "ab"]
+        assert before[0] != after[0]
+        assert before[1] == after[1]
+        moved, undisturbed = await asyncio.gather(*streams)
+        assert moved == undisturbed, "the HTTP layer is the same, too, and both streams went on"
+        again = await openai.chat.completions.create(model="first", messages=SAY, max_tokens=4, temperature=0)
+        assert again.choices[0].message.content == answers[0].choices[0].message.content
+        metrics = set((await http.get("/metrics")).text.splitlines())
+        assert {f'cobali_engine_up{{engine="{engine}"}} 1.0' for engine in "ab"} <= metrics
+        assert 'cobali_continued_total{engine="a"} 1.0' in metrics

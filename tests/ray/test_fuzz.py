@@ -13,11 +13,11 @@ pytestmark = [pytest.mark.ray, pytest.mark.anyio]
 async def test_no_request_harms_the_server_or_its_streams(server, monkeypatch):
     monkeypatch.setattr(fuzzing, "N_STREAMS", 4)  # of eight slots
     with Progress(disable=True) as progress:
-        report = await fuzzing.fuzz(server.url, 8.0, 7, progress)
+        report = await fuzzing.fuzz(server.url, 5.0, 7, progress)
     wrong = [text for text in fuzzing.verdict(report) if "gaps over" not in text]
     assert wrong == []
     # On a busy machine single gaps are anybody's; a frozen event loop shows in many.
     assert report["beside"]["p99_s"] < fuzzing.LONG_GAP_S
-    assert report["requests"] > 20
+    assert report["requests"] > 5
     assert {"200", "400"} <= set(report["statuses"])
     assert await asyncio.wait_for(server.is_ready(), 5)

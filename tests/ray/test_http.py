@@ -10,7 +10,6 @@ pytestmark = pytest.mark.ray
 
 SAY = [{"role": "user", "content": "tell me something"}]
 narrow = pytest.mark.parametrize("server", ["narrow"], indirect=True)
-tiny = pytest.mark.parametrize("server", ["tiny"], indirect=True)
 
 
 async def whole(openai, model="scripted", **kwargs):
@@ -59,21 +58,6 @@ async def test_eight_different_streams_side_by_side(openai):
     assert with_logprobs == greedy == [(text, "length")]
     assert [len(text) for text, _ in short] == [3]
     assert forced[0][1] == "length"
-
-
-@tiny
-async def test_a_real_model_answers(openai, http):
-    (model,) = (await openai.models.list()).data
-    (answer,) = await streamed(
-        openai, model=model.id, max_tokens=8, temperature=0, extra_body={"ignore_eos": True}
-    )
-    assert answer[1] == "length"
-    again = await whole(openai, model=model.id, max_tokens=8, temperature=0, extra_body={"ignore_eos": True})
-    assert again == answer[0]
-    tokens = (await http.post("/tokenize", json={"content": "hello world"})).json()["tokens"]
-    assert (await http.post("/detokenize", json={"tokens": tokens})).json()[
-        "content"
-    ].strip() == "hello world"
 
 
 @narrow

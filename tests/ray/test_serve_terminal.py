@@ -44,7 +44,7 @@ class Pane:
 
     def until(self, pattern):
         """Wait for a line; return all that is on the screen then."""
-        wait_until(lambda: re.search(pattern, self.text(), re.MULTILINE), so_far=self.text)
+        wait_until(lambda: re.search(pattern, self.text(), re.MULTILINE), pause_s=0.1, so_far=self.text)
         return self.text()
 
     def server(self):

@@ -54,8 +54,9 @@ def there(server, n_running, n_queued):
 
 
 @pytest.mark.parametrize("server", ["narrow"], indirect=True)
-@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-@pytest.mark.parametrize("phase", ["queued", "prefilling", "generating"])
+@pytest.mark.parametrize(
+    ("phase", "stream"), [("queued", False), ("prefilling", True), ("generating", False)]
+)
 async def test_a_client_that_leaves_frees_its_place(server, http, phase, stream):
     # Nobody asked it before, so that prefill takes a second; who looks later finds it generating.
     long = [{"role": "user", "content": secrets.token_hex(750)}]
