@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from cobali_ray import __version__
-from cobali_ray.command_line import line_of, said
+from cobali_ray.command_line import given_settings, line_of
 from cobali_ray.errors import CobaliError, ConfigError, StartError
 from cobali_ray.extras import WORKLOADS
 from cobali_ray.lazy import LazyGroup, mend_completion
@@ -147,7 +147,7 @@ def serve(
         if model is not None and model_argument is not None:
             both = f"the model is given twice, {model_argument} and {model}: leave one out"
             raise ConfigError("--model", both)
-        found = said(setting, model=model or model_argument)
+        found = given_settings(setting, model=model or model_argument)
         http = _read_config(config)[1]
         serve_forever(
             read,

@@ -8,7 +8,7 @@ from typing import Any
 from cobali_ray.errors import ConfigError
 
 
-def said(settings: list[str] | None, **options: Any) -> dict[str, Any]:
+def given_settings(settings: list[str] | None, **options: Any) -> dict[str, Any]:
     """Return what the command line says; it wins over the environment, which wins over a file.
 
     An option that is None says nothing. Raises ConfigError.

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Coroutine, Generator
 from typing import Any
 
-from cobali_ray.core.events import Delta, End, Word
+from cobali_ray.core.events import Delta, End, EngineEvent
 
 
 class FakeClock:
@@ -25,14 +25,14 @@ class FakeClock:
         self._now_s += seconds
 
 
-class Recorder:
+class EventRecorder:
     """A sink that keeps every event, by request."""
 
     def __init__(self) -> None:
-        self.events: dict[str, list[Word]] = defaultdict(list)
-        self.batches: list[list[tuple[str, Word]]] = []
+        self.events: dict[str, list[EngineEvent]] = defaultdict(list)
+        self.batches: list[list[tuple[str, EngineEvent]]] = []
 
-    def __call__(self, batch: list[tuple[str, Word]]) -> None:
+    def __call__(self, batch: list[tuple[str, EngineEvent]]) -> None:
         self.batches.append(batch)
         for _, event in batch:
             self.events[event.request_id].append(event)

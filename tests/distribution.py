@@ -6,7 +6,7 @@ import numpy as np
 
 from cobali_ray.backend.candidates import top_candidates, widen
 from cobali_ray.backend.chain import weigh
-from cobali_ray.backend.row_sampler import Route
+from cobali_ray.backend.row_sampler import SamplingPath
 from cobali_ray.backend.whole_row import masses, n_scratch, open_candidates, stack
 
 
@@ -21,14 +21,14 @@ def distribution(row, sampler):
         peak = float(row.max())
         if not math.isfinite(peak):
             return [], []
-        if sampler.route is Route.GREEDY:
+        if sampler.route is SamplingPath.GREEDY:
             return [int(row.argmax())], [1.0]
         scratch = np.zeros(n_scratch(len(row)), np.float32)
-        if sampler.route is Route.WHOLE:
+        if sampler.route is SamplingPath.WHOLE:
             masses(row, peak, sampler.chain.temperature, scratch)
             weights, ids = scratch[: len(row)].astype(np.float64), np.arange(len(row))
         else:
-            if sampler.route is Route.TOP:
+            if sampler.route is SamplingPath.TOP:
                 values, all_ids, _ = top_candidates(row[None], [0], sampler.width)
                 mass = np.full(1, np.nan)
             else:

@@ -22,7 +22,7 @@ from cobali_ray.actors.wire import Puller
 from cobali_ray.backend.port import Words
 from cobali_ray.backend.scripted import ByteVocab
 from cobali_ray.core.cache import CacheView, SlotMove
-from cobali_ray.core.dispatch.engines import Engine
+from cobali_ray.core.dispatch.engines import EngineRecord
 from cobali_ray.core.dispatch.messages import (
     AnyRequest,
     Describe,
@@ -43,7 +43,7 @@ from cobali_ray.errors import (
     LoadingError,
     UnloadedError,
 )
-from cobali_ray.telemetry.exposition import Counts
+from cobali_ray.telemetry.exposition import EngineMetrics
 from cobali_ray.telemetry.names import ONLY_ENGINE, HttpTime
 from cobali_ray.telemetry.presence import Presence
 
@@ -101,7 +101,7 @@ class ServeEngineClient:
         self._connecting: asyncio.Task[None] | None = None
         self._trouble, self._described_once = "", False
 
-    def connect(self, hear: Callable[[Event], None], known: Engine) -> None:
+    def connect(self, hear: Callable[[Event], None], known: EngineRecord) -> None:
         """Tell `hear` from now on what happens to the engine; `known` is what the dispatcher knows of it."""
         self._hear, self._known = hear, known
         self._puller = Puller(self._engine_id, hear, **where_am_i())
@@ -172,7 +172,9 @@ class ServeEngineClient:
         response = self._engine.run.remote(replace(request, reply_to=self._puller.address))
         call = self._calls[request.request_id] = outcome(response)
         call.add_done_callback(partial(self._returned, request.request_id))
-        if self._puller.silent(source := "" if self._known.known is None else self._known.known.wire_key):
+        if self._puller.silent(
+            source := "" if self._known.attendance is None else self._known.attendance.wire_key
+        ):
             self._hear(Unheard(self._engine_id, (source,)))
 
     def _returned(self, request_id: str, call: asyncio.Future[Any]) -> None:
@@ -247,7 +249,7 @@ class ServeEngineClient:
     def _loading(self, detail: str) -> EngineState:
         return EngineState(status=EngineStatus.LOADING, detail=detail, engine_id=self._engine_id)
 
-    async def counts(self) -> Counts:
+    async def counts(self) -> EngineMetrics:
         """Fetch the engine's counters, to be rendered off the tick thread's interpreter."""
         snapshot, up = None, False
         if self._described_once:
@@ -259,8 +261,8 @@ class ServeEngineClient:
                 self._log.error("no_snapshot", error=str(error))
                 up = True
         known = self._known
-        n_restarts = 0 if known.known is None else known.known.n_restarts
-        return Counts(
+        n_restarts = 0 if known.attendance is None else known.attendance.n_restarts
+        return EngineMetrics(
             snapshot, Presence(self._engine_id, up, known.away_s(time.monotonic()) or 0.0, n_restarts)
         )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cobali_ray.actors.layout import places, versions
 from cobali_ray.actors.node import one_line
-from cobali_ray.actors.output import Output
+from cobali_ray.actors.output import EventOutput
 from cobali_ray.errors import CobaliError, StartError
 from cobali_ray.settings import EngineSettings
 
@@ -71,7 +71,7 @@ def reason(message: str) -> str:
 def renewed(
     settings: EngineSettings,
     reread: Callable[[], EngineSettings],
-    output: Output,
+    output: EventOutput,
     *,
     listens: str,
     in_time: Callable[[EngineSettings], contextlib.AbstractContextManager[None]],
@@ -110,7 +110,7 @@ def _wait_running(goes_on: Callable[[], bool]) -> None:
         time.sleep(POLL_S)
 
 
-def _put_back(settings: EngineSettings, output: Output, *, listens: str) -> None:
+def _put_back(settings: EngineSettings, output: EventOutput, *, listens: str) -> None:
     """Deploy what there was. Where that does not work either, what still runs goes on."""
     try:
         deploy(settings, listens=listens)

@@ -14,7 +14,7 @@ def frame(message: bytes) -> bytes:
     return len(message).to_bytes(_HEADER_BYTES, "little") + message
 
 
-class Frames:
+class FrameReader:
     """One stream's messages, out of whatever pieces arrive."""
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ REQUEST_TIMEOUT_S = 10
 CLIENT_TIMEOUT_S = 60
 """How long a client may stop in the middle of a longer body, or leave a full stream unread. Waiting for an
 answer is neither, however long it takes."""
-LONGEST_S = 86_400
+MAX_OLD_PROXY_S = 86_400
 """How long an answer may still take once HAProxy was replaced by one with another configuration. Serve does
 that whenever a replica comes or goes, and would cut all answers two minutes later."""
 QUARANTINE_S = 150
@@ -137,7 +137,7 @@ def fast_front(environ: MutableMapping[str, str], folder: Path, binary: str, *, 
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(fallback),
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
         "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": str(CLIENT_TIMEOUT_S),
-        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(LONGEST_S),
+        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(MAX_OLD_PROXY_S),
         "RAY_SERVE_PORT_QUARANTINE_S": str(QUARANTINE_S),
         "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(BUFFER_BYTES),
         # Serve binds these with SO_REUSEPORT: two clusters on the same ones get each other's requests.

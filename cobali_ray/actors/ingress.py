@@ -14,7 +14,7 @@ from cobali_ray.actors.layout import ForIngress, Served
 from cobali_ray.actors.tracing import open_tracing
 from cobali_ray.actors.where import stay_here
 from cobali_ray.api.app import build_api
-from cobali_ray.api.fleet import Fleet, Model
+from cobali_ray.api.fleet import Fleet, ServedModel
 from cobali_ray.api.judges import Judges
 from cobali_ray.telemetry.log import configure_logging
 from cobali_ray.telemetry.usage import beside
@@ -42,7 +42,7 @@ class Ingress:
         for one in served:
             models.setdefault(one.names, []).append(one)
         served_models = (
-            Model(
+            ServedModel(
                 {one.engine_id: self._clients[one.engine_id] for one in engines},
                 names,
                 n_stay=sum(not one.on_demand for one in engines),

@@ -22,7 +22,7 @@ INGRESS = "ingress"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EngineDeployment:
     """One engine: a Serve deployment of one replica, so that whoever has its handle says who does what."""
 
     engine_id: str
@@ -33,7 +33,7 @@ class Place:
     """All it is told; what others are told changes nothing here."""
 
 
-def places(settings: EngineSettings) -> tuple[Place, ...]:
+def places(settings: EngineSettings) -> tuple[EngineDeployment, ...]:
     """Return the engines that the settings name. Raises ConfigError that names the engine and the setting."""
     found = []
     for name, own in settings_of_engines(settings).items():
@@ -54,7 +54,7 @@ def places(settings: EngineSettings) -> tuple[Place, ...]:
                     keep_alive_s=None if stays else processes.keep_alive_s,
                 )
             found.append(
-                Place(
+                EngineDeployment(
                     engine_id="-".join(words) or ONLY_ENGINE,
                     deployment="-".join(["engine", *words]),
                     names=names,
@@ -64,7 +64,7 @@ def places(settings: EngineSettings) -> tuple[Place, ...]:
     return tuple(found)
 
 
-def gpu_shares(found: Sequence[Place], n_gpus: int) -> dict[str, float]:
+def gpu_shares(found: Sequence[EngineDeployment], n_gpus: int) -> dict[str, float]:
     """Return the part of a GPU that each engine has reserved: equal ones, which fit on whole GPUs."""
     users = [place for place in found if place.settings.llama.n_gpu_layers != 0]
     own = 1.0 / -(-len(users) // n_gpus) if users and n_gpus else 0.0
@@ -87,7 +87,7 @@ class Served(NamedTuple):
     stall_timeout_s: float
 
 
-def served_by(found: Sequence[Place]) -> list[Served]:
+def served_by(found: Sequence[EngineDeployment]) -> list[Served]:
     return [
         Served(
             engine_id=place.engine_id,

@@ -11,7 +11,7 @@ import structlog
 
 from cobali_ray.actors.outcome import outcome
 from cobali_ray.actors.processes import has_ended
-from cobali_ray.core.dispatch.engines import Engine
+from cobali_ray.core.dispatch.engines import EngineRecord
 from cobali_ray.core.dispatch.messages import Attended, Event, Lost, Silent
 from cobali_ray.errors import EngineDiedError
 from cobali_ray.telemetry.names import HttpTime
@@ -20,10 +20,10 @@ _log = structlog.get_logger(__name__)
 
 SILENT_S: Final = 2.0
 """After so long without an answer an engine counts as away, though nobody said that it ended."""
-LOOK_S: Final = 0.5
+POLL_S: Final = 0.5
 """How often an engine that is silent is looked at."""
-AGAIN_S: Final = 0.1
-MOST_VALUES: Final = 10_000
+RETRY_S: Final = 0.1
+MAX_VALUES: Final = 10_000
 """Values of one histogram that may wait for an engine that is away."""
 
 
@@ -37,7 +37,7 @@ class EngineLink:
     def __init__(
         self,
         engine: Any,
-        known: Engine,
+        known: EngineRecord,
         hear: Callable[[Event], None],
         *,
         address: str = "",
@@ -64,7 +64,7 @@ class EngineLink:
     def observe(self, name: HttpTime, seconds: float) -> None:
         """Keep a value until the next call takes it along."""
         values = self._values.setdefault(name, [])
-        if len(values) < MOST_VALUES:
+        if len(values) < MAX_VALUES:
             values.append(seconds)
 
     def ask_again(self) -> None:
@@ -76,7 +76,9 @@ class EngineLink:
         engine_id = self._known.engine_id
         while True:
             began_s, (taken, self._values) = self._now(), (self._values, {})
-            self._call = call = outcome(self._engine.attend.remote(taken, self._known.known, self._address))
+            self._call = call = outcome(
+                self._engine.attend.remote(taken, self._known.attendance, self._address)
+            )
             try:
                 await self._answered(call, began_s)
             finally:
@@ -91,19 +93,19 @@ class EngineLink:
             else:
                 _log.error("attend_failed", engine_id=engine_id, error=str(error))
             for name, values in taken.items():
-                self._values[name] = (values + self._values.get(name, []))[:MOST_VALUES]
-            await asyncio.sleep(AGAIN_S)
+                self._values[name] = (values + self._values.get(name, []))[:MAX_VALUES]
+            await asyncio.sleep(RETRY_S)
 
     async def _answered(self, call: asyncio.Future[Any], began_s: float) -> None:
         """Wait for an answer; looks are counted: time in which this process stood still is no silence."""
         silent_s = 0.0
         while not call.done():
-            await asyncio.wait({call}, timeout=LOOK_S)
-            silent_s += LOOK_S
+            await asyncio.wait({call}, timeout=POLL_S)
+            silent_s += POLL_S
             if not call.done() and silent_s >= SILENT_S:
                 self._hear(Silent(self._known.engine_id, silent_s, began_s, self._has_ended()))
 
     def _has_ended(self) -> bool:
         """Say whether the engine's process is gone though no call failed; of another machine's, say no."""
-        known = self._known.known
+        known = self._known.attendance
         return known is not None and not known.wire_key and has_ended(known.pid, known.began)

@@ -31,7 +31,7 @@ ADMITTED: Final = "engines that the ingress knows, by their keys; encrypted"
 ALL: Final = "all, but it only shows numbers"
 
 
-class Part(NamedTuple):
+class ProcessKind(NamedTuple):
     """What a process is, its name, and HAProxy's configuration."""
 
     kind: str
@@ -88,16 +88,16 @@ def _command(process: psutil.Process) -> str:
     return " ".join(process.cmdline()) + " "
 
 
-def _part(process: psutil.Process) -> Part:
+def _part(process: psutil.Process) -> ProcessKind:
     command = _command(process)
     for pattern, kind in PARTS:
         if match := pattern.search(command):
             name = next((group for group in match.groups() if group), kind)
-            return Part(kind, "HAProxy", name) if kind == "front end" else Part(kind, name)
-    return Part("other", process.name())
+            return ProcessKind(kind, "HAProxy", name) if kind == "front end" else ProcessKind(kind, name)
+    return ProcessKind("other", process.name())
 
 
-def _purpose(process: psutil.Process, part: Part, host: str, port: int) -> tuple[str, str]:
+def _purpose(process: psutil.Process, part: ProcessKind, host: str, port: int) -> tuple[str, str]:
     told = process.environ()
     match part.kind:
         case "front end":

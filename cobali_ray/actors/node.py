@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cobali_ray.actors.output import Output
+from cobali_ray.actors.output import EventOutput
 from cobali_ray.actors.processes import descendants, end
 from cobali_ray.actors.ray_private import (
     RAY_START_S,
@@ -33,7 +33,7 @@ from cobali_ray.ports import free_port, socket_dir
 
 LOOPBACK = "127.0.0.1"
 
-LONGEST_TEMP = 40
+MAX_TEMP_CHARS = 40
 """Bytes of a path below which Ray's sockets, which may have 107, can still be named."""
 
 RAY_FLAGS = {
@@ -67,7 +67,7 @@ PARTS = ("gcs_server", "raylet")
 STOPPING_S = 0.5
 
 
-def guard_token(output: Output) -> None:
+def guard_token(output: EventOutput) -> None:
     """Make the file of Ray's token private: whoever reads it may run code in the cluster.
 
     Raises StartError where there is none and none can be written: Ray would not start.
@@ -94,7 +94,7 @@ def guard_token(output: Output) -> None:
         output.say("notice", level="warning", detail=detail)
 
 
-def start_ray(output: Output, *, dashboard: bool, meanwhile: Callable[[], None], spare: int) -> None:
+def start_ray(output: EventOutput, *, dashboard: bool, meanwhile: Callable[[], None], spare: int) -> None:
     """Start Ray; a start that fails is tried once more, when all but `spare` that we started has ended.
 
     `meanwhile` is called in a thread once Ray's processes have their environment, and has ended on return.
@@ -117,7 +117,7 @@ def start_ray(output: Output, *, dashboard: bool, meanwhile: Callable[[], None],
 
 def temp_folder() -> Path:
     """Return the folder in which Ray has its own: sockets, logs, and objects that memory has no room for."""
-    if len(tempfile.gettempdir()) > LONGEST_TEMP:
+    if len(tempfile.gettempdir()) > MAX_TEMP_CHARS:
         return Path(socket_dir())
     return Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")  # noqa: S108
 
@@ -200,7 +200,7 @@ def _init_ray(*, dashboard: bool, meanwhile: Callable[[], None]) -> None:
             log_to_driver=True,
             logging_level="warning",
             # Else Ray's own choice, which may have the better disk.
-            _temp_dir=f"{temp_folder()}/ray" if len(tempfile.gettempdir()) > LONGEST_TEMP else None,
+            _temp_dir=f"{temp_folder()}/ray" if len(tempfile.gettempdir()) > MAX_TEMP_CHARS else None,
         )
     threading.Thread(target=pass_logs_on, args=(LOOPBACK,), name="logs", daemon=True).start()
     thread.join()

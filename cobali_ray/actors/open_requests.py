@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from cobali_ray.actors.tracing import EngineTracer
 from cobali_ray.actors.wire import Pusher
-from cobali_ray.core.events import End, Word
+from cobali_ray.core.events import End, EngineEvent
 from cobali_ray.errors import CobaliError, EventsLostError
 
 Outcome = asyncio.Future[CobaliError | None]
@@ -51,7 +51,7 @@ class OpenRequests:
             await asyncio.wait(self._open.values(), timeout=timeout_s)
         return not self._open
 
-    def publish(self, batch: list[tuple[str, Word]]) -> None:
+    def publish(self, batch: list[tuple[str, EngineEvent]]) -> None:
         """Send what one tick says. Called by the tick thread."""
         try:
             # After a gap nothing more is said: no answer looks whole that is not.

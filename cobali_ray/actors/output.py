@@ -1,7 +1,8 @@
 """What `cobali serve` writes, whoever says it: lines for a person on a terminal, else JSON objects.
 
 Engines and ingresses write JSON lines into Ray's files, and Ray hands them on to this process
-(`hear_workers`). Whatever else Ray, Serve and C++ libraries print is kept away from both (`Apart`).
+(`hear_workers`). Whatever else Ray, Serve and C++ libraries print is kept away from both
+(`RedirectedOutput`).
 
 On a terminal, `Screen` shows them by `telemetry/lines.py` and `banner.py`, which are pure; elsewhere
 `JsonLines` passes them on unchanged.
@@ -32,15 +33,15 @@ from cobali_ray.errors import CobaliError, StartError
 from cobali_ray.models.builtin import Progress as Told
 from cobali_ray.telemetry.lines import more_line, readable
 
-MOST_LINES: Final = 20
+MAX_LINES: Final = 20
 """Lines that a terminal shows in a second; of the others it says how many they were."""
 _AT_CTRL_C: Final = frozenset({"draining", "drain_skipped", "broken_off"})
 _CRY: Final = re.compile(r"ASSERT|terminate called|what\(\):|[Oo]ut of memory|CUDA error")
-SAME_S: Final = 2.0
+REPEAT_S: Final = 2.0
 """How long the same words are not said again: several ingresses notice the same thing."""
 
 
-class Output(Protocol):
+class EventOutput(Protocol):
     """Where events go."""
 
     def say(self, event: str, *, level: str = "info", **facts: Any) -> None:
@@ -56,7 +57,7 @@ class Output(Protocol):
         """Tell what is still to be told, and nothing after that."""
 
 
-def open_output(stream: TextIO, *, verbose: Callable[[], bool]) -> Output:
+def open_output(stream: TextIO, *, verbose: Callable[[], bool]) -> EventOutput:
     """Return the output for a stream; with `verbose` it also has lines that are no events."""
     return Screen(stream, verbose=verbose) if stream.isatty() else JsonLines(stream, verbose=verbose)
 
@@ -170,7 +171,7 @@ class Screen:
             *columns,
             console=self._console,
             transient=True,
-            redirect_stdout=False,  # what libraries print goes where `Apart` has it go
+            redirect_stdout=False,  # what libraries print goes where `RedirectedOutput` has it go
             redirect_stderr=False,
         )
         bars.add_task(what, total=None)
@@ -206,7 +207,7 @@ class Screen:
         if now_s - self._second_s >= 1.0:
             self._tell_more()
             self._second_s, self._n_shown = now_s, 0
-        if self._n_shown < MOST_LINES:
+        if self._n_shown < MAX_LINES:
             self._n_shown += 1
             self._print(line)
             return
@@ -221,7 +222,7 @@ class Screen:
             self._console.file.write("\r")
 
     def _is_known(self, words: str, now_s: float) -> bool:
-        self._said = {text: at_s for text, at_s in self._said.items() if now_s - at_s < SAME_S}
+        self._said = {text: at_s for text, at_s in self._said.items() if now_s - at_s < REPEAT_S}
         known = words in self._said
         self._said[words] = now_s
         return known
@@ -262,7 +263,7 @@ def _later(delay_s: float, act: Callable[[], None]) -> None:
     timer.start()
 
 
-class Apart:
+class RedirectedOutput:
     """Where what is printed to this process's stdout and stderr goes meanwhile: a file."""
 
     def __init__(self, path: Path) -> None:
@@ -299,7 +300,7 @@ class Apart:
 class Workers:
     """What the other processes write."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: EventOutput) -> None:
         self._output = output
         self._cries = deque[str](maxlen=1)
 
@@ -323,7 +324,7 @@ class Workers:
 class Steps:
     """The steps of a start: each is shown while it goes on, then said with its seconds."""
 
-    def __init__(self, output: Output, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, output: EventOutput, now: Callable[[], float] = time.monotonic) -> None:
         self._output, self._now = output, now
         self._began_s = now()
 

@@ -59,7 +59,7 @@ life end, too."""
 _HEAD = struct.Struct("<QQ")
 
 
-class Heard:
+class Reception:
     """What was heard from one engine: whether messages are missing, whether it is silent. Pure."""
 
     def __init__(self) -> None:
@@ -232,7 +232,7 @@ class RemoteListener:
         self._socket.zap_domain = b"cobali"
         address = f"tcp://[{host}]" if ":" in host else f"tcp://{host}"
         self.endpoint = f"{address}:{self._socket.bind_to_random_port(address, FIRST, LAST)}"
-        self._engines: dict[str, Heard] = {}
+        self._engines: dict[str, Reception] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -244,7 +244,7 @@ class RemoteListener:
         """Let this engine in, from now on; it has to be heard soon."""
         if key not in self._engines:
             self._engines = {k: heard for k, heard in self._engines.items() if not heard.silent}
-            self._engines[key] = Heard()
+            self._engines[key] = Reception()
 
     def silent(self, key: str) -> bool:
         heard = self._engines.get(key)
@@ -288,7 +288,7 @@ class RemoteListener:
             await asyncio.sleep(0)  # however much there is, others have their turn
 
     def _hear(self, key: str, epoch: int, number: int) -> None:
-        heard = self._engines.setdefault(key, Heard())
+        heard = self._engines.setdefault(key, Reception())
         if heard.silent:
             _log.info("engine_heard_again", key=key)
         if not heard.hear(epoch, number):

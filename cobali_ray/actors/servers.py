@@ -25,7 +25,7 @@ from cobali_ray.ports import authority, reached_at
 WATCH_S: Final = 0.5
 """How long tokens are counted for a rate."""
 TIMEOUT_S: Final = 5.0
-NARROW: Final = 78
+NARROW_COLUMNS: Final = 78
 """With fewer columns, a table whose cells have to be folded cannot be read."""
 PROXY: Final = "ProxyActor"
 """Where there is no HAProxy, one of the ports of Serve's own proxy takes requests."""
@@ -33,7 +33,7 @@ _Counts = dict[str, float]
 
 
 @dataclass(slots=True)
-class Engine:
+class RunningEngine:
     """An engine of a server, as far as the server tells."""
 
     engine_id: str
@@ -49,13 +49,13 @@ class Engine:
 
 
 @dataclass(slots=True)
-class Server:
+class RunningServer:
     url: str
     pid: int
     up_s: float
     memory_bytes: int
     """Of all its processes here; what they share counts for each."""
-    engines: list[Engine] = field(default_factory=list)
+    engines: list[RunningEngine] = field(default_factory=list)
     trouble: str = ""
     """Why not everything is known."""
 
@@ -99,7 +99,7 @@ def ps(
 
 def running(
     processes: list[psutil.Process], key: str | None, *, wait: Callable[[float], None] = time.sleep
-) -> Iterator[Server]:
+) -> Iterator[RunningServer]:
     """Yield every server whose HTTP port one of these processes has."""
     found = {(one.pid, one.port): one for one in listeners(processes)}.values()
     fronts = [one for one in found if one.what == "HTTP"]
@@ -110,7 +110,7 @@ def running(
                 yield server
 
 
-def _server(found: Listener, key: str | None, wait: Callable[[float], None]) -> Server:
+def _server(found: Listener, key: str | None, wait: Callable[[float], None]) -> RunningServer:
     front = psutil.Process(found.pid)
     owner = next((one for one in front.parents() if SERVE.search(" ".join(one.cmdline()))), front)
     parts = [owner, *owner.children(recursive=True)]
@@ -118,7 +118,7 @@ def _server(found: Listener, key: str | None, wait: Callable[[float], None]) -> 
     for part in parts:
         with contextlib.suppress(psutil.Error):
             memory[name_of(part)] = memory.get(name_of(part), 0) + part.memory_info().rss
-    server = Server(
+    server = RunningServer(
         url=f"http://{authority(reached_at(found.host), found.port)}",
         pid=owner.pid,
         up_s=time.time() - owner.create_time(),
@@ -135,7 +135,7 @@ def _server(found: Listener, key: str | None, wait: Callable[[float], None]) -> 
 
 def _engines_of(
     http: httpx2.Client, memory: dict[str, int], wait: Callable[[float], None]
-) -> tuple[list[Engine], str]:
+) -> tuple[list[RunningEngine], str]:
     """Return what a server tells of its engines, and what it does not without a key."""
     states = orjson.loads(http.get("/ready").content)["engines"]
     about, before = _counted(http)
@@ -168,12 +168,12 @@ def _counted(http: httpx2.Client) -> tuple[dict[str, dict[str, str]] | None, _Co
 
 def _engine(
     state: dict[str, Any], about: dict[str, dict[str, str]], rates: _Counts, memory: dict[str, int]
-) -> Engine:
+) -> RunningEngine:
     engine_id = state["engine_id"]
     labels = about.get(engine_id, {})
     names = (f"engine-{engine_id}", "engine")
     own = [size for name, size in memory.items() if name.rpartition(":")[2] in names and ":" in name]
-    return Engine(
+    return RunningEngine(
         engine_id=engine_id,
         model=labels.get("model", ""),
         status=state["status"],
@@ -186,7 +186,7 @@ def _engine(
     )
 
 
-def _engines(engines: list[Engine]) -> Table:
+def _engines(engines: list[RunningEngine]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("engine", "model", "state", "node", "slots", "queue", "tok/s", "MiB"):
         table.add_column(name, overflow="fold")
@@ -210,7 +210,7 @@ def _ports(found: list[Listener]) -> Table:
 
 def _fitted(table: Table, width: int) -> Table:
     """Return the table, or where that is too wide a block of lines for each row."""
-    if width >= NARROW or Console(width=NARROW, markup=False).measure(table).maximum <= width:
+    if width >= NARROW_COLUMNS or Console(width=NARROW_COLUMNS, markup=False).measure(table).maximum <= width:
         return table
     blocks = Table.grid(padding=(0, 2, 0, 0))
     for i in range(table.row_count):

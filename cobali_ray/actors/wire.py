@@ -45,9 +45,9 @@ import structlog
 
 from cobali_ray import errors
 from cobali_ray.actors.address import Address, others_reach
-from cobali_ray.actors.frames import MAX_MESSAGE_BYTES, Frames, frame
-from cobali_ray.core.dispatch.messages import Event, Told, Unheard, Unreadable
-from cobali_ray.core.events import Computing, Delta, End, RequestStats, TokenLogprob, Vectors, Word
+from cobali_ray.actors.frames import MAX_MESSAGE_BYTES, FrameReader, frame
+from cobali_ray.core.dispatch.messages import Event, EventReceived, Unheard, Unreadable
+from cobali_ray.core.events import Computing, Delta, End, EngineEvent, RequestStats, TokenLogprob, Vectors
 from cobali_ray.errors import CobaliError, InternalError
 from cobali_ray.ports import socket_dir
 
@@ -61,7 +61,7 @@ MAX_BACKLOG = 512
 of those that do not fit are ended."""
 LAST_WORDS_S = 0.2
 """How long closing waits for what was said last to leave."""
-HERE = "here"
+LOCAL = "here"
 """In place of a key: an engine on the ingress's own node."""
 READ_BYTES = 1 << 16
 """What is read at once, at most. From 128 KiB on each read pays for new memory, about 17 microseconds."""
@@ -70,16 +70,16 @@ _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
 
 
-class Message(NamedTuple):
+class WireMessage(NamedTuple):
     """What one engine says to one ingress after a tick."""
 
     engine_id: str
-    events: list[Word]
+    events: list[EngineEvent]
     lost: list[str]
     """Requests of which there was an event that could not be read; "" where it does not even name one."""
 
 
-def encode(engine_id: str, events: Iterable[Word]) -> bytes:
+def encode(engine_id: str, events: Iterable[EngineEvent]) -> bytes:
     """Encode one message; events are arrays.
 
     In second place Delta has a text, Vectors bytes, End a list and Computing a boolean.
@@ -92,7 +92,7 @@ def _flat_end(end: End) -> tuple[Any, ...]:
     return (end.request_id, (end.finish_reason, error, end.stats, end.stop))
 
 
-def decode(data: bytes) -> Message:
+def decode(data: bytes) -> WireMessage:
     """Decode what `encode` made; an event that cannot be read costs its own request only.
 
     What is no message at all: DecodeError, TypeError or ValueError.
@@ -100,7 +100,7 @@ def decode(data: bytes) -> Message:
     engine_id, items = _unpack(data)
     if not isinstance(engine_id, str):
         raise TypeError(f"an engine id is a string, not {type(engine_id).__name__}")
-    message = Message(engine_id, [], [])
+    message = WireMessage(engine_id, [], [])
     for item in items:
         try:
             message.events.append(_event(item))
@@ -110,7 +110,7 @@ def decode(data: bytes) -> Message:
     return message
 
 
-def _event(item: list[Any]) -> Word:
+def _event(item: list[Any]) -> EngineEvent:
     request_id, second = item[0], item[1]
     if not isinstance(request_id, str):
         raise TypeError(f"a request id is a string, not {type(request_id).__name__}")
@@ -246,7 +246,7 @@ class Pusher:
             self._remote.meet(where)
         return self._remote.key
 
-    def send(self, batch: list[tuple[str, Word]]) -> set[str]:
+    def send(self, batch: list[tuple[str, EngineEvent]]) -> set[str]:
         """Send one tick's events, each to its address; never blocks.
 
         Returns the requests of which an event did not get out: nobody reads it, or it cannot be encoded.
@@ -259,7 +259,7 @@ class Pusher:
             *(self._push(address, [event for to, event in batch if to == address]) for address in addresses)
         )
 
-    def _push(self, address: str, events: list[Word]) -> set[str]:
+    def _push(self, address: str, events: list[EngineEvent]) -> set[str]:
         lost: set[str] = set()
         try:
             data = encode(self._engine_id, events)
@@ -277,7 +277,7 @@ class Pusher:
             return {event.request_id for event in events}
         return lost
 
-    def _unsayable(self, events: list[Word]) -> set[str]:
+    def _unsayable(self, events: list[EngineEvent]) -> set[str]:
         """Find the requests of events that cannot be encoded."""
         lost = set()
         for event in events:
@@ -358,9 +358,9 @@ class Puller:
         with contextlib.suppress(OSError):  # it left before its turn came
             engine, _ = self._listener.accept()
             self._engines.add(engine)
-            loop.add_reader(engine, self._read, loop, engine, Frames())
+            loop.add_reader(engine, self._read, loop, engine, FrameReader())
 
-    def _read(self, loop: asyncio.AbstractEventLoop, engine: socket.socket, frames: Frames) -> None:
+    def _read(self, loop: asyncio.AbstractEventLoop, engine: socket.socket, frames: FrameReader) -> None:
         """Take what has arrived from an engine. One that has gone takes half a message along."""
         try:
             data = engine.recv(READ_BYTES, socket.MSG_DONTWAIT)
@@ -381,13 +381,13 @@ class Puller:
         """Say whether nothing is heard at present from an engine elsewhere, by its key."""
         return bool(source) and self._remote is not None and self._remote.silent(source)
 
-    def _take(self, data: bytes, source: str = HERE) -> None:
+    def _take(self, data: bytes, source: str = LOCAL) -> None:
         try:
             message = decode(data)
             if message.lost:
                 _log.error("undecodable_events", request_ids=message.lost, engine_id=message.engine_id)
                 self._hear(Unreadable(message.lost))
-            self._hear(Told(message.events, source))
+            self._hear(EventReceived(message.events, source))
         except Exception:  # whatever it holds, the messages after it must be read
             _log.exception("undecodable_message", n_bytes=len(data))
 

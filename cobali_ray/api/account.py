@@ -12,10 +12,10 @@ from typing import Any
 import structlog
 from fastapi import Request as HttpRequest
 
-from cobali_ray.api.answer import Times, slowest_of
+from cobali_ray.api.answer import Timings, slowest_of
 from cobali_ray.api.faults import OPENAI, ErrorShape, Fault, fault_of, is_our_fault
 from cobali_ray.api.fields import header_value
-from cobali_ray.api.keys import NOBODY, Holder
+from cobali_ray.api.keys import NOBODY, Caller
 from cobali_ray.api.quota import Quota
 from cobali_ray.api.spans import HttpSpan
 from cobali_ray.core.clock import Clock
@@ -38,14 +38,14 @@ log = structlog.get_logger("cobali_ray.api")
 
 
 @dataclass(slots=True, kw_only=True)
-class Account:
+class RequestContext:
     """One HTTP request in numbers; never its texts."""
 
     request_id: str
     received_s: float
     """On the API's clock: its headers were here, its body not yet."""
     span: HttpSpan | None = None
-    holder: Holder = NOBODY
+    caller: Caller = NOBODY
     quota: Quota | None = None
     error_shape: ErrorShape = OPENAI
     named: Callable[[Path], str] = dotted
@@ -123,7 +123,7 @@ class Account:
         self,
         ends: Sequence[End | None],
         n_tokens: int,
-        times: Times,
+        times: Timings,
         *,
         reason: Callable[[int, End], str | None],
     ) -> None:
@@ -155,7 +155,7 @@ class Account:
     def write(self, http_s: float) -> None:
         status = CLIENT_CLOSED if self.status is None and self.cancelled else self.status
         line = {name: getattr(self, name, None) for name in LOGGED}
-        line |= {"tenant": self.holder.tenant or None, "status": status, "http_s": round(http_s, 6)}
+        line |= {"tenant": self.caller.tenant or None, "status": status, "http_s": round(http_s, 6)}
         if self.span is not None:
             self.span.end(status=self.status, error=self.error, attributes=self._span_attributes())
         # Probes and scrapes come every few seconds for ever: they are news only when they fail. The page asks
@@ -177,6 +177,6 @@ class Account:
         }
 
 
-def account_of(http: HttpRequest) -> Account:
-    account: Account = http.scope[SCOPE_KEY]
-    return account
+def context_of(http: HttpRequest) -> RequestContext:
+    context: RequestContext = http.scope[SCOPE_KEY]
+    return context

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 from cobali_ray.api.faults import Fault
 from cobali_ray.api.logprobs import PromptLogprobs, WholeLogprobs
 from cobali_ray.api.translate import Call
-from cobali_ray.api.turn import News
+from cobali_ray.api.turn import Update
 from cobali_ray.core.events import End, RequestStats, TokenLogprob
 
 SSE: Final = b"text/event-stream; charset=utf-8"
@@ -51,7 +51,7 @@ class Pace:
         return {name: gaps[ceil(share * len(gaps)) - 1] if gaps else None for name, share in shares.items()}
 
 
-class Times(NamedTuple):
+class Timings(NamedTuple):
     """What the client waits for, in seconds from the arrival of its HTTP request."""
 
     ttft_s: float | None
@@ -90,11 +90,11 @@ class Writer(ABC):
         return b""
 
     @abstractmethod
-    def say(self, news: News) -> bytes:
+    def say(self, update: Update) -> bytes:
         """Return what a batch adds to one choice of a stream; may be empty."""
 
     @abstractmethod
-    def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:
+    def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Timings) -> bytes:
         """Return what goes behind a choice; behind the last, with the `stats` of all, also the end."""
 
     @abstractmethod
@@ -102,11 +102,11 @@ class Writer(ABC):
         """Return how a stream says that it failed halfway, and its end."""
 
     @abstractmethod
-    def add(self, news: News) -> None:
+    def add(self, update: Update) -> None:
         """Take what a batch adds to one choice of a whole answer."""
 
     @abstractmethod
-    def body(self, times: Times) -> Any:
+    def body(self, times: Timings) -> Any:
         """Return the whole answer; every choice has ended."""
 
     def finish_reason(self, index: int, end: End) -> str | None:  # noqa: ARG002 most have one word for it
@@ -127,10 +127,10 @@ class Choices(Writer):
             for index in range(len(call.requests))
         ]
 
-    def add(self, news: News) -> None:
-        self._keep(news, news.logprobs)
+    def add(self, update: Update) -> None:
+        self._keep(update, update.logprobs)
 
-    def body(self, times: Times) -> Any:
+    def body(self, times: Timings) -> Any:
         call = self._call
         stats = [choice.end.stats for choice in self.choices if choice.end]
         return {
@@ -151,15 +151,15 @@ class Choices(Writer):
     def _reason(self, index: int, choice: Choice) -> str | None:
         return None if choice.end is None else self.finish_reason(index, choice.end)
 
-    def _keep(self, news: News, logprobs: Sequence[TokenLogprob]) -> None:
-        choice = self.choices[news.choice]
-        choice.texts.append(news.text)
+    def _keep(self, update: Update, logprobs: Sequence[TokenLogprob]) -> None:
+        choice = self.choices[update.choice]
+        choice.texts.append(update.text)
         if self._call.return_token_ids:
-            choice.tokens += news.tokens
+            choice.tokens += update.tokens
         if choice.prompt is not None:
-            choice.prompt.add(news.prompt)
+            choice.prompt.add(update.prompt)
         choice.logprobs.add(logprobs)
-        choice.end = news.end
+        choice.end = update.end
 
     @property
     def n_reasoning(self) -> int | None:
@@ -195,7 +195,7 @@ def prompt_tokens(call: Call, stats: Sequence[RequestStats]) -> int:
     return sum(one.n_prompt for one in stats[:: call.n])
 
 
-def timings(stats: Sequence[RequestStats], times: Times) -> dict[str, Any]:
+def timings(stats: Sequence[RequestStats], times: Timings) -> dict[str, Any]:
     """Return the whole way in seconds and its parts; of several choices those of the slowest, then of each.
 
     What `intake_s`, `queue_s` and `prefill_s` leave of `ttft_s`, and these and `decode_s` of `e2e_s`, is the

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Match
 
-from cobali_ray.api.account import account_of
+from cobali_ray.api.account import context_of
 from cobali_ray.api.anthropic.routes import Messages
 from cobali_ray.api.cache import Cache
 from cobali_ray.api.clock import ApiClock, SystemClock
@@ -32,7 +32,7 @@ from cobali_ray.api.page import Page
 from cobali_ray.api.quota import RATE_HEADERS
 from cobali_ray.api.responses.routes import Responses
 from cobali_ray.api.spans import HttpTracer
-from cobali_ray.api.streams import STREAM_HEADER, Streams
+from cobali_ray.api.streams import STREAM_HEADER, StreamRecordings
 from cobali_ray.api.viewers import Viewers
 from cobali_ray.errors import CobaliError
 from cobali_ray.settings import ApiSettings
@@ -56,7 +56,7 @@ def build_api(
     clock = clock or SystemClock()
     app = FastAPI(title="cobali_ray", redirect_slashes=False, docs_url=None, redoc_url=None)
     intake = Intake(settings.max_body_bytes, judges or Judges())
-    app.state.streams = Streams(clock)
+    app.state.streams = StreamRecordings(clock)
     generation = Generation(fleet, settings, clock, intake, app.state.streams)
     app.include_router(generation.router())
     embeddings = Embeddings(fleet, settings, clock, intake)
@@ -104,7 +104,7 @@ def build_api(
 
 
 async def _on_error(http: HttpRequest, error: Exception) -> Response:
-    return fault_response(account_of(http).blame(error))
+    return fault_response(context_of(http).blame(error))
 
 
 async def _on_http_error(http: HttpRequest, error: Exception) -> Response:
@@ -113,16 +113,16 @@ async def _on_http_error(http: HttpRequest, error: Exception) -> Response:
     headers = error.headers if isinstance(error, HTTPException) else None
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
         headers = {"allow": _allowed(http)}  # the router's own names the methods of one of them
-    account = account_of(http)
+    context = context_of(http)
     fault = http_fault(
         status,
         method=http.method,
         path=http.url.path[:128],
         headers=headers,
-        request_id=account.request_id,
-        shape=account.error_shape,
+        request_id=context.request_id,
+        shape=context.error_shape,
     )
-    account.error = fault.code
+    context.error = fault.code
     return fault_response(fault)
 
 

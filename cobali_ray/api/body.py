@@ -14,7 +14,7 @@ from fastapi import Request as HttpRequest
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from cobali_ray.api.schema import Shape
+from cobali_ray.api.schema import BodyModel
 from cobali_ray.errors import (
     BodyTimeoutError,
     BodyTooLargeError,
@@ -26,7 +26,7 @@ from cobali_ray.errors import (
     dotted,
 )
 
-ShapeT = TypeVar("ShapeT", bound=Shape)
+ShapeT = TypeVar("ShapeT", bound=BodyModel)
 
 MISSING: Final = ": missing required parameter"
 """The problem with a field that is not there."""

@@ -9,14 +9,14 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
-from cobali_ray.api.account import Account, account_of
+from cobali_ray.api.account import RequestContext, context_of
 from cobali_ray.api.body import parse
 from cobali_ray.api.client import EngineClient
 from cobali_ray.api.debug import OF_ENGINE
 from cobali_ray.api.fields import judge_fields
 from cobali_ray.api.fleet import Fleet
 from cobali_ray.api.intake import Intake
-from cobali_ray.api.openapi import READING, errors, get, post, query
+from cobali_ray.api.openapi import BODY_STATUSES, errors, get, post, query
 from cobali_ray.api.replies import json_response
 from cobali_ray.api.schema import SlotBody
 from cobali_ray.backend.port import Gone
@@ -39,7 +39,7 @@ class Cache:
         fails = errors(400, 401, 500, 503)
         get(router, "/v1/cache", self.cache, responses=fails, openapi_extra=OF_ENGINE)
         get(router, "/slots", self.slots, responses=fails, openapi_extra=OF_ENGINE)
-        moves, words = errors(*READING, 409, 501), [*OF_ENGINE["parameters"], _ACTION]
+        moves, words = errors(*BODY_STATUSES, 409, 501), [*OF_ENGINE["parameters"], _ACTION]
         post(router, "/slots/{id_slot}", self.move, SlotBody, moves, needs_body=False, parameters=words)
         return router
 
@@ -61,17 +61,17 @@ class Cache:
             raise InvalidParameterError("id_slot", "must be the number of a slot")
         filename = ""
         if action != "erase":
-            filename = await self._intake.take(http, partial(self._filename, account_of(http)))
+            filename = await self._intake.take(http, partial(self._filename, context_of(http)))
         moved = await self._engine(http).move_slot(action, int(id_slot), filename)
         return json_response(_moved(action, moved))
 
     def _engine(self, http: HttpRequest) -> EngineClient:
         return self._fleet.engine(http.query_params.get("engine"))
 
-    def _filename(self, account: Account, raw: bytes, gone: Gone) -> str:
+    def _filename(self, context: RequestContext, raw: bytes, gone: Gone) -> str:
         del gone
         body = parse(SlotBody, raw)
-        account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+        context.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
         return body.filename
 
 

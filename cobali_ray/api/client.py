@@ -7,10 +7,10 @@ from typing import Protocol
 
 from cobali_ray.backend.port import Words
 from cobali_ray.core.cache import CacheView, SlotMove
-from cobali_ray.core.dispatch.engines import Engine
+from cobali_ray.core.dispatch.engines import EngineRecord
 from cobali_ray.core.dispatch.messages import AnyRequest, Event, ToEngine
 from cobali_ray.core.stats import EngineState, ModelCard, TickFeed
-from cobali_ray.telemetry.exposition import Counts
+from cobali_ray.telemetry.exposition import EngineMetrics
 from cobali_ray.telemetry.names import HttpTime
 
 
@@ -25,11 +25,11 @@ class EngineClient(Protocol):
     def words(self) -> Words:
         """Its vocabulary and chat template, for any thread. Raises LoadingError until it is there."""
 
-    def connect(self, hear: Callable[[Event], None], known: Engine) -> None:
+    def connect(self, hear: Callable[[Event], None], known: EngineRecord) -> None:
         """Tell `hear` from now on what happens to the engine; `known` is what the dispatcher knows of it."""
 
     def send(self, request: AnyRequest) -> None:
-        """Begin a request: what is said of it is Told, and its control call is Returned, which may be first.
+        """Begin a request: its events are EventReceived, its control call Returned, which may be first.
 
         A door that says no returns a RefusedError or a BadRequestError.
         """
@@ -46,7 +46,7 @@ class EngineClient(Protocol):
     def observe(self, name: HttpTime, seconds: float) -> None:
         """Count one value in a histogram of `cobali_*`, in a moment: the engine keeps the counts of all."""
 
-    async def counts(self) -> Counts:
+    async def counts(self) -> EngineMetrics:
         """Return what `/metrics` shows: the engine's counters while it is there, and whether it is."""
 
     async def ticks(self, *, last: int, since: int = 0, before: int | None = None) -> TickFeed:

@@ -10,14 +10,14 @@ from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 from starlette.types import Receive, Scope, Send
 
-from cobali_ray.api.account import Account, account_of
+from cobali_ray.api.account import RequestContext, context_of
 from cobali_ray.api.answer import SSE
 from cobali_ray.api.fleet import Fleet
 from cobali_ray.api.openapi import errors, query
 from cobali_ray.api.params import whole_number
 from cobali_ray.api.replies import STREAM_HEADERS
 from cobali_ray.api.sources import unless_gone
-from cobali_ray.api.viewers import AT_FIRST, MOST_TICKS, Viewers
+from cobali_ray.api.viewers import MAX_TICKS, N_INITIAL_TICKS, Viewers
 
 _ENGINE = query("engine", "An engine's id, where there are several; else the first.", type="string")
 _WHOLE: dict[str, Any] = {"type": "integer", "minimum": 0, "default": 0}
@@ -28,7 +28,7 @@ _TICKS: dict[str, Any] = {
         query(
             "last",
             "Most ticks, the newest ones.",
-            **_WHOLE | {"minimum": 1, "maximum": MOST_TICKS, "default": AT_FIRST},
+            **_WHOLE | {"minimum": 1, "maximum": MAX_TICKS, "default": N_INITIAL_TICKS},
         ),
         query("since", "Only ticks with this id or a later one: `next` of the answer before.", **_WHOLE),
     ]
@@ -65,27 +65,27 @@ class Debug:
 
     async def ticks(self, http: HttpRequest) -> Response:
         """Return what the last ticks computed for which requests, and those requests."""
-        last = _whole(http, "last", low=1, high=MOST_TICKS, default=AT_FIRST)
+        last = _whole(http, "last", low=1, high=MAX_TICKS, default=N_INITIAL_TICKS)
         since = _whole(http, "since", low=0, high=2**63 - 1, default=0)
         engine = self._fleet.engine(http.query_params.get("engine"))
         feed = await engine.ticks(last=last, since=since)
-        tenant = account_of(http).holder.tenant
+        tenant = context_of(http).caller.tenant
         return Response(feed.body_for(tenant), media_type="application/json")
 
     async def stream(self, http: HttpRequest) -> Response:
         """Send the same as server-sent events: at most four a second, fewer with many viewers."""
         engine_id = http.query_params.get("engine", next(iter(self._viewers)))
         self._fleet.engine(engine_id)
-        return ViewerReply(self._viewers[engine_id], account_of(http))
+        return ViewerReply(self._viewers[engine_id], context_of(http))
 
 
 class ViewerReply(Response):
     """A stream that ends when its reader leaves."""
 
-    def __init__(self, viewers: Viewers, account: Account) -> None:
+    def __init__(self, viewers: Viewers, context: RequestContext) -> None:
         super().__init__()
-        self._viewers, self._account = viewers, account
-        account.stream = True
+        self._viewers, self._context = viewers, context
+        context.stream = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 ASGI's shape
         await unless_gone(receive, self._send(send))
@@ -93,7 +93,7 @@ class ViewerReply(Response):
     async def _send(self, send: Send) -> None:
         headers = [(b"content-type", SSE), *STREAM_HEADERS]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        async with aclosing(self._viewers.watch(self._account.holder.tenant)) as events:
+        async with aclosing(self._viewers.watch(self._context.caller.tenant)) as events:
             async for wire in events:
                 await send({"type": "http.response.body", "body": wire, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -16,28 +16,28 @@ from cobali_ray.api.apart import begin_apart
 from cobali_ray.api.client import EngineClient
 from cobali_ray.core.dispatch.dispatcher import Dispatcher
 from cobali_ray.core.dispatch.messages import (
-    Answer,
+    AnswerLoad,
     AnyRequest,
-    Asked,
     Cancel,
-    Clock,
     Deliver,
+    EngineLoaded,
+    EngineLoadFailed,
+    EngineUnloaded,
     Event,
     Fail,
     Instruction,
-    Left,
-    Load,
-    Loaded,
-    LoadFailed,
+    LoadEngine,
+    LoadRequested,
     Log,
+    RequestArrived,
+    RequestLeft,
     Returned,
     Send,
     Survey,
     Surveyed,
-    Unload,
-    Unloaded,
+    UnloadEngine,
     Wake,
-    Wanted,
+    WakeDue,
 )
 from cobali_ray.core.dispatch.models import ModelPlan
 from cobali_ray.core.events import End
@@ -49,7 +49,7 @@ _log = structlog.get_logger(__name__)
 
 MAX_PENDING: Final = 4096
 """Events that may wait for the reader of one request before that is cancelled."""
-MOST_AT_ONCE: Final = 32
+MAX_AT_ONCE: Final = 32
 """Events that a reader takes before others get their turn; with logprobs each may cost 0.1 ms."""
 
 
@@ -109,7 +109,7 @@ class EventStream(AsyncIterator[list[ClientEvent]]):
             except asyncio.CancelledError:  # who was to read it has left
                 self._leave_all()
                 raise
-        taken, self._pending = self._pending[:MOST_AT_ONCE], self._pending[MOST_AT_ONCE:]
+        taken, self._pending = self._pending[:MAX_AT_ONCE], self._pending[MAX_AT_ONCE:]
         self._more = bool(self._pending)
         return taken
 
@@ -139,28 +139,28 @@ class Dispatch:
         stream = EventStream([request.request_id for request in requests], self._leave)
         self._streams |= dict.fromkeys([request.request_id for request in requests], stream)
         for request in requests:
-            self.hear(Asked(request, model))
+            self.hear(RequestArrived(request, model))
         return stream
 
     def _leave(self, request_id: str) -> None:
         self._streams.pop(request_id, None)
-        self.hear(Left(request_id))
+        self.hear(RequestLeft(request_id))
 
     async def load(self, model: str, n_engines: int) -> None:
         """Wait until so many engines of a model are loaded. Raises why they cannot be, and QueueFullError."""
         ticket = f"load-{uuid.uuid4().hex}"
         self._tickets[ticket] = answer = asyncio.get_running_loop().create_future()
-        self.hear(Wanted(ticket, model, n_engines))
+        self.hear(LoadRequested(ticket, model, n_engines))
         try:
             await answer
         finally:
             if self._tickets.pop(ticket, None) is not None:
-                self.hear(Left(ticket))
+                self.hear(RequestLeft(ticket))
 
     async def unload(self, engine_id: str) -> None:
         """Have an engine give its memory back. Raises ModelBusyError while requests are open."""
         await self._engines[engine_id].unload()
-        self.hear(Unloaded(engine_id))
+        self.hear(EngineUnloaded(engine_id))
 
     def hear(self, event: Event) -> None:
         """Take an event, and do what follows from it before anything else."""
@@ -193,18 +193,18 @@ class Dispatch:
             case Fail(request_id, error):
                 if (stream := self._streams.pop(request_id, None)) is not None:
                     stream.fail(error, request_id)
-            case Load(engine_id):
+            case LoadEngine(engine_id):
                 begin_apart(self._load(engine_id))
-            case Unload(engine_id):
+            case UnloadEngine(engine_id):
                 begin_apart(self._unload(engine_id))
             case Survey():
                 begin_apart(self._survey())
-            case Answer(ticket, error):
+            case AnswerLoad(ticket, error):
                 if (answer := self._tickets.pop(ticket, None)) is not None and not answer.done():
                     answer.set_exception(error) if error is not None else answer.set_result(None)
             case Wake(at_s):
                 loop = asyncio.get_running_loop()
-                loop.call_later(at_s - self._now(), self.hear, Clock(at_s), context=Context())
+                loop.call_later(at_s - self._now(), self.hear, WakeDue(at_s), context=Context())
             case Log(level, event, fields):
                 getattr(_log, level)(event, **fields)
             case _:
@@ -214,19 +214,19 @@ class Dispatch:
         try:
             await self._engines[engine_id].load()
         except CobaliError as error:
-            self.hear(LoadFailed(engine_id, error))
+            self.hear(EngineLoadFailed(engine_id, error))
         except Exception as error:  # the next load must have its turn
-            self.hear(LoadFailed(engine_id, InternalError(repr(error))))
+            self.hear(EngineLoadFailed(engine_id, InternalError(repr(error))))
         else:
-            self.hear(Loaded(engine_id))
+            self.hear(EngineLoaded(engine_id))
 
     async def _unload(self, engine_id: str) -> None:
         try:
             await self.unload(engine_id)
         except CobaliError as error:
-            self.hear(Unloaded(engine_id, error))
+            self.hear(EngineUnloaded(engine_id, error))
         except Exception as error:
-            self.hear(Unloaded(engine_id, InternalError(repr(error))))
+            self.hear(EngineUnloaded(engine_id, InternalError(repr(error))))
 
     async def _survey(self) -> None:
         self.hear(Surveyed(await self.states(self._engines)))

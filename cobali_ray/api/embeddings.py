@@ -13,20 +13,20 @@ from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 from starlette.types import Receive, Scope, Send
 
-from cobali_ray.api.account import Account, account_of
-from cobali_ray.api.answer import Times
+from cobali_ray.api.account import RequestContext, context_of
+from cobali_ray.api.answer import Timings
 from cobali_ray.api.body import parse
 from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.fields import judge_fields
-from cobali_ray.api.fleet import Fleet, Model
+from cobali_ray.api.fleet import Fleet, ServedModel
 from cobali_ray.api.intake import Intake, Source, source_of
-from cobali_ray.api.openapi import READING, errors, post
+from cobali_ray.api.openapi import BODY_STATUSES, errors, post
 from cobali_ray.api.schema import MAX_INPUTS, EmbeddingBody, RerankBody, ScoreBody, ScoringBody
 from cobali_ray.api.sources import unless_gone
 from cobali_ray.api.translate import check_tokens, priority_of
 from cobali_ray.api.vectors import (
-    Gathered,
     Rows,
+    VectorRows,
     jina_body,
     logistic,
     ranking,
@@ -50,7 +50,7 @@ from cobali_ray.settings import ApiSettings
 OK = {"description": "The answer.", "content": {"application/json": {"schema": {}}}}
 
 
-class Job(NamedTuple):
+class VectorsCall(NamedTuple):
     model: str
     request: EmbeddingRequest
     width: int
@@ -59,10 +59,10 @@ class Job(NamedTuple):
     """Makes the body of the answer, piece by piece."""
 
 
-Translate = Callable[[Account, bytes, Gone], Job]
+Translate = Callable[[RequestContext, bytes, Gone], VectorsCall]
 
 
-class Wanted(NamedTuple):
+class ParsedVectorsBody(NamedTuple):
     body: EmbeddingBody
     write: Callable[[Rows, str, int], Iterator[bytes]]
     """Writes vectors, the model's name and the number of tokens."""
@@ -70,7 +70,7 @@ class Wanted(NamedTuple):
     """What the API calls the texts."""
 
 
-Read = Callable[[Account, bytes], Wanted]
+Read = Callable[[RequestContext, bytes], ParsedVectorsBody]
 """Reads a body, in a thread of the intake. The fields it does not know are for it to judge."""
 
 
@@ -88,7 +88,7 @@ class Embeddings:
             ("/reranking", self.rerank, RerankBody),
             ("/v1/score", self.score, ScoreBody),
         ):
-            post(router, path, endpoint, body, {200: OK, **errors(*READING, 504, 507)})
+            post(router, path, endpoint, body, {200: OK, **errors(*BODY_STATUSES, 504, 507)})
         return router
 
     async def embed(self, http: HttpRequest) -> Response:
@@ -107,24 +107,24 @@ class Embeddings:
         return await self._answer(http, self._score)
 
     async def _answer(self, http: HttpRequest, translate: Translate) -> Response:
-        account = account_of(http)
-        account.enter(self._clock.now())
-        job = await self._intake.take(http, partial(translate, account))
-        account.n_prompt = job.request.n_prompt
-        account.read(job.request.n_prompt, self._clock.now())
-        return VectorsReply(self._fleet.find(job.model), job, account, self._clock)
+        context = context_of(http)
+        context.enter(self._clock.now())
+        job = await self._intake.take(http, partial(translate, context))
+        context.n_prompt = job.request.n_prompt
+        context.read(job.request.n_prompt, self._clock.now())
+        return VectorsReply(self._fleet.find(job.model), job, context, self._clock)
 
     # -- in a thread of the intake
 
-    def _read(self, account: Account, raw: bytes) -> Wanted:
+    def _read(self, context: RequestContext, raw: bytes) -> ParsedVectorsBody:
         body = parse(EmbeddingBody, raw)
-        account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+        context.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
         packed = body.encoding_format == "base64"
-        return Wanted(body, partial(vectors_body, packed=packed))
+        return ParsedVectorsBody(body, partial(vectors_body, packed=packed))
 
-    def _embed(self, read: Read, account: Account, raw: bytes, gone: Gone) -> Job:
-        body, write_rows, param = read(account, raw)
-        source, kind = self._source(body.model, account)
+    def _embed(self, read: Read, context: RequestContext, raw: bytes, gone: Gone) -> VectorsCall:
+        body, write_rows, param = read(context, raw)
+        source, kind = self._source(body.model, context)
         if kind.pooling == "rank":
             raise WrongTaskError(source.card.model_id, "scores pairs of texts; ask /v1/rerank or /v1/score")
         inputs = body.input
@@ -141,12 +141,12 @@ class Embeddings:
         def write(rows: Rows) -> Iterator[bytes]:
             return write_rows(unit(rows, body.dimensions), source.card.model_id, request.n_prompt)
 
-        return Job(source.card.model_id, request, kind.width, write)
+        return VectorsCall(source.card.model_id, request, kind.width, write)
 
-    def _rerank(self, account: Account, raw: bytes, gone: Gone) -> Job:
+    def _rerank(self, context: RequestContext, raw: bytes, gone: Gone) -> VectorsCall:
         body = parse(RerankBody, raw)
-        account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
-        source, kind = self._source(body.model, account)
+        context.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+        source, kind = self._source(body.model, context)
         documents, tei = (body.texts, True) if body.documents is None else (body.documents, False)
         if documents is None or (body.texts is not None and not tei):
             raise InvalidParameterError("documents", ": exactly one of documents and texts is needed")
@@ -163,12 +163,12 @@ class Embeddings:
                 model, n_tokens = source.card.model_id, request.n_prompt
                 yield jina_body(ranked, request.request_id, model, n_tokens, shown)
 
-        return Job(source.card.model_id, request, kind.width, write)
+        return VectorsCall(source.card.model_id, request, kind.width, write)
 
-    def _score(self, account: Account, raw: bytes, gone: Gone) -> Job:
+    def _score(self, context: RequestContext, raw: bytes, gone: Gone) -> VectorsCall:
         body = parse(ScoreBody, raw)
-        account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
-        source, kind = self._source(body.model, account)
+        context.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+        source, kind = self._source(body.model, context)
         pairs = _Pairs(source, kind, body.text_1, body.text_2, ("text_1", "text_2"), gone)
         request = self._request("score", body, source, pairs.tokens)
         created = self._clock.unix()
@@ -177,10 +177,10 @@ class Embeddings:
             scores = pairs.scores(rows, raw=bool(body.raw_scores))
             yield scores_body(scores, request.request_id, created, source.card.model_id, request.n_prompt)
 
-        return Job(source.card.model_id, request, kind.width, write)
+        return VectorsCall(source.card.model_id, request, kind.width, write)
 
-    def _source(self, model: str | None, account: Account) -> tuple[Source, EmbeddingKind]:
-        source = source_of(self._fleet, model, account)
+    def _source(self, model: str | None, context: RequestContext) -> tuple[Source, EmbeddingKind]:
+        source = source_of(self._fleet, model, context)
         if (kind := source.card.embedding) is None:
             why = "does not embed texts; operators can make it do so with the setting pooling"
             if source.card.adapter is not None:
@@ -191,16 +191,16 @@ class Embeddings:
     def _request(
         self, name: str, body: EmbeddingBody | ScoringBody, source: Source, tokens: Sequence[Sequence[int]]
     ) -> EmbeddingRequest:
-        holder = source.account.holder
+        caller = source.context.caller
         timeout_s = self._settings.default_timeout_s if body.timeout_s is None else body.timeout_s
         return EmbeddingRequest.of(
             tokens,
             request_id=f"{name}-{uuid.uuid4().hex}",
             timeout_s=timeout_s,
-            received_s=source.account.received_s,
-            tenant=holder.tenant,
-            weight=holder.terms.weight,
-            priority=priority_of(body.priority, holder.terms),
+            received_s=source.context.received_s,
+            tenant=caller.tenant,
+            weight=caller.terms.weight,
+            priority=priority_of(body.priority, caller.terms),
         )
 
 
@@ -275,17 +275,19 @@ def _tokens(
 class VectorsReply(Response):
     """An answer that asks the engine itself, as `Reply` does."""
 
-    def __init__(self, model: Model, job: Job, account: Account, clock: ApiClock) -> None:
+    def __init__(
+        self, model: ServedModel, job: VectorsCall, context: RequestContext, clock: ApiClock
+    ) -> None:
         super().__init__()
-        self._model, self._job, self._account, self._clock = model, job, account, clock
+        self._model, self._job, self._context, self._clock = model, job, context, clock
         self._end: End | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 ASGI's shape
         try:
             await unless_gone(receive, self._reply(send))
         finally:
-            times = Times(None, self._clock.now() - self._account.received_s)
-            self._account.settle([self._end], 0, times, reason=lambda _, end: end.finish_reason)
+            times = Timings(None, self._clock.now() - self._context.received_s)
+            self._context.settle([self._end], 0, times, reason=lambda _, end: end.finish_reason)
             if self._end is not None:
                 self._model.observe("e2e_seconds", times.e2e_s)
 
@@ -301,7 +303,7 @@ class VectorsReply(Response):
             piece = following
 
     async def _rows(self) -> Rows:
-        gathered = Gathered(len(self._job.request.ends), self._job.width)
+        gathered = VectorRows(len(self._job.request.ends), self._job.width)
         async with aclosing(self._model.generate(self._job.request)) as batches:
             async for batch in batches:
                 for event in batch:

@@ -14,13 +14,13 @@ import orjson
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
-from cobali_ray.api.account import Account, account_of
+from cobali_ray.api.account import RequestContext, context_of
 from cobali_ray.api.body import parse
 from cobali_ray.api.faults import retry_after
 from cobali_ray.api.fields import judge_fields
-from cobali_ray.api.fleet import TAKES_WORK, Fleet, Model, overall
-from cobali_ray.api.intake import Intake, Source, asked_model, loaded_model, source_of
-from cobali_ray.api.openapi import READING, TELLING, Responses, content, errors, get, post
+from cobali_ray.api.fleet import TAKES_WORK, Fleet, ServedModel, overall
+from cobali_ray.api.intake import Intake, Source, loaded_model, requested_model, source_of
+from cobali_ray.api.openapi import BODY_STATUSES, MODEL_STATUSES, Responses, content, errors, get, post
 from cobali_ray.api.replies import json_response
 from cobali_ray.api.schema import DetokenizeBody, ModelBody, TokenizeBody
 from cobali_ray.api.translate import check_tokens
@@ -43,7 +43,7 @@ class Facts:
     def router(self) -> APIRouter:
         router = APIRouter(tags=["facts"])
         keyed = errors(401, 500, 503)
-        body = errors(*READING)
+        body = errors(*BODY_STATUSES)
         not_ready: Responses = {
             503: {
                 "description": "Loading, restarting, draining, stalled; `Retry-After` is set.",
@@ -52,17 +52,17 @@ class Facts:
         }
         get(router, "/v1/models", self.models, responses=keyed)
         get(router, "/v1/models/{model_id:path}", self.model, responses=keyed | errors(404))
-        moves = errors(*READING, 409, 507)
+        moves = errors(*BODY_STATUSES, 409, 507)
         post(router, "/v1/models/load", self.load, ModelBody, moves)
         post(router, "/v1/models/unload", self.unload, ModelBody, moves)
         post(router, "/tokenize", self.tokenize, TokenizeBody, body)
         post(router, "/detokenize", self.detokenize, DetokenizeBody, body)
-        get(router, "/tokenizer_info", self.tokenizer_info, responses=errors(*TELLING))
+        get(router, "/tokenizer_info", self.tokenizer_info, responses=errors(*MODEL_STATUSES))
         get(router, "/health", self.health)
         get(router, "/ready", self.ready, responses=not_ready)
         exposition = content(EXPOSITION, "Prometheus text format.") | errors(401, 500)
         get(router, "/metrics", self.metrics, response_class=Response, responses=exposition)
-        get(router, "/lora-adapters", self.adapters, responses=errors(*TELLING))
+        get(router, "/lora-adapters", self.adapters, responses=errors(*MODEL_STATUSES))
         router.post("/lora-adapters", response_model=None, responses=errors(401, 500, 501))(self.scale)
         return router
 
@@ -93,17 +93,17 @@ class Facts:
         await model.unload()
         return await self._moved(model)
 
-    async def _named(self, http: HttpRequest) -> Model:
-        return await self._intake.take(http, partial(self._asked_for, account_of(http)))
+    async def _named(self, http: HttpRequest) -> ServedModel:
+        return await self._intake.take(http, partial(self._asked_for, context_of(http)))
 
-    def _asked_for(self, account: Account, raw: bytes, gone: Gone) -> Model:
+    def _asked_for(self, context: RequestContext, raw: bytes, gone: Gone) -> ServedModel:
         del gone
         body = parse(ModelBody, raw)
-        account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
-        return asked_model(self._fleet, body.model, account)
+        context.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+        return requested_model(self._fleet, body.model, context)
 
     @staticmethod
-    async def _moved(model: Model) -> Response:
+    async def _moved(model: ServedModel) -> Response:
         return json_response(
             {"id": model.names[0], "object": "model", "status": status_of(await model.states())}
         )
@@ -118,7 +118,7 @@ class Facts:
 
     async def tokenizer_info(self, http: HttpRequest, model: str | None = None) -> Response:
         """Describe a model's vocabulary by the names that a tokenizer_config.json has for it."""
-        asked = await loaded_model(self._fleet, model, account_of(http))
+        asked = await loaded_model(self._fleet, model, context_of(http))
         chat, card = asked.words.chat, asked.card
         return json_response(
             {
@@ -130,13 +130,15 @@ class Facts:
             }
         )
 
-    async def _answer(self, http: HttpRequest, work: Callable[[Account, bytes, Gone], bytes]) -> Response:
-        body = await self._intake.take(http, partial(work, account_of(http)))
+    async def _answer(
+        self, http: HttpRequest, work: Callable[[RequestContext, bytes, Gone], bytes]
+    ) -> Response:
+        body = await self._intake.take(http, partial(work, context_of(http)))
         return Response(body, media_type="application/json")
 
     async def adapters(self, http: HttpRequest, model: str | None = None) -> Response:
         """List the adapters of a model; naming it is optional if there is only one."""
-        card = (await loaded_model(self._fleet, model, account_of(http))).card
+        card = (await loaded_model(self._fleet, model, context_of(http))).card
         # Of a path only the file's name: in which folder it lies is nobody's affair.
         return json_response(
             [
@@ -151,9 +153,9 @@ class Facts:
 
     # -- in a thread of the intake
 
-    def _tokens(self, account: Account, raw: bytes, gone: Gone) -> bytes:
+    def _tokens(self, context: RequestContext, raw: bytes, gone: Gone) -> bytes:
         body = parse(TokenizeBody, raw)
-        words = self._source(body, account).words
+        words = self._source(body, context).words
         texts = [text for text in (body.content, body.text, body.prompt) if text is not None]
         if len(texts) != 1:
             raise InvalidParameterError("content", ": exactly one of content, text and prompt is needed")
@@ -169,9 +171,9 @@ class Facts:
         pieces = {token: words.detokenize([token]) for token in dict.fromkeys(tokens)}
         return _token_list(({"id": token, "piece": pieces[token]} for token in tokens), gone)
 
-    def _text(self, account: Account, raw: bytes, gone: Gone) -> bytes:
+    def _text(self, context: RequestContext, raw: bytes, gone: Gone) -> bytes:
         body = parse(DetokenizeBody, raw)
-        source = self._source(body, account)
+        source = self._source(body, context)
         check_tokens(body.tokens, source.card.n_vocab, "tokens")
         text = source.words.detokenize(body.tokens, gone=gone)
         return orjson.dumps({"content": text, "prompt": text})  # llama-server's name, and vLLM's
@@ -194,9 +196,9 @@ class Facts:
         """Return the Prometheus exposition."""
         return Response(await self._fleet.metrics(), headers={"content-type": EXPOSITION})
 
-    def _source(self, body: TokenizeBody | DetokenizeBody, account: Account) -> Source:
-        source = source_of(self._fleet, body.model, account)
-        account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+    def _source(self, body: TokenizeBody | DetokenizeBody, context: RequestContext) -> Source:
+        source = source_of(self._fleet, body.model, context)
+        context.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
         return source
 
 
@@ -232,7 +234,7 @@ def capabilities(card: ModelCard) -> Iterator[str]:
         yield from ["rerank"] if kind.pooling == "rank" else ["embedding", "rerank"]
 
 
-def _described(name: str, model: Model, status: dict[str, Any]) -> dict[str, Any]:
+def _described(name: str, model: ServedModel, status: dict[str, Any]) -> dict[str, Any]:
     """Describe a model; how it is to be used is known once it has been loaded."""
     root = model.names[0]
     told = {

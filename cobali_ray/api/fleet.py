@@ -19,16 +19,16 @@ from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
 from cobali_ray.errors import InvalidParameterError, LoadingError, UnknownModelError, UnloadedError
 from cobali_ray.telemetry.exposition import render_all
 from cobali_ray.telemetry.names import HttpTime
-from cobali_ray.telemetry.usage import Usage
+from cobali_ray.telemetry.usage import ProcessUsage
 
 ResultT = TypeVar("ResultT")
 
-LONGEST_NAME = 128
+MAX_NAME_CHARS = 128
 """What is told back of a name that a client invented."""
 
 
-class Model:
-    """A model and the engines that serve it, used as if they were one, once a Fleet has it."""
+class ServedModel:
+    """A model and the engines that serve it, used as if they were one, once a `Fleet` has it."""
 
     def __init__(
         self,
@@ -133,8 +133,8 @@ class Fleet:
 
     def __init__(
         self,
-        models: Iterable[Model],
-        processes: Callable[[], Sequence[Usage]] = tuple[Usage, ...],
+        models: Iterable[ServedModel],
+        processes: Callable[[], Sequence[ProcessUsage]] = tuple[ProcessUsage, ...],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.models, self._processes = tuple(models), processes
@@ -143,7 +143,7 @@ class Fleet:
         for model in self.models:
             model.dispatch = dispatch
 
-    def find(self, asked: str | None) -> Model:
+    def find(self, asked: str | None) -> ServedModel:
         """Return the model asked for, or the only one. Raises UnknownModelError, InvalidParameterError."""
         if asked is None:
             if len(self.models) == 1:
@@ -152,7 +152,7 @@ class Fleet:
         for model in self.models:
             if asked in model.names or asked in model.adapters:
                 return model
-        raise UnknownModelError(asked[:LONGEST_NAME], self._served())
+        raise UnknownModelError(asked[:MAX_NAME_CHARS], self._served())
 
     def _served(self) -> str:
         return "', '".join(name for model in self.models for name in (model.names[0], *model.adapters))

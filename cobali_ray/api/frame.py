@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cobali_ray.api.account import SCOPE_KEY, Account
+from cobali_ray.api.account import SCOPE_KEY, RequestContext
 from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.faults import Fault, error_shape
 from cobali_ray.api.ids import HEADER_BYTES, request_id_of
@@ -44,12 +44,12 @@ class Lock:
         """Serve one request, or answer that it needs a key."""
         app = self._app
         if scope["type"] == "http" and not is_open(_path_in_app(scope)):
-            account: Account = scope[SCOPE_KEY]
+            context: RequestContext = scope[SCOPE_KEY]
             await self._keyring.refresh()
-            if (holder := self._keyring.ring.find(Headers(scope=scope))) is None:
-                app = fault_response(account.blame(WrongKeyError()))
+            if (caller := self._keyring.ring.find(Headers(scope=scope))) is None:
+                app = fault_response(context.blame(WrongKeyError()))
             else:
-                account.holder, account.quota = holder, self._keyring.quota(holder)
+                context.caller, context.quota = caller, self._keyring.quota(caller)
         await app(scope, receive, send)
 
 
@@ -75,23 +75,23 @@ class Frame:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        account = Account(
+        context = RequestContext(
             request_id=request_id_of(headers.get("x-request-id", "")),
             received_s=self._clock.now(),
             method=scope["method"] if scope["method"] in METHODS else "other",
             error_shape=error_shape(_path_in_app(scope)),
         )
-        scope[SCOPE_KEY] = account
-        named = [(b"x-request-id", account.request_id.encode("latin-1"))] if self._echo_id else []
+        scope[SCOPE_KEY] = context
+        named = [(b"x-request-id", context.request_id.encode("latin-1"))] if self._echo_id else []
         if self._tracer is not None and (route := route_traced(scope["path"])) is not None:
-            account.span = self._tracer.begin(scope["method"], route, headers)
+            context.span = self._tracer.begin(scope["method"], route, headers)
 
         async def send_framed(message: Message) -> None:
             if message["type"] == "http.response.start":
-                account.status = message["status"]
+                context.status = message["status"]
                 message = {
                     **message,
-                    "headers": [*message.get("headers", ()), *named, *account.headers(self._clock.now())],
+                    "headers": [*message.get("headers", ()), *named, *context.headers(self._clock.now())],
                 }
             try:
                 await send(message)
@@ -103,18 +103,18 @@ class Frame:
             self._check(headers, scope)
             await self._app(scope, receive, send_framed)
         except (asyncio.CancelledError, ClientDisconnect) as gone:
-            account.cancelled = True
+            context.cancelled = True
             if isinstance(gone, asyncio.CancelledError):
                 raise
         except Exception as error:
-            fault = account.blame(error)
-            if account.status is not None:
+            fault = context.blame(error)
+            if context.status is not None:
                 raise
             await fault_response(fault)(scope, receive, send_framed)
         finally:
             # The path as declared, never as sent: a log field must not take any value a client invents.
-            account.route = getattr(scope.get("route"), "path", account.route)
-            account.close(self._clock)
+            context.route = getattr(scope.get("route"), "path", context.route)
+            context.close(self._clock)
 
     def _check(self, headers: Headers, scope: Scope) -> None:
         """Send requests away with long headers, and those that a browser makes for a page from elsewhere."""

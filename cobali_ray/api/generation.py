@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
-from cobali_ray.api.account import Account, account_of
+from cobali_ray.api.account import RequestContext, context_of
 from cobali_ray.api.answer import Writer
 from cobali_ray.api.body import parse
 from cobali_ray.api.clock import ApiClock
@@ -22,14 +22,14 @@ from cobali_ray.api.fields import judge_fields
 from cobali_ray.api.fleet import Fleet
 from cobali_ray.api.images import in_order, shown, tokens_of
 from cobali_ray.api.intake import Intake, Source, source_of
-from cobali_ray.api.judges import Hearing
+from cobali_ray.api.judges import Verdicts
 from cobali_ray.api.openapi import content, errors, generation_responses, post, query
-from cobali_ray.api.params import asked_max_tokens, n_of, whole_number
+from cobali_ray.api.params import n_of, requested_max_tokens, whole_number
 from cobali_ray.api.prompt import ChatPrompt, prompt_of
 from cobali_ray.api.replies import StreamReply, WholeReply
 from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody
 from cobali_ray.api.sse import ChatWriter, CompletionWriter
-from cobali_ray.api.streams import RecordedReply, ResumedReply, Streams
+from cobali_ray.api.streams import RecordedReply, ResumedReply, StreamRecordings
 from cobali_ray.api.translate import (
     Call,
     Origin,
@@ -39,7 +39,7 @@ from cobali_ray.api.translate import (
     completion_call,
     prompts_of,
 )
-from cobali_ray.backend.grammar import Checked, Kind, check
+from cobali_ray.backend.grammar import CheckedGrammar, Kind, check
 from cobali_ray.backend.port import Gone
 from cobali_ray.chat.call_grammar import after_reasoning, call_grammar
 from cobali_ray.core.request import Grammar
@@ -66,18 +66,18 @@ CHAT = Dialect("chatcmpl-", ChatWriter)
 COMPLETION = Dialect("cmpl-", CompletionWriter)
 
 
-class Asked(NamedTuple):
+class ParsedBody(NamedTuple):
     body: ChatBody | CompletionBody
     dialect: Dialect
     before: tuple[int, ...] = ()
     """Tokens that a chat's prompt goes on from."""
 
 
-Read = Callable[[Account, bytes, Gone], Asked]
+Read = Callable[[RequestContext, bytes, Gone], ParsedBody]
 """Reads a body, in a thread of the intake. The fields it does not know are for it to judge."""
 
 
-class Prompted(NamedTuple):
+class TokenizedPrompt(NamedTuple):
     text: str
     tokens: Sequence[int]
 
@@ -95,7 +95,7 @@ class Generation:
     """All that asks the engine for tokens goes through `answer`."""
 
     def __init__(
-        self, fleet: Fleet, settings: ApiSettings, clock: ApiClock, intake: Intake, streams: Streams
+        self, fleet: Fleet, settings: ApiSettings, clock: ApiClock, intake: Intake, streams: StreamRecordings
     ) -> None:
         self._fleet, self._settings, self._clock, self._intake = fleet, settings, clock, intake
         self._streams = streams
@@ -124,71 +124,73 @@ class Generation:
 
     async def read_on(self, http: HttpRequest, stream_id: str) -> Response:
         """Resume a resumable stream after the last event received."""
-        account = account_of(http)
-        account.stream = True
-        recording = self._streams.find(stream_id, account.holder.tenant)
+        context = context_of(http)
+        context.stream = True
+        recording = self._streams.find(stream_id, context.caller.tenant)
         last = http.query_params.get("after") or http.headers.get("last-event-id") or "0"
         return ResumedReply(self._streams, recording, whole_number(last, "after", low=0, high=2**63 - 1))
 
     async def answer(self, http: HttpRequest, read: Read) -> Response:
         """Answer a body of any API. Raises what is wrong with it, and what keeps the engine from it."""
-        account = account_of(http)
-        account.enter(self._clock.now())
-        call, dialect = await self._intake.take(http, partial(self._translated, account, read))
-        account.read(call.n_prompt, self._clock.now())
-        return self._reply(call, account, dialect)
+        context = context_of(http)
+        context.enter(self._clock.now())
+        call, dialect = await self._intake.take(http, partial(self._translated, context, read))
+        context.read(call.n_prompt, self._clock.now())
+        return self._reply(call, context, dialect)
 
-    async def prompt(self, http: HttpRequest, read: Read) -> Prompted:
+    async def prompt(self, http: HttpRequest, read: Read) -> TokenizedPrompt:
         """Return what a chat's body would have the model continue, and ask nothing of the engine.
 
         Raises what the chat would be refused for, except for tool schemas, which take time to compile.
         """
-        return await self._intake.take(http, partial(self._prompted, account_of(http), read))
+        return await self._intake.take(http, partial(self._prompted, context_of(http), read))
 
     # -- in a thread of the intake
 
-    def read_chat(self, account: Account, raw: bytes, gone: Gone) -> Asked:
+    def read_chat(self, context: RequestContext, raw: bytes, gone: Gone) -> ParsedBody:
         """Read the body of a chat as OpenAI has it."""
-        return self._read_own(ChatBody, CHAT, account, raw, gone)
+        return self._read_own(ChatBody, CHAT, context, raw, gone)
 
     def _read_own(
         self,
         shape: type[ChatBody | CompletionBody],
         dialect: Dialect,
-        account: Account,
+        context: RequestContext,
         raw: bytes,
         gone: Gone,
-    ) -> Asked:
+    ) -> ParsedBody:
         del gone
         body = parse(shape, raw)
-        account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+        context.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
         if body.stream_options is not None:
-            account.ignore(judge_fields(body.stream_options.model_extra, strict=self._settings.strict))
-        return Asked(body, dialect)
+            context.ignore(judge_fields(body.stream_options.model_extra, strict=self._settings.strict))
+        return ParsedBody(body, dialect)
 
-    def _read(self, account: Account, read: Read, raw: bytes, gone: Gone) -> tuple[Asked, Source]:
-        account.named = dotted  # a body may be read again
-        asked = read(account, raw, gone)
-        source = source_of(self._fleet, asked.body.model, account)
+    def _read(self, context: RequestContext, read: Read, raw: bytes, gone: Gone) -> tuple[ParsedBody, Source]:
+        context.named = dotted  # a body may be read again
+        asked = read(context, raw, gone)
+        source = source_of(self._fleet, asked.body.model, context)
         if not source.card.generates:
             raise WrongTaskError(source.card.model_id, "generates no text; ask /v1/embeddings or /v1/rerank")
         return asked, source
 
-    def _translated(self, account: Account, read: Read, raw: bytes, gone: Gone) -> tuple[Call, Dialect]:
-        (body, dialect, before), source = self._read(account, read, raw, gone)
+    def _translated(
+        self, context: RequestContext, read: Read, raw: bytes, gone: Gone
+    ) -> tuple[Call, Dialect]:
+        (body, dialect, before), source = self._read(context, read, raw, gone)
         if isinstance(body, ChatBody):
             return self._chat(body, source, dialect, before, gone), dialect
         return self._completion(body, source, dialect, gone), dialect
 
-    def _prompted(self, account: Account, read: Read, raw: bytes, gone: Gone) -> Prompted:
-        (body, dialect, _), source = self._read(account, read, raw, gone)
+    def _prompted(self, context: RequestContext, read: Read, raw: bytes, gone: Gone) -> TokenizedPrompt:
+        (body, dialect, _), source = self._read(context, read, raw, gone)
         if not isinstance(body, ChatBody):
             raise TypeError("only chats have a prompt that is rendered")
         found = self._chat_prompt(body, source)
         origin = self._origin("chat", dialect, source, body, grammar=self._grammar(body, source))
         tokens = self._chat_tokens(found, body, source, gone)
         chat_call(body, tokens, origin)  # for what it refuses
-        return Prompted(shown(found.text), tokens)
+        return TokenizedPrompt(shown(found.text), tokens)
 
     # What may have to wait for a verdict comes before the tokens: after the wait all is done again.
 
@@ -196,7 +198,7 @@ class Generation:
         if len(body.messages) > source.card.n_ctx_slot:  # each has a token at least
             raise self._too_long(len(body.messages), body, source.card)
         found = prompt_of(body, source.words, strict=self._settings.strict, images=source.card.images)
-        source.account.ignore(found.ignored)
+        source.context.ignore(found.ignored)
         if found.images and body.prompt_logprobs is not None:
             raise UnsupportedParameterError("prompt_logprobs", "is not supported for prompts with images")
         return found
@@ -259,7 +261,7 @@ class Generation:
 
     @staticmethod
     def _too_long(n_least: int, body: GenerationBody, card: ModelCard) -> PromptTooLongError:
-        return PromptTooLongError(n_least, max(asked_max_tokens(body) or 1, 1), card.n_ctx_slot, True)
+        return PromptTooLongError(n_least, max(requested_max_tokens(body) or 1, 1), card.n_ctx_slot, True)
 
     def _grammar(self, body: GenerationBody, source: Source) -> Grammar | None:
         """Return what the answer must look like. What of it is not held is refused or named to the client.
@@ -271,16 +273,16 @@ class Generation:
         hearing.close()
         return found
 
-    def _hearing(self, source: Source) -> Hearing:
-        return Hearing(partial(self._intake.judges.known, source.account.holder.tenant))
+    def _hearing(self, source: Source) -> Verdicts:
+        return Verdicts(partial(self._intake.judges.known, source.context.caller.tenant))
 
-    def _asked_grammar(self, body: GenerationBody, source: Source, hearing: Hearing) -> Grammar | None:
+    def _asked_grammar(self, body: GenerationBody, source: Source, hearing: Verdicts) -> Grammar | None:
         if (constraint := constraint_of(body)) is None:
             return None
         path, kind, text, strict, compact = constraint
         strict = strict or self._settings.strict
         grammar, ignored = check(path, kind, text, strict=strict, compact=compact, judge=hearing.judge)
-        source.account.ignore(ignored)
+        source.context.ignore(ignored)
         return grammar
 
     def _chat_grammar(self, body: ChatBody, source: Source, found: ChatPrompt) -> Grammar | None:
@@ -306,40 +308,40 @@ class Generation:
         hearing.close()
         if held is None:
             return None
-        source.account.ignore(held.ignored)
+        source.context.ignore(held.ignored)
         return Grammar(held.text, "tools", held.triggers, held.heads)
 
     def _check_schema(
-        self, hearing: Hearing, field: Field, kind: Kind, text: str, *, strict: bool = False
-    ) -> Checked:
+        self, hearing: Verdicts, field: Field, kind: Kind, text: str, *, strict: bool = False
+    ) -> CheckedGrammar:
         return check(field, kind, text, strict=strict or self._settings.strict, judge=hearing.judge)
 
     def _origin(
         self, operation: str, dialect: Dialect, source: Source, body: GenerationBody, **more: Any
     ) -> Origin:
-        span = source.account.span
+        span = source.context.span
         return Origin(
             call_id=f"{dialect.id_prefix}{uuid.uuid4().hex}",
             created=self._clock.unix(),
             card=source.card,
             settings=self._settings,
-            received_s=source.account.received_s,
-            x_request_id=source.account.request_id,
-            holder=source.account.holder,
+            received_s=source.context.received_s,
+            x_request_id=source.context.request_id,
+            caller=source.context.caller,
             bad_words=bad_words_of(body, source.words),
             trace=None if span is None else span.link(operation, body.model or source.card.model_id),
             **more,
         )
 
-    def _reply(self, call: Call, account: Account, dialect: Dialect) -> Response:
+    def _reply(self, call: Call, context: RequestContext, dialect: Dialect) -> Response:
         model = self._fleet.find(call.model)
         if not call.stream:
-            return WholeReply(model, call, account, dialect.writer(call), clock=self._clock)
-        reply = StreamReply(model, call, account, dialect.writer(call), clock=self._clock)
-        if call.resumable and self._streams.has_room(account.holder.tenant):
-            return RecordedReply(self._streams, call.call_id, reply, account)
+            return WholeReply(model, call, context, dialect.writer(call), clock=self._clock)
+        reply = StreamReply(model, call, context, dialect.writer(call), clock=self._clock)
+        if call.resumable and self._streams.has_room(context.caller.tenant):
+            return RecordedReply(self._streams, call.call_id, reply, context)
         if call.resumable:
-            account.ignore(("resumable",))
+            context.ignore(("resumable",))
         return reply
 
 

@@ -33,7 +33,7 @@ _JPEG_FRAMES: Final = (0xC0, 0xC1, 0xC2)
 _FILLERS: Final = re.compile(rb"\xff+")
 
 
-class Images:
+class ChatImages:
     """The images of one chat, in the order of their markers."""
 
     def __init__(self) -> None:

@@ -25,10 +25,10 @@ from typing import NamedTuple, TypeVar
 
 from fastapi import Request as HttpRequest
 
-from cobali_ray.api.account import Account, account_of
+from cobali_ray.api.account import RequestContext, context_of
 from cobali_ray.api.body import mended, read_body
-from cobali_ray.api.fleet import Fleet, Model
-from cobali_ray.api.judges import Judges, Unjudged
+from cobali_ray.api.fleet import Fleet, ServedModel
+from cobali_ray.api.judges import Judges, VerdictsMissing
 from cobali_ray.api.sources import unless_gone
 from cobali_ray.backend.port import Gone, Words
 from cobali_ray.core.stats import ModelCard
@@ -51,28 +51,28 @@ class Source(NamedTuple):
     card: ModelCard
     """Under the name that was asked for, where that is an adapter's."""
     words: Words
-    account: Account
+    context: RequestContext
 
 
-class _Wanted(Exception):  # noqa: N818 it asks for something, and nothing is wrong
+class _NamedModel(Exception):  # noqa: N818 it asks for something, and nothing is wrong
     """A body asks for a model that has to be loaded before the body can be read."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: ServedModel) -> None:
         super().__init__(model)
         self.model = model
 
 
-def asked_model(fleet: Fleet, asked: str | None, account: Account) -> Model:
-    """Return the model that a body asks for. Raises what Fleet.find does, and ModelNotAllowedError."""
-    model, allowed = fleet.find(asked), account.holder.terms.models
+def requested_model(fleet: Fleet, asked: str | None, context: RequestContext) -> ServedModel:
+    """Return the model that a body asks for. Raises what `Fleet.find` does, and ModelNotAllowedError."""
+    model, allowed = fleet.find(asked), context.caller.terms.models
     if allowed and (name := asked or model.names[0]) not in allowed:
         raise ModelNotAllowedError(name)
     return model
 
 
-async def loaded_model(fleet: Fleet, asked: str | None, account: Account) -> Model:
+async def loaded_model(fleet: Fleet, asked: str | None, context: RequestContext) -> ServedModel:
     """Return the model that a query asks for, once it is known. Raises what `source_of` does."""
-    model = asked_model(fleet, asked, account)
+    model = requested_model(fleet, asked, context)
     try:
         _ = model.card, model.words
     except UnloadedError:
@@ -80,19 +80,19 @@ async def loaded_model(fleet: Fleet, asked: str | None, account: Account) -> Mod
     return model
 
 
-def source_of(fleet: Fleet, asked: str | None, account: Account) -> Source:
+def source_of(fleet: Fleet, asked: str | None, context: RequestContext) -> Source:
     """Return the source of a body that asks for this model; called by the work that an Intake does.
 
-    Raises what `asked_model` does, and LoadingError. Of a model that is not loaded the intake hears, loads it
-    and does the work again.
+    Raises what `requested_model` does, and LoadingError. Of a model that is not loaded the intake hears,
+    loads it and does the work again.
     """
-    model = asked_model(fleet, asked, account)
+    model = requested_model(fleet, asked, context)
     try:
         card = model.card.under(asked)
-        account.model = card.model_id
-        return Source(card, model.words, account)
+        context.model = card.model_id
+        return Source(card, model.words, context)
     except UnloadedError:
-        raise _Wanted(model) from None
+        raise _NamedModel(model) from None
 
 
 class Intake:
@@ -126,10 +126,10 @@ class Intake:
 
         try:
             body = await read_body(http, self._max_body_bytes, hold)
-            account = account_of(http)
+            context = context_of(http)
 
             def mend_and_work(body: bytes, gone: Gone) -> ResultT:
-                body, account.mended = mended(body)
+                body, context.mended = mended(body)
                 return work(body, gone)
 
             pool = self._small if len(body) <= SMALL_BYTES else self._large
@@ -137,13 +137,13 @@ class Intake:
             while True:
                 try:
                     return await unless_gone(http.receive, self._off_the_loop(pool, body, mend_and_work))
-                except _Wanted as wanted:
+                except _NamedModel as wanted:
                     if loaded:  # it is gone again
                         raise UnloadedError from None
                     loaded = True
                     await unless_gone(http.receive, wanted.model.load())
-                except Unjudged as unjudged:
-                    tenant = account.holder.tenant
+                except VerdictsMissing as unjudged:
+                    tenant = context.caller.tenant
                     await unless_gone(http.receive, self.judges.judge(tenant, unjudged.cases))
         finally:
             self._n_held_bytes -= n_mine

@@ -1,7 +1,8 @@
 """Judges: grammars are judged in processes that can be given up, one at a time for each tenant.
 
 What a reading of a body needs to know of its grammars and nobody knows yet, it asks for all at once
-(`Unjudged`); the intake waits for the verdicts, holds no thread meanwhile, and has the body read again.
+(`VerdictsMissing`); the intake waits for the verdicts, holds no thread meanwhile, and has the body read
+again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from cobali_ray.backend.grammar import Case, Verdict, schema_grammar
+from cobali_ray.backend.grammar import ConstraintText, Verdict, schema_grammar
 from cobali_ray.backend.judge import CPU_S, HEAP_BYTES, READY
 from cobali_ray.errors import InternalError
 
@@ -35,22 +36,22 @@ _SMALLER = "use smaller counts, bounds and multiples, or fewer alternatives"
 _NOT_YET: Verdict = (json.dumps({"grammars": [{"lark_grammar": 'start: "x"'}]}), ())
 
 
-class Unjudged(Exception):  # noqa: N818 it asks for something, and nothing is wrong
+class VerdictsMissing(Exception):  # noqa: N818 it asks for something, and nothing is wrong
     """A body cannot be read before these cases are judged."""
 
-    def __init__(self, cases: Sequence[Case]) -> None:
+    def __init__(self, cases: Sequence[ConstraintText]) -> None:
         super().__init__(cases)
         self.cases = cases
 
 
-class Hearing:
+class Verdicts:
     """The verdicts that one reading of a body needs."""
 
-    def __init__(self, known: Callable[[Case], Verdict | None]) -> None:
+    def __init__(self, known: Callable[[ConstraintText], Verdict | None]) -> None:
         self._known = known
-        self._open: list[Case] = []
+        self._open: list[ConstraintText] = []
 
-    def judge(self, case: Case) -> Verdict:
+    def judge(self, case: ConstraintText) -> Verdict:
         """Return the verdict; until `close` a stand-in, for a schema a grammar to be judged at once too."""
         if (verdict := self._known(case)) is not None:
             return verdict
@@ -60,14 +61,14 @@ class Hearing:
 
     def close(self) -> None:
         if self._open:
-            raise Unjudged(tuple(dict.fromkeys(self._open)))
+            raise VerdictsMissing(tuple(dict.fromkeys(self._open)))
 
 
 class Judges:
     """The verdicts, and the processes that reach them. Closes with its owner."""
 
     def __init__(self) -> None:
-        self._verdicts: dict[tuple[str, Case], Verdict] = {}
+        self._verdicts: dict[tuple[str, ConstraintText], Verdict] = {}
         """By tenant, so that how fast an answer comes tells nobody what others have asked."""
         self._n_chars, self._lock = 0, threading.Lock()
         self._turns = weakref.WeakValueDictionary[str, asyncio.Lock]()
@@ -79,7 +80,7 @@ class Judges:
         """Start a process, so that the first schema does not wait for it."""
         self._threads.submit(lambda: self._idle.append(_Process()))
 
-    def known(self, tenant: str, case: Case) -> Verdict | None:
+    def known(self, tenant: str, case: ConstraintText) -> Verdict | None:
         """Return the verdict, if it is remembered of this tenant. Any thread may call it."""
         key = (tenant, case)
         with self._lock:
@@ -87,7 +88,7 @@ class Judges:
                 self._verdicts[key] = verdict  # the first ones are those that nobody asks for
             return verdict
 
-    async def judge(self, tenant: str, cases: Sequence[Case]) -> None:
+    async def judge(self, tenant: str, cases: Sequence[ConstraintText]) -> None:
         """Have these cases judged. Others of the same tenant wait meanwhile, also if the client leaves."""
         turn = self._turns.setdefault(tenant, asyncio.Lock())
         await turn.acquire()
@@ -96,7 +97,7 @@ class Judges:
         work.add_done_callback(lambda _: turn.release())
         await asyncio.shield(work)
 
-    def _judge(self, tenant: str, cases: Sequence[Case]) -> None:
+    def _judge(self, tenant: str, cases: Sequence[ConstraintText]) -> None:
         """Judge them one after the other, in a thread; after one that was given up the rest need not be."""
         if not cases:
             return
@@ -118,7 +119,7 @@ class Judges:
                 process.end()
         return _Process()
 
-    def _remember(self, tenant: str, case: Case, verdict: Verdict) -> None:
+    def _remember(self, tenant: str, case: ConstraintText, verdict: Verdict) -> None:
         with self._lock:
             self._verdicts[tenant, case] = verdict
             self._n_chars += _n_chars(case, verdict)
@@ -127,7 +128,7 @@ class Judges:
                 self._n_chars -= _n_chars(oldest[1], self._verdicts.pop(oldest))
 
 
-def _n_chars(case: Case, verdict: Verdict) -> int:
+def _n_chars(case: ConstraintText, verdict: Verdict) -> int:
     return len(case.text) + len(verdict if isinstance(verdict, str) else verdict[0])
 
 
@@ -155,7 +156,7 @@ class _Process:
     def runs(self) -> bool:
         return self._process.poll() is None
 
-    def judge(self, case: Case) -> Verdict | None:
+    def judge(self, case: ConstraintText) -> Verdict | None:
         """Return a verdict; None if the process ended over it. Then `end` says why."""
         with suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(case).encode() + b"\n")  # type: ignore[union-attr]

@@ -8,12 +8,12 @@ from pathlib import Path
 import structlog
 
 from cobali_ray.api.clock import ApiClock
-from cobali_ray.api.keys import Holder, Ring, listed, parse
+from cobali_ray.api.keys import Caller, Ring, listed, parse
 from cobali_ray.api.quota import Quota
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import read_text
 
-LOOK_EVERY_S = 1.0
+POLL_S = 1.0
 
 _log = structlog.get_logger("cobali_ray.api")
 
@@ -34,12 +34,12 @@ class Keyring:
     @property
     def locked(self) -> bool:
         """Whether a key is wanted."""
-        return self._file is not None or bool(self._listed.holders)
+        return self._file is not None or bool(self._listed.callers)
 
     async def refresh(self) -> None:
         """Read the file again if it has changed, looking once a second; a broken one changes nothing."""
         now_s = self._clock.now()
-        if self._file is None or now_s - self._looked_s < LOOK_EVERY_S:
+        if self._file is None or now_s - self._looked_s < POLL_S:
             return
         self._looked_s = now_s
         if (stamp := _stamp(self._file)) == self._stamp:
@@ -51,16 +51,16 @@ class Keyring:
             _log.error("api_keys_not_reloaded", error=str(error))
             return
         self.ring = self._listed.joined(ring)
-        _log.info("api_keys_reloaded", n_keys=len(self.ring.holders))
+        _log.info("api_keys_reloaded", n_keys=len(self.ring.callers))
 
-    def quota(self, holder: Holder) -> Quota:
+    def quota(self, caller: Caller) -> Quota:
         """Return what is left for who holds a key; changed terms begin anew."""
-        quota = self._quotas.get(holder.tenant)
+        quota = self._quotas.get(caller.tenant)
         if quota is None:
-            quota = Quota(holder.terms, self._n_ingress, self._clock.now())
-            self._quotas[holder.tenant] = quota
-        elif quota.terms != holder.terms:
-            quota.renew(holder.terms, self._clock.now())
+            quota = Quota(caller.terms, self._n_ingress, self._clock.now())
+            self._quotas[caller.tenant] = quota
+        elif quota.terms != caller.terms:
+            quota.renew(caller.terms, self._clock.now())
         return quota
 
 

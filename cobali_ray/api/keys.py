@@ -80,7 +80,7 @@ _FREE = Terms()
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class Caller:
     """Who asks: a tenant by the name of its key, "" where no key is wanted."""
 
     tenant: str = ""
@@ -89,30 +89,30 @@ class Holder:
     """Of the key: who may begin with its prefixes."""
 
 
-NOBODY = Holder()
+NOBODY = Caller()
 
 
 @dataclass(frozen=True, slots=True)
 class Ring:
     """The accepted keys. Without any, nobody is asked for one."""
 
-    holders: tuple[tuple[bytes, str, Terms], ...] = ()
+    callers: tuple[tuple[bytes, str, Terms], ...] = ()
     """SHA-256 of the key, its name, its terms."""
 
-    def find(self, headers: Mapping[str, str]) -> Holder | None:
+    def find(self, headers: Mapping[str, str]) -> Caller | None:
         """Return who a request is from, found in a time that tells nothing about the keys."""
-        if not self.holders:
+        if not self.callers:
             return NOBODY
         found = None
         for shown in _shown(headers):
             digest = _digest(shown)
-            for known, name, terms in self.holders:
+            for known, name, terms in self.callers:
                 if hmac.compare_digest(digest, known):
-                    found = Holder(name, terms, key_salt(shown))
+                    found = Caller(name, terms, key_salt(shown))
         return found
 
     def joined(self, other: Ring) -> Ring:
-        return Ring(self.holders + other.holders)
+        return Ring(self.callers + other.callers)
 
 
 def listed(keys: Iterable[str]) -> Ring:
@@ -134,7 +134,7 @@ def parse(text: str) -> Ring:
         where = f" near line {mark.line + 1}" if mark else ""
         raise ConfigError("api_keys_file", f"is not valid YAML{where}") from None
     ring = Ring(tuple((e.digest, name, e.terms) for name, e in file.keys.items()))
-    if len({digest for digest, _, _ in ring.holders}) < len(ring.holders):
+    if len({digest for digest, _, _ in ring.callers}) < len(ring.callers):
         raise ConfigError("api_keys_file", "two names have the same key")
     return ring
 

@@ -10,7 +10,7 @@ import orjson
 
 from cobali_ray.core.events import TokenLogprob
 
-LEAST_LOGPROB = -9999.0
+MIN_LOGPROB = -9999.0
 """JSON has no infinity; OpenAI writes this for a token that was next to impossible."""
 
 
@@ -133,4 +133,4 @@ def _text(piece: bytes) -> str:
 
 def _finite(logprob: float) -> float:
     # In this order a NaN loses as well.
-    return max(LEAST_LOGPROB, logprob)
+    return max(MIN_LOGPROB, logprob)

@@ -6,13 +6,13 @@ from typing import Any, TypedDict
 
 from cobali_ray.api.body import check_choice, model_of
 from cobali_ray.api.fields import judge_message_fields
-from cobali_ray.api.images import Images
+from cobali_ray.api.images import ChatImages
 from cobali_ray.api.schema import ROLES, ChatBody, Message, MessageToolCall
 from cobali_ray.errors import InvalidParameterError, UnsupportedParameterError
 
 
 def messages_of(
-    body: ChatBody, *, strict: bool, images: Images | None = None
+    body: ChatBody, *, strict: bool, images: ChatImages | None = None
 ) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
     """Return the messages as a chat template takes them, and the names of ignored fields.
 
@@ -64,14 +64,14 @@ def _result(call_id: str | None, name: str | None, names: dict[str, str]) -> dic
     return {key: value for key, value in found.items() if value is not None}
 
 
-class Ending(TypedDict, total=False):
+class PromptEnding(TypedDict, total=False):
     """How a prompt ends: words of `ChatTemplate.render`."""
 
     add_generation_prompt: bool
     continue_final_message: bool
 
 
-def ending_of(body: ChatBody) -> Ending:
+def ending_of(body: ChatBody) -> PromptEnding:
     if not body.continue_final_message:
         return {"add_generation_prompt": body.add_generation_prompt is not False}
     if body.add_generation_prompt:
@@ -81,7 +81,7 @@ def ending_of(body: ChatBody) -> Ending:
     return {"continue_final_message": True}
 
 
-def _text_of(message: Message, index: int, images: Images | None) -> str:
+def _text_of(message: Message, index: int, images: ChatImages | None) -> str:
     where = ("messages", index, "content")
     if isinstance(message.content, str):
         return message.content or message.refusal or ""

@@ -44,9 +44,9 @@ def errors(*statuses: int, body: type[BaseModel] = ErrorBody) -> Responses:
     }
 
 
-READING: tuple[int, ...] = (400, 401, 403, 404, 408, 413, 415, 429, 500, 503)
+BODY_STATUSES: tuple[int, ...] = (400, 401, 403, 404, 408, 413, 415, 429, 500, 503)
 """What may go wrong wherever a body is read."""
-TELLING: tuple[int, ...] = (400, 401, 403, 404, 429, 500, 503, 507)
+MODEL_STATUSES: tuple[int, ...] = (400, 401, 403, 404, 429, 500, 503, 507)
 """What may go wrong where a query names a model, which may have to be loaded."""
 KEYS: dict[str, Any] = {
     "bearer": {"type": "http", "scheme": "bearer"},
@@ -97,7 +97,7 @@ def tells(stream: str) -> Responses:
 
 def generation_responses() -> Responses:
     """Return what the two generating routes may answer."""
-    return tells("text/event-stream") | errors(*READING, 504, 507)
+    return tells("text/event-stream") | errors(*BODY_STATUSES, 504, 507)
 
 
 def describe(app: FastAPI, *, keyed: bool, is_open: Callable[[str], bool]) -> None:

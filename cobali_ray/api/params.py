@@ -129,7 +129,7 @@ def n_of(body: GenerationBody, n_prompts: int) -> int:
     return n
 
 
-def asked_max_tokens(body: GenerationBody) -> int | None:
+def requested_max_tokens(body: GenerationBody) -> int | None:
     """Return the answer's length limit under either name, which may be NO_LIMIT; None if there is none."""
     old, new = body.max_tokens, body.max_completion_tokens
     if old is not None and new is not None and old != new:

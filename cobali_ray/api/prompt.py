@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from cobali_ray.api.body import check_choice
-from cobali_ray.api.images import Images
+from cobali_ray.api.images import ChatImages
 from cobali_ray.api.messages import ending_of, messages_of
 from cobali_ray.api.schema import ChatBody
 from cobali_ray.api.tools import Offer, offer_of, shown
@@ -53,7 +53,7 @@ def prompt_of(body: ChatBody, words: Words, *, strict: bool, images: bool = Fals
 
     `images`: messages may have some. Then `images.tokens_of` makes the tokens of the text.
     """
-    found = Images() if images else None
+    found = ChatImages() if images else None
     messages, ignored = messages_of(body, strict=strict, images=found)
     offer, form = offer_of(body), words.form
     tools = [shown(tool) for tool in offer.tools]

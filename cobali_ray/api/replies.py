@@ -11,10 +11,10 @@ import orjson
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
-from cobali_ray.api.account import Account
+from cobali_ray.api.account import RequestContext
 from cobali_ray.api.answer import Writer, prompt_tokens
 from cobali_ray.api.clock import ApiClock
-from cobali_ray.api.fleet import Model
+from cobali_ray.api.fleet import ServedModel
 from cobali_ray.api.sources import Events, events_of, unless_gone
 from cobali_ray.api.tally import StreamWriter, Tally
 from cobali_ray.api.translate import Call
@@ -39,13 +39,13 @@ class Reply(Response):
     """
 
     def __init__(
-        self, model: Model, call: Call, account: Account, writer: Writer, *, clock: ApiClock
+        self, model: ServedModel, call: Call, context: RequestContext, writer: Writer, *, clock: ApiClock
     ) -> None:
         super().__init__()
         self._writer = writer
-        self._model, self._call, self._account, self._clock = model, call, account, clock
-        account.stream = call.stream
-        account.n_prompt = call.n_prompt
+        self._model, self._call, self._context, self._clock = model, call, context, clock
+        context.stream = call.stream
+        context.n_prompt = call.n_prompt
         self._tally = Tally(call)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 ASGI's shape
@@ -55,14 +55,14 @@ class Reply(Response):
             times = self._tally.times(self._since_s())
             ends, n_tokens = self._tally.ends, self._tally.n_tokens
             if (stats := self._tally.stats()) is not None:
-                self._account.n_prompt = n_prompt = prompt_tokens(self._call, stats)
-                self._account.n_rows = n_prompt - self._call.n_prompt
-            self._account.settle(ends, n_tokens, times, reason=self._writer.finish_reason)
+                self._context.n_prompt = n_prompt = prompt_tokens(self._call, stats)
+                self._context.n_rows = n_prompt - self._call.n_prompt
+            self._context.settle(ends, n_tokens, times, reason=self._writer.finish_reason)
             if not self._tally.n_open:
                 self._model.observe("e2e_seconds", times.e2e_s)
 
     def _since_s(self) -> float:
-        return self._clock.now() - self._account.received_s
+        return self._clock.now() - self._context.received_s
 
     def _tell_first(self) -> None:
         """Count the TTFT, as soon as there is one."""
@@ -83,8 +83,8 @@ class WholeReply(Reply):
     async def _answer(self, events: Events, send: Send) -> None:
         while self._tally.n_open:
             silent = self._tally.ttft_s is None
-            for news in self._tally.sort(await next_batch(events), self._since_s()):
-                self._writer.add(news)
+            for update in self._tally.sort(await next_batch(events), self._since_s()):
+                self._writer.add(update)
             if silent:
                 self._tell_first()
             self._tally.check()
@@ -123,7 +123,7 @@ class StreamReply(Reply):
                 wire = stream.write(await next_batch(events), self._since_s())
         except Exception as error:
             # The status is sent, so only the stream itself can tell; a broken connection says nothing.
-            yield self._writer.failure(self._account.blame(error))
+            yield self._writer.failure(self._context.blame(error))
 
 
 async def next_batch(events: Events) -> list[Event]:

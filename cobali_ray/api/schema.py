@@ -135,27 +135,27 @@ def one_of(*names: str) -> dict[str, Any]:
     return {"oneOf": list(given)}
 
 
-class Shape(BaseModel):
+class BodyModel(BaseModel):
     """What all bodies share."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
 
-class StreamOptions(Shape):
+class StreamOptions(BodyModel):
     """What a stream may add."""
 
     include_usage: bool | None = Field(None, description="Close with a chunk of counts and timings.")
     include_obfuscation: bool | None = Field(None, description="No effect.")
 
 
-class LoraScale(Shape):
+class LoraScale(BodyModel):
     """How much of an adapter."""
 
     id: int
     scale: float
 
 
-class SampledBody(Shape):
+class SampledBody(BodyModel):
     """The fields of all bodies that ask for tokens."""
 
     model: str | None = Field(None, description="One of the served names; optional if there is only one.")
@@ -268,14 +268,14 @@ class GenerationBody(SampledBody):
     )
 
 
-class CalledFunction(Shape):
+class CalledFunction(BodyModel):
     """Which function a turn called, and with what."""
 
     name: Annotated[str, Field(min_length=1)]
     arguments: str | dict[str, Any] | None = Field(None, description="JSON, as text or as it is.")
 
 
-class MessageToolCall(Shape):
+class MessageToolCall(BodyModel):
     """One call of an earlier turn."""
 
     id: str | None = None
@@ -283,7 +283,7 @@ class MessageToolCall(Shape):
     function: CalledFunction
 
 
-class Message(Shape):
+class Message(BodyModel):
     """One turn of a chat."""
 
     role: Annotated[str, Field(json_schema_extra={"enum": list(ROLES)}, description="Whose turn it is.")]
@@ -304,7 +304,7 @@ class Message(Shape):
     reasoning: str | None = Field(None, description="Another spelling of reasoning_content.")
 
 
-class Thinking(Shape):
+class Thinking(BodyModel):
     """Whether the model reasons."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
@@ -316,7 +316,7 @@ class Thinking(Shape):
         return self.type != "disabled"
 
 
-class ToolFunction(Shape):
+class ToolFunction(BodyModel):
     """A function that the model may call."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]{1,128}$")]
@@ -325,7 +325,7 @@ class ToolFunction(Shape):
     strict: bool | None = Field(None, description="Refuse keys of the schema that cannot be honoured.")
 
 
-class Tool(Shape):
+class Tool(BodyModel):
     """Something that the model may use."""
 
     type: str
@@ -383,7 +383,7 @@ class CompletionBody(GenerationBody):
     best_of: int | None = Field(None, description="Must equal n.")
 
 
-class EmbeddingBody(Shape):
+class EmbeddingBody(BodyModel):
     """POST /v1/embeddings."""
 
     model: str | None = Field(None, description="One of the served names; optional if there is only one.")
@@ -403,7 +403,7 @@ class EmbeddingBody(Shape):
     )
 
 
-class ScoringBody(Shape):
+class ScoringBody(BodyModel):
     """What bodies share that ask how well texts go together."""
 
     model: str | None = Field(None, description="One of the served names; optional if there is only one.")
@@ -439,7 +439,7 @@ class ScoreBody(ScoringBody):
     text_2: Annotated[OneOrMore, Field(description="One text, or as many as in text_1.")]
 
 
-class TokenizeBody(Shape):
+class TokenizeBody(BodyModel):
     """POST /tokenize; exactly one of content, text and prompt."""
 
     model_config = ConfigDict(json_schema_extra=one_of("content", "text", "prompt"))
@@ -453,20 +453,20 @@ class TokenizeBody(Shape):
     with_pieces: bool | None = Field(None, description="Return the text of each token; default false.")
 
 
-class DetokenizeBody(Shape):
+class DetokenizeBody(BodyModel):
     """POST /detokenize."""
 
     model: str | None = Field(None, description="One of the served names.")
     tokens: Annotated[Many[TokenId], Field(description="Token ids.")]
 
 
-class SlotBody(Shape):
+class SlotBody(BodyModel):
     """POST /slots/{id_slot} with action=save or action=restore."""
 
     filename: Annotated[str, Field(description="A plain file name, in the folder slot_save_path.")]
 
 
-class ModelBody(Shape):
+class ModelBody(BodyModel):
     """POST /v1/models/load and /v1/models/unload."""
 
     model: Annotated[str, Field(description="One of its names.")]

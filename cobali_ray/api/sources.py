@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from cobali_ray.api.dispatch import EventStream
-from cobali_ray.api.fleet import Model
+from cobali_ray.api.fleet import ServedModel
 from cobali_ray.api.translate import Call
 from cobali_ray.core.events import Delta, End, Event, RequestStats
 
@@ -21,7 +21,7 @@ Events: TypeAlias = EventStream | AsyncGenerator[list[Event], None]
 """Lists of events, until all choices have ended."""
 
 
-def events_of(model: Model, call: Call) -> Events:
+def events_of(model: ServedModel, call: Call) -> Events:
     """Return everything pending per wake-up for all choices of a call; closing it cancels them all."""
     if call.prompt_only:
         return _prompt_only(call)

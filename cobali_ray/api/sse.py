@@ -11,12 +11,12 @@ from typing import Any
 
 import orjson
 
-from cobali_ray.api.answer import Choice, Choices, Times, timings, usage
+from cobali_ray.api.answer import Choice, Choices, Timings, timings, usage
 from cobali_ray.api.faults import Fault
 from cobali_ray.api.logprobs import ChatLogprobs, CompletionLogprobs, WholeLogprobs, chat_logprob_items
 from cobali_ray.api.translate import Call
-from cobali_ray.api.turn import News, delta_of, message_of, turns_of
-from cobali_ray.chat.splitter import Answer as TakenApart
+from cobali_ray.api.turn import Update, choice_states, delta_of, message_of
+from cobali_ray.chat.splitter import ParsedAnswer as TakenApart
 from cobali_ray.core.events import End, RequestStats, TokenLogprob
 
 DONE = b"data: [DONE]\n\n"
@@ -47,10 +47,10 @@ class Chunks(Choices):
         self._plain_after = self._after(b"null") + b"}" + self._tail + b"}\n\n"
         self._befores = [self._head + self._before(index) for index in range(len(call.requests))]
 
-    def say(self, news: News) -> bytes:
-        text, logprobs = news.text, news.logprobs
-        tokens = news.tokens if self._call.return_token_ids else ()
-        return self.text(news.choice, text, logprobs, tokens) if text or logprobs or tokens else b""
+    def say(self, update: Update) -> bytes:
+        text, logprobs = update.text, update.logprobs
+        tokens = update.tokens if self._call.return_token_ids else ()
+        return self.text(update.choice, text, logprobs, tokens) if text or logprobs or tokens else b""
 
     def text(
         self, index: int, text: str, logprobs: Sequence[TokenLogprob], tokens: Sequence[int] = ()
@@ -75,7 +75,7 @@ class Chunks(Choices):
     def closing_choice(self, index: int, reason: bytes) -> bytes:
         """Return the JSON of a choice that has ended."""
 
-    def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:
+    def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Timings) -> bytes:
         """Return the chunk with the finish reason; behind the last also counts, if wanted, and `[DONE]`."""
         reason = orjson.dumps(self.finish_reason(index, end))
         wire = self._head + self.closing_choice(index, reason) + self._tail
@@ -107,21 +107,21 @@ class ChatWriter(Chunks):
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
-        self._turns = turns_of(call.speech, call.call_id, len(call.requests))
+        self._turns = choice_states(call.speech, call.call_id, len(call.requests))
         self._taken_apart = [TakenApart() for _ in self._turns]
 
     @property
     def n_reasoning(self) -> int:
         return sum(turn.n_reasoning for turn in self._turns)
 
-    def say(self, news: News) -> bytes:
+    def say(self, update: Update) -> bytes:
         """Return chunks of reasoning, content and calls; logprobs and tokens go with the first."""
         if not self._turns:
-            return super().say(news)
-        turn, index = self._turns[news.choice], news.choice
-        events, logprobs = turn.take(news)
+            return super().say(update)
+        turn, index = self._turns[update.choice], update.choice
+        events, logprobs = turn.take(update)
         deltas = [delta for event in events if (delta := delta_of(event, turn)) is not None]
-        tokens = news.tokens if self._call.return_token_ids else ()
+        tokens = update.tokens if self._call.return_token_ids else ()
         if (logprobs or tokens) and not deltas:
             deltas = [{}]
         wire = []
@@ -158,13 +158,13 @@ class ChatWriter(Chunks):
 
     # -- whole
 
-    def add(self, news: News) -> None:
+    def add(self, update: Update) -> None:
         if not self._turns:
-            super().add(news)
+            super().add(update)
             return
-        events, logprobs = self._turns[news.choice].take(news)
-        self._taken_apart[news.choice].add(events)
-        self._keep(news, logprobs)
+        events, logprobs = self._turns[update.choice].take(update)
+        self._taken_apart[update.choice].add(events)
+        self._keep(update, logprobs)
 
     def _kept_logprobs(self, index: int) -> WholeLogprobs:  # noqa: ARG002 no offset
         return WholeLogprobs(ChatLogprobs())
@@ -202,12 +202,12 @@ class CompletionWriter(Chunks):
         self._n_left = [request.n_prompt for request in call.requests]
         """Tokens of each prompt that are not told yet, if their logprobs are."""
 
-    def say(self, news: News) -> bytes:
+    def say(self, update: Update) -> bytes:
         """Return the chunks with what a batch adds: first of the prompt, then of the answer."""
-        said = super().say(news)
-        if self._call.n_echo_logprobs is None or not (prompt := news.prompt):
+        said = super().say(update)
+        if self._call.n_echo_logprobs is None or not (prompt := update.prompt):
             return said
-        return self._echo(news.choice, prompt) + said
+        return self._echo(update.choice, prompt) + said
 
     def _echo(self, index: int, prompt: Sequence[TokenLogprob]) -> bytes:
         """Return the chunk with further tokens of a prompt and their part of its text."""
@@ -240,10 +240,10 @@ class CompletionWriter(Chunks):
 
     # -- whole
 
-    def add(self, news: News) -> None:
-        if self._call.n_echo_logprobs is not None and (prompt := news.prompt):
-            self.choices[news.choice].logprobs.extend(self._echoed[news.choice].take(prompt))
-        super().add(news)
+    def add(self, update: Update) -> None:
+        if self._call.n_echo_logprobs is not None and (prompt := update.prompt):
+            self.choices[update.choice].logprobs.extend(self._echoed[update.choice].take(prompt))
+        super().add(update)
 
     def _kept_logprobs(self, index: int) -> WholeLogprobs:
         return WholeLogprobs(CompletionLogprobs(len(self._call.echoes[index])))

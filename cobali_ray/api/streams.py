@@ -13,7 +13,7 @@ from typing import Final
 from fastapi import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cobali_ray.api.account import Account
+from cobali_ray.api.account import RequestContext
 from cobali_ray.api.apart import begin_apart
 from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.sources import unless_gone
@@ -23,11 +23,11 @@ KEPT_S: Final = 30.0
 """How long a stream waits for a reader."""
 KEPT_BYTES: Final = 1 << 20
 """What is kept of one stream. What was sent goes first; what was not is waited for."""
-MOST_STREAMS: Final = 128
+MAX_STREAMS: Final = 128
 """Streams under way that may be recorded at once; others are plain ones."""
-MOST_OF_KEY: Final = 32
+MAX_OF_KEY: Final = 32
 """Those of one API key among them."""
-OVER_BYTES: Final = 64 << 20
+ENDED_BYTES: Final = 64 << 20
 """What is kept of all streams that are over and may be read to the end."""
 STREAM_HEADER: Final = b"x-cobali-stream"
 """Says the id; the front end finds the process again by it."""
@@ -38,7 +38,7 @@ async def _nothing() -> Message:
     return await asyncio.Future()
 
 
-class Recording:
+class StreamRecording:
     """The numbered events of one answer, and who reads them now."""
 
     def __init__(self, stream_id: str, tenant: str, reply: ASGIApp, scope: Scope) -> None:
@@ -141,14 +141,14 @@ class Recording:
         await self._news.wait()
 
 
-class Streams:
+class StreamRecordings:
     """The recordings of one process, by their ids."""
 
     def __init__(self, clock: ApiClock) -> None:
         self._clock, self._closed = clock, False
-        self._kept: dict[str, Recording] = {}
-        self._live: set[Recording] = set()
-        self._over: dict[str, Recording] = {}
+        self._kept: dict[str, StreamRecording] = {}
+        self._live: set[StreamRecording] = set()
+        self._over: dict[str, StreamRecording] = {}
         """Those that are written to their ends, the first to end first."""
         self._n_over_bytes = 0
         self._leaving: dict[str, asyncio.Task[None]] = {}
@@ -157,35 +157,35 @@ class Streams:
     def has_room(self, tenant: str) -> bool:
         """Say whether one more answer may be recorded."""
         n_of_key = sum(live.tenant == tenant for live in self._live)
-        return len(self._live) < MOST_STREAMS and (not tenant or n_of_key < MOST_OF_KEY)
+        return len(self._live) < MAX_STREAMS and (not tenant or n_of_key < MAX_OF_KEY)
 
-    def begin(self, stream_id: str, tenant: str, reply: ASGIApp, scope: Scope) -> Recording:
-        recording = self._kept[stream_id] = Recording(stream_id, tenant, reply, scope)
+    def begin(self, stream_id: str, tenant: str, reply: ASGIApp, scope: Scope) -> StreamRecording:
+        recording = self._kept[stream_id] = StreamRecording(stream_id, tenant, reply, scope)
         self._live.add(recording)
         recording.writing.add_done_callback(lambda _: self._end(recording))
         return recording
 
-    def _end(self, recording: Recording) -> None:
+    def _end(self, recording: StreamRecording) -> None:
         self._live.discard(recording)
         if recording.stream_id not in self._kept:
             return
         self._over[recording.stream_id] = recording
         self._n_over_bytes += recording.n_bytes
-        if self._n_over_bytes > OVER_BYTES:
+        if self._n_over_bytes > ENDED_BYTES:
             unread = [over for over in self._over.values() if not over.read]
             for over in unread:
-                if self._n_over_bytes > OVER_BYTES:
+                if self._n_over_bytes > ENDED_BYTES:
                     self._forget(over)
 
-    def find(self, stream_id: str, tenant: str) -> Recording:
+    def find(self, stream_id: str, tenant: str) -> StreamRecording:
         """Return a recording to whose it is. Raises UnknownStreamError."""
         found = self._kept.get(stream_id)
         if found is None or found.tenant != tenant:
             raise UnknownStreamError
         return found
 
-    async def play(self, recording: Recording, receive: Receive, send: Send, after: int) -> None:
-        """Have a client read; see Recording. When it leaves, the recording waits for the next one."""
+    async def play(self, recording: StreamRecording, receive: Receive, send: Send, after: int) -> None:
+        """Have a client read; see StreamRecording. When it leaves, the recording waits for the next one."""
         if (leaving := self._leaving.pop(recording.stream_id, None)) is not None:
             leaving.cancel()
         try:
@@ -196,12 +196,12 @@ class Streams:
             elif not recording.read and recording.stream_id in self._kept:
                 self._leaving[recording.stream_id] = asyncio.ensure_future(self._wait(recording))
 
-    async def _wait(self, recording: Recording) -> None:
+    async def _wait(self, recording: StreamRecording) -> None:
         await self._clock.sleep(KEPT_S)
         del self._leaving[recording.stream_id]
         self._forget(recording)
 
-    def _forget(self, recording: Recording) -> None:
+    def _forget(self, recording: StreamRecording) -> None:
         """Let go of a recording, and cancel what is still being written."""
         if self._kept.pop(recording.stream_id, None) is None:
             return
@@ -221,21 +221,23 @@ class Streams:
 class RecordedReply(Response):
     """An answer that is written into a recording, and its first reader."""
 
-    def __init__(self, streams: Streams, stream_id: str, reply: ASGIApp, account: Account) -> None:
+    def __init__(
+        self, streams: StreamRecordings, stream_id: str, reply: ASGIApp, context: RequestContext
+    ) -> None:
         super().__init__()
-        self._streams, self._stream_id, self._reply, self._account = streams, stream_id, reply, account
+        self._streams, self._stream_id, self._reply, self._context = streams, stream_id, reply, context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        tenant = self._account.holder.tenant
+        tenant = self._context.caller.tenant
         recording = self._streams.begin(self._stream_id, tenant, self._reply, scope)
-        self._account.writing = recording.writing
+        self._context.writing = recording.writing
         await self._streams.play(recording, receive, send, 0)
 
 
 class ResumedReply(Response):
     """A later reader of a recording."""
 
-    def __init__(self, streams: Streams, recording: Recording, after: int) -> None:
+    def __init__(self, streams: StreamRecordings, recording: StreamRecording, after: int) -> None:
         super().__init__()
         recording.check(after)
         self._streams, self._recording, self._after = streams, recording, after

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from cobali_ray.api.answer import Pace, Times, Writer
+from cobali_ray.api.answer import Pace, Timings, Writer
 from cobali_ray.api.translate import Call
-from cobali_ray.api.turn import News
+from cobali_ray.api.turn import Update
 from cobali_ray.core.events import Delta, End, Event, RequestStats
 from cobali_ray.errors import CobaliError, InvariantError
 
@@ -24,7 +24,7 @@ class Tally:
         """From the arrival of the HTTP request to the first text of any choice; None before."""
         self._paces = [Pace() for _ in call.requests]
 
-    def sort(self, batch: Sequence[Event], now_s: float) -> Iterator[News]:
+    def sort(self, batch: Sequence[Event], now_s: float) -> Iterator[Update]:
         """Book a batch and yield its news per choice. Raises InvariantError for an event after an end.
 
         `now_s` is how long ago the HTTP request arrived.
@@ -51,10 +51,10 @@ class Tally:
                 pace.end(now_s, spoke=end.stats.n_output > 0)
             if self.ttft_s is None:
                 self.ttft_s = pace.ttft_s
-            yield News(index, said, end)
+            yield Update(index, said, end)
 
-    def times(self, now_s: float) -> Times:
-        return Times(self.ttft_s, now_s, self._paces)
+    def times(self, now_s: float) -> Timings:
+        return Timings(self.ttft_s, now_s, self._paces)
 
     def check(self) -> None:
         if self.failure is not None:
@@ -78,12 +78,12 @@ class StreamWriter:
         """Return what a batch adds to the stream; after the last end this includes how the stream closes."""
         if not batch:
             return b""
-        news = list(self._tally.sort(batch, now_s))
+        update = list(self._tally.sort(batch, now_s))
         stats = self._tally.stats()
         times = self._tally.times(now_s)
-        last = max((i for i, one in enumerate(news) if one.end), default=None)
+        last = max((i for i, one in enumerate(update) if one.end), default=None)
         wire: list[bytes] = []
-        for i, one in enumerate(news):
+        for i, one in enumerate(update):
             index, end = one.choice, one.end
             closes = end is not None and end.error is None
             said = self._writer.say(one)

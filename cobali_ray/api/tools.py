@@ -26,7 +26,7 @@ class Offer(NamedTuple):
     parallel: bool = True
 
 
-class Choice(NamedTuple):
+class ToolSelection(NamedTuple):
     """What `tool_choice` asks for."""
 
     names: tuple[str, ...] = ()
@@ -82,14 +82,14 @@ def _tools(given: list[dict[str, Any]]) -> tuple[ToolDict, ...]:
     return tuple(tools.values())
 
 
-def _choice(choice: str | dict[str, Any] | None) -> Choice:
+def _choice(choice: str | dict[str, Any] | None) -> ToolSelection:
     """Return what a body asks for. Raises what `offer_of` does."""
     if not isinstance(choice, dict):
         if choice not in {None, "none", "auto", "required"}:
             raise InvalidParameterError(
                 "tool_choice", f"must be none, auto, required or a function, got {choice[:32]!r}"
             )
-        return Choice(required=choice == "required")
+        return ToolSelection(required=choice == "required")
     kind = choice.get("type")
     if kind == "allowed_tools":
         return _allowed(choice.get("allowed_tools"))
@@ -97,10 +97,10 @@ def _choice(choice: str | dict[str, Any] | None) -> Choice:
         raise UnsupportedParameterError(
             ("tool_choice", "type"), f"{str(kind)[:32]!r} is not supported, only function"
         )
-    return Choice((_name(choice, ("tool_choice",)),), required=True, one=True)
+    return ToolSelection((_name(choice, ("tool_choice",)),), required=True, one=True)
 
 
-def _allowed(allowed: Any) -> Choice:
+def _allowed(allowed: Any) -> ToolSelection:
     """Return the choice of some of the tools, of which the model is told nevertheless: its prompt stays."""
     where = ("tool_choice", "allowed_tools")
     if not isinstance(allowed, dict) or allowed.get("mode") not in ("auto", "required"):
@@ -109,7 +109,7 @@ def _allowed(allowed: Any) -> Choice:
     if not isinstance(tools, list) or not 0 < len(tools) <= MAX_TOOLS:
         raise InvalidParameterError((*where, "tools"), f"must be a list of 1 to {MAX_TOOLS}")
     names = tuple(_name(tool, (*where, "tools", i)) for i, tool in enumerate(tools))
-    return Choice(names, required=allowed["mode"] == "required")
+    return ToolSelection(names, required=allowed["mode"] == "required")
 
 
 def _name(tool: Any, where: Path) -> str:

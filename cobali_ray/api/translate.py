@@ -6,16 +6,16 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cobali_ray.api.keys import NOBODY, Holder, Terms, own_salt
+from cobali_ray.api.keys import NOBODY, Caller, Terms, own_salt
 from cobali_ray.api.params import (
     NO_LIMIT,
     adapter_of,
-    asked_max_tokens,
     chat_logprobs,
     check_prompt_values,
     completion_logprobs,
     n_of,
     prompt_logprobs,
+    requested_max_tokens,
     sampling_of,
     wants_recording,
     wants_usage,
@@ -96,7 +96,7 @@ class Origin:
     shown_tokens: tuple[int, ...] = ()
     images: tuple[Image, ...] = ()
     """What stands where the prompt has negative ids."""
-    holder: Holder = NOBODY
+    caller: Caller = NOBODY
 
 
 def bad_words_of(body: GenerationBody, words: Words) -> tuple[tuple[int, ...], ...]:
@@ -175,12 +175,12 @@ def _call(
     if n_scored is not None:
         check_prompt_values(body, n * sum(map(len, prompts)), 1 + n_scored)
     sampling = sampling_of(body, card, n_logprobs=n_logprobs, bad_words=origin.bad_words)
-    asked = asked_max_tokens(body)
+    asked = requested_max_tokens(body)
     if asked == 0 and n_scored is None:
         asked = 1  # no engine will see it
     timeout_s = settings.default_timeout_s if body.timeout_s is None else body.timeout_s
-    salt = _cache_salt(body, origin.holder.salt)
-    terms, priority = origin.holder.terms, priority_of(body.priority, origin.holder.terms)
+    salt = _cache_salt(body, origin.caller.salt)
+    terms, priority = origin.caller.terms, priority_of(body.priority, origin.caller.terms)
     adapter = adapter_of(body, card, terms)
     n_choices = n * len(prompts)
     requests = []
@@ -209,7 +209,7 @@ def _call(
                 cache_salt=salt,
                 adapter="" if adapter is None else adapter.key,
                 received_s=origin.received_s,
-                tenant=origin.holder.tenant,
+                tenant=origin.caller.tenant,
                 weight=terms.weight,
                 priority=priority,
                 images=origin.images,
@@ -240,7 +240,7 @@ def _call(
         n_echo_logprobs=n_echoed,
         n_prompt_logprobs=body.prompt_logprobs,
         return_token_ids=bool(body.return_token_ids),
-        prompt_only=asked_max_tokens(body) == 0 and n_scored is None,
+        prompt_only=requested_max_tokens(body) == 0 and n_scored is None,
         speech=origin.speech,
     )
 

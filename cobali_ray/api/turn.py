@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 from cobali_ray.chat.format import Format
 from cobali_ray.chat.splitter import (
-    Answer,
-    Arguments,
+    CallArguments,
     CallBegun,
     CallBroken,
     CallEnded,
-    Content,
+    ContentText,
     Event,
-    Reasoning,
+    ParsedAnswer,
+    ReasoningText,
     Splitter,
     append,
 )
@@ -26,7 +26,7 @@ N_ID_CHARS = 9
 """The one length that Mistral's templates take; all others take any."""
 
 
-class News(NamedTuple):
+class Update(NamedTuple):
     """What one batch holds for one choice."""
 
     choice: int
@@ -67,7 +67,7 @@ class Speech(NamedTuple):
     """Whether what is no reasoning is calls."""
 
 
-class Turn:
+class ChoiceState:
     def __init__(self, speech: Speech, call_id: str, choice: int) -> None:
         self._splitter = Splitter(speech.form, prompt=speech.prompt, tools=speech.tools)
         self.reasoning_field, self._must_call = speech.reasoning_field, speech.must_call
@@ -76,11 +76,11 @@ class Turn:
         self.n_reasoning = 0
         """Tokens of reasoning, its markers among them."""
 
-    def take(self, news: News) -> tuple[list[Event], list[TokenLogprob]]:
+    def take(self, update: Update) -> tuple[list[Event], list[TokenLogprob]]:
         """Return what the client is told by a batch: events, neighbours of a kind as one, and logprobs."""
         found: list[Event] = []
         logprobs: list[TokenLogprob] = []
-        for delta in news.deltas:
+        for delta in update.deltas:
             thought = self._splitter.thinking
             self._add(found, self._splitter.feed(delta.text))
             if thought or self._splitter.thinking:
@@ -88,14 +88,14 @@ class Turn:
                 if self.reasoning_field is None:
                     continue
             logprobs += delta.logprobs
-        if news.end is not None and news.end.error is None:
-            self._add(found, self._at_end(news.end))
+        if update.end is not None and update.end.error is None:
+            self._add(found, self._at_end(update.end))
         return found, logprobs
 
     def _add(self, found: list[Event], events: Iterable[Event]) -> None:
         for event in events:
             self._n_calls += isinstance(event, CallEnded)
-            if self.reasoning_field is not None or not isinstance(event, Reasoning):
+            if self.reasoning_field is not None or not isinstance(event, ReasoningText):
                 append(found, event)
 
     def finish_reason(self, end: End) -> str | None:
@@ -115,32 +115,32 @@ class Turn:
         if end.finish_reason != "length":
             return self._splitter.end()
         found = self._splitter.cut()
-        return [event for event in found if not isinstance(event, Content)] if self._must_call else found
+        return [event for event in found if not isinstance(event, ContentText)] if self._must_call else found
 
 
-def turns_of(speech: Speech | None, call_id: str, n_choices: int) -> list[Turn]:
+def choice_states(speech: Speech | None, call_id: str, n_choices: int) -> list[ChoiceState]:
     """Return a turn for every choice of a call; none where answers are text and nothing else."""
-    return [] if speech is None else [Turn(speech, call_id, choice) for choice in range(n_choices)]
+    return [] if speech is None else [ChoiceState(speech, call_id, choice) for choice in range(n_choices)]
 
 
-def delta_of(event: Event, turn: Turn) -> dict[str, Any] | None:
+def delta_of(event: Event, turn: ChoiceState) -> dict[str, Any] | None:
     """Return an event as the delta of a chunk; None where clients are not told."""
     match event:
-        case Content(text) | CallBroken(_, text):
+        case ContentText(text) | CallBroken(_, text):
             return {"content": text}
-        case Reasoning(text):
+        case ReasoningText(text):
             return {turn.reasoning_field: text} if turn.reasoning_field else None
         case CallBegun(index, name, _):
             function = {"name": name, "arguments": ""}
             begun = {"index": index, "id": turn.tool_call_id(index), "type": "function", "function": function}
             return {"tool_calls": [begun]}
-        case Arguments(index, text):
+        case CallArguments(index, text):
             return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
         case CallEnded():
             return None
 
 
-def message_of(answer: Answer, turn: Turn) -> dict[str, Any]:
+def message_of(answer: ParsedAnswer, turn: ChoiceState) -> dict[str, Any]:
     """Return a whole answer as a message."""
     message: dict[str, Any] = {"role": "assistant", "content": answer.content, "refusal": None}
     if answer.reasoning and turn.reasoning_field:

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from cobali_ray.core.events import Vectors
 from cobali_ray.errors import EventsLostError
 
-AT_ONCE = 64
+N_VECTORS_PER_PART = 64
 """Vectors that are written at once: the next piece is made when the client has taken this one."""
 
 Rows = NDArray[np.float32]
 
 
-class Gathered:
+class VectorRows:
     """The rows of one request, as they arrive. A text that is embedded twice has the row that came last."""
 
     def __init__(self, n_texts: int, width: int) -> None:
@@ -57,8 +57,8 @@ def usage(n_tokens: int) -> dict[str, int]:
 def vectors_body(rows: Rows, model: str, n_tokens: int, *, packed: bool) -> Iterator[bytes]:
     """Yield OpenAI's list of embeddings; `packed`: each in base64."""
     yield b'{"object":"list","model":%b,"data":[' % orjson.dumps(model)
-    for start in range(0, len(rows), AT_ONCE):
-        some = enumerate(rows[start : start + AT_ONCE], start)
+    for start in range(0, len(rows), N_VECTORS_PER_PART):
+        some = enumerate(rows[start : start + N_VECTORS_PER_PART], start)
         items = [
             {"object": "embedding", "index": i, "embedding": _packed(row) if packed else row}
             for i, row in some

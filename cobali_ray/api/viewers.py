@@ -19,12 +19,12 @@ _log = structlog.get_logger(__name__)
 
 PERIOD_S: Final = 0.25
 """Least time between two polls."""
-LONGEST_PERIOD_S: Final = 2.0
+MAX_PERIOD_S: Final = 2.0
 EVENTS_PER_S: Final = 12
 """What all viewers together are sent, as long as that leaves the polls closer than the longest period."""
-AT_FIRST: Final = 200
+N_INITIAL_TICKS: Final = 200
 """Ticks that a newcomer is shown."""
-MOST_TICKS: Final = 4096
+MAX_TICKS: Final = 4096
 BACKLOG: Final = 16
 """Events that may wait for one viewer; one who lags further starts over."""
 
@@ -80,7 +80,7 @@ class Viewers:
         self._viewers: set[Viewer] = set()
         self._poll: asyncio.Task[None] | None = None
         self._incarnation_id, self._next = "", 0
-        self._polled_s = -LONGEST_PERIOD_S
+        self._polled_s = -MAX_PERIOD_S
         self._closed = False
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class Viewers:
 
     def _period_s(self) -> float:
         """Return how far apart polls are: the more look, the rarer, so that it costs the same."""
-        return min(LONGEST_PERIOD_S, max(PERIOD_S, len(self._viewers) / EVENTS_PER_S))
+        return min(MAX_PERIOD_S, max(PERIOD_S, len(self._viewers) / EVENTS_PER_S))
 
     def _over(self, poll: asyncio.Future[None]) -> None:
         """Let no viewer wait for a poll that failed; they come back by themselves."""
@@ -131,10 +131,10 @@ class Viewers:
         """Tell those who know the past what came since, then newcomers what was before."""
         known = [viewer for viewer in self._viewers if not viewer.fresh]
         if known:
-            news = await self._client.ticks(last=MOST_TICKS, since=self._next)
-            if news.incarnation_id == self._incarnation_id:
-                self._next = news.next
-                _tell(known, news)
+            update = await self._client.ticks(last=MAX_TICKS, since=self._next)
+            if update.incarnation_id == self._incarnation_id:
+                self._next = update.next
+                _tell(known, update)
             else:  # a new engine counts from 0
                 for viewer in known:
                     viewer.fresh = True
@@ -142,7 +142,7 @@ class Viewers:
         if not fresh:
             return
         before = self._next if len(fresh) < len(self._viewers) else None
-        past = await self._client.ticks(last=AT_FIRST, before=before)
+        past = await self._client.ticks(last=N_INITIAL_TICKS, before=before)
         if before is None:
             self._incarnation_id, self._next = past.incarnation_id, past.next
         elif past.incarnation_id != self._incarnation_id:

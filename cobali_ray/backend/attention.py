@@ -30,14 +30,14 @@ _log = structlog.get_logger(__name__)
 
 N_ROWS = 16
 """Rows of a prompt computed at once: a short chunk, as there are beside streams."""
-MOST_CELLS = 2048
+MAX_CELLS = 2048
 """A longer context says the same, for more memory."""
-_MOST_ROUNDS, _ENOUGH_S = 8, 0.2
+_MAX_ROUNDS, _ENOUGH_S = 8, 0.2
 """Both settings take turns so often, fewer where these seconds are spent; at least once."""
 _ALONE_S = 0.06
 _TOO_LONG_S = 1.0
 """A model that takes longer for `N_ROWS` is not measured: about ten such passes are made."""
-NEVER = 1 << 40
+UNREACHABLE_CELLS = 1 << 40
 """Cells that nothing is worth."""
 _CLEARLY = 0.95
 """How much faster, as a mean, something must be than what llama.cpp would choose."""
@@ -46,7 +46,7 @@ _CPU = ("model name", "flags", "CPU implementer", "CPU part", "Features")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class AttentionTimes:
     """Seconds of single passes beside `n_cells` cached tokens: of one row, and of `N_ROWS` of a prompt."""
 
     n_cells: int
@@ -70,14 +70,14 @@ def measured(
     n_threads: int,
     types: tuple[int, int],
     known: Path | None,
-) -> Measured | None:
+) -> AttentionTimes | None:
     """Return what is known of slots of `n_ctx` tokens, from the folder `known` or else measured now.
 
     None where it is not measured: a slow model, or one whose cells cannot be copied to another sequence.
     """
     began = time.monotonic()
     n_cells = N_ROWS
-    while 2 * n_cells <= min(n_ctx // 2, MOST_CELLS):
+    while 2 * n_cells <= min(n_ctx // 2, MAX_CELLS):
         n_cells *= 2
     file = None if known is None else known / f"{_key(lc, path, n_cells, n_threads, types)}.json"
     found = None if file is None else _read(file)
@@ -122,10 +122,10 @@ def processor() -> list[str]:
     return sorted({line for line in lines if line.startswith(_CPU)})
 
 
-def _read(file: Path) -> Measured | None:
+def _read(file: Path) -> AttentionTimes | None:
     """Return what a file says; None if there is none or it says nothing sensible."""
     try:
-        found = msgspec.json.decode(file.read_bytes(), type=Measured)
+        found = msgspec.json.decode(file.read_bytes(), type=AttentionTimes)
     except (OSError, msgspec.MsgspecError):
         return None
     times = (*found.on_s, *found.off_s, found.n_cells, found.pass_cells)
@@ -145,7 +145,9 @@ def write_kept(file: Path, text: str) -> None:
             part.unlink(missing_ok=True)
 
 
-def _measure(lc: Any, model: Any, *, n_cells: int, n_threads: int, types: tuple[int, int]) -> Measured | None:
+def _measure(
+    lc: Any, model: Any, *, n_cells: int, n_threads: int, types: tuple[int, int]
+) -> AttentionTimes | None:
     shape = (n_cells, n_threads, types)
     with _trial(lc, model, _ON, *shape) as on, _trial(lc, model, _OFF, *shape) as off:
         if on is None or off is None:
@@ -157,13 +159,17 @@ def _measure(lc: Any, model: Any, *, n_cells: int, n_threads: int, types: tuple[
                 return None
             n_filled *= 2
         cells_s = off.alone_s() - empty_s
-        pass_cells = NEVER if cells_s <= 0 else min(int(n_cells * empty_s / cells_s) + 1, NEVER)
+        pass_cells = (
+            UNREACHABLE_CELLS
+            if cells_s <= 0
+            else min(int(n_cells * empty_s / cells_s) + 1, UNREACHABLE_CELLS)
+        )
         began = time.monotonic()
         rounds: list[tuple[float, ...]] = []
-        while not rounds or (len(rounds) < _MOST_ROUNDS and time.monotonic() - began < _ENOUGH_S):
+        while not rounds or (len(rounds) < _MAX_ROUNDS and time.monotonic() - began < _ENOUGH_S):
             rounds.append(tuple(trial.seconds(n) for trial in (on, off) for n in (1, N_ROWS)))
     on_1, on_n, off_1, off_n = (median(times) for times in zip(*rounds, strict=True))
-    return Measured(n_cells=n_cells, on_s=(on_1, on_n), off_s=(off_1, off_n), pass_cells=pass_cells)
+    return AttentionTimes(n_cells=n_cells, on_s=(on_1, on_n), off_s=(off_1, off_n), pass_cells=pass_cells)
 
 
 @contextmanager
@@ -220,7 +226,7 @@ class _Trial:
         """Return what a row takes on one thread: exact, as there is nobody to wait for at barriers."""
         self._lc.llama_set_n_threads(self._context, 1, 1)
         times = [self.seconds(1)]
-        while len(times) < _MOST_ROUNDS and sum(times) < _ALONE_S:
+        while len(times) < _MAX_ROUNDS and sum(times) < _ALONE_S:
             times.append(self.seconds(1))
         self._lc.llama_set_n_threads(self._context, self._n_threads, self._n_threads)
         return median(times)

@@ -19,14 +19,14 @@ from cobali_ray.core.plan import Span
 from cobali_ray.errors import BackendError, SlotFaultError
 
 
-class Part(NamedTuple):
+class ImagePart(NamedTuple):
     """What an image comes to in a prompt: tokens that mark it, or rows."""
 
     tokens: tuple[int, ...]
     n_rows: int = 0
 
 
-class Embedded(NamedTuple):
+class ImageRows(NamedTuple):
     """Rows of a part of an image."""
 
     values: NDArray[np.float32]
@@ -38,7 +38,7 @@ class Embedded(NamedTuple):
     causal: bool
     """Whether a row sees only those before it."""
 
-    def part(self, start: int, end: int) -> Embedded:
+    def part(self, start: int, end: int) -> ImageRows:
         """Return some of the rows, of those that need not be computed at once."""
         return self if end - start == len(self.values) else self._replace(values=self.values[start:end])
 
@@ -57,7 +57,7 @@ class TickBatch:
         self.single = False
         """Whether every span is one token, so that the arrays alone say all about them."""
         self._spans: tuple[Span, ...] | None = ()
-        self.embedded: dict[int, Embedded] = {}
+        self.embedded: dict[int, ImageRows] = {}
         """Rows of images in place of tokens, by the number of the span."""
 
     @property
@@ -93,7 +93,7 @@ class TickBatch:
             self._fill_spans(spans, tokens)
         self._spans, self.embedded = spans, {}
 
-    def embed(self, number: int, rows: Embedded) -> None:
+    def embed(self, number: int, rows: ImageRows) -> None:
         """Have a span computed from rows of an image: what stood for them is no token."""
         start = sum([span.length for span in self.spans[:number]])
         self.token[start : start + self.spans[number].length] = 0

@@ -27,7 +27,7 @@ _META = 3 * _WORD
 """Of one token: its position, the number of its slots, and that slot."""
 
 
-class Group(NamedTuple):
+class TensorGroup(NamedTuple):
     """Tensors of one shape in a row: the keys or the values of many layers, one each."""
 
     words: tuple[bytes, ...]
@@ -75,7 +75,7 @@ class CellLayout:
     n_streams: int
     words: bytes
     """Those between positions and keys."""
-    groups: tuple[Group, ...]
+    groups: tuple[TensorGroup, ...]
 
     @classmethod
     def read(cls, state: Cells, n_tokens: int) -> CellLayout | None:
@@ -95,7 +95,7 @@ class CellLayout:
         by_channel, n_layers = _number(state, at), _number(state, at + _WORD)
         words = state[at : at + 2 * _WORD].tobytes()
         at += 2 * _WORD
-        groups: list[Group] = []
+        groups: list[TensorGroup] = []
         end = len(state) - (n_streams - 1) * _WORD  # the streams of other slots say 0 tokens
         for i in range(2 * min(n_layers, len(state))):
             if at >= end:
@@ -108,7 +108,7 @@ class CellLayout:
             if groups and groups[-1][1:] == (n_rows, width):
                 groups[-1] = groups[-1]._replace(words=(*groups[-1].words, front))
             else:
-                groups.append(Group((front,), n_rows, width))
+                groups.append(TensorGroup((front,), n_rows, width))
             at += n_words * _WORD + n_tokens * n_rows * width
         return cls(head, n_streams, words, tuple(groups))
 

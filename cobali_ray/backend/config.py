@@ -24,7 +24,7 @@ DEEP = 2048
 DEFAULT_N_CTX = 4096
 MAX_THREADS = 512
 """What ggml can compute with."""
-MOST_CELLS = MAX_COUNT  # positions are int32, and a larger n_ctx would wrap around without a word
+MAX_CELLS = MAX_COUNT  # positions are int32, and a larger n_ctx would wrap around without a word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,18 +85,20 @@ class LlamaConfig(LlamaSettings):
     def __post_init__(self) -> None:
         if not 1 <= self.n_slots <= MAX_SLOTS:
             raise ConfigError("n_slots", f"must be in 1 .. {MAX_SLOTS}, got {self.n_slots}")
-        if not 1 <= self.n_cells_asked <= MOST_CELLS:
+        if not 1 <= self.n_cells_requested <= MAX_CELLS:
             asked = f"{self.n_slots} slots of {self.n_ctx}"
-            raise ConfigError("n_ctx", f"{asked} tokens are not in 1 .. {MOST_CELLS}")
+            raise ConfigError("n_ctx", f"{asked} tokens are not in 1 .. {MAX_CELLS}")
         if self.n_batch < self.n_slots:
             raise ConfigError("token_budget", f"{self.n_batch} cannot feed {self.n_slots} slots")
-        if self.n_batch > self.n_cells_asked:
-            raise ConfigError("token_budget", f"{self.n_batch}, but there are {self.n_cells_asked} KV cells")
+        if self.n_batch > self.n_cells_requested:
+            raise ConfigError(
+                "token_budget", f"{self.n_batch}, but there are {self.n_cells_requested} KV cells"
+            )
         if self.flash_attn == "off" and self.needs_flash:
             raise ConfigError("type_v", f"{self.type_v} needs flash_attn: on or auto, got off")
 
     @property
-    def n_cells_asked(self) -> int:
+    def n_cells_requested(self) -> int:
         """KV cells to allocate."""
         return (self.unified and self.kv_cells) or self.n_slots * self.n_ctx
 

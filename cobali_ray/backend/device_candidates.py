@@ -24,7 +24,7 @@ N_CANDIDATES = 128
 """Room for every usual top_k (20 to 100) beside banned end tokens; 64 was no faster."""
 PATIENCE = 256
 """Sampled passes without need of a whole row before the device picks again."""
-MOST_PATIENCE = 1 << 16
+MAX_PATIENCE = 1 << 16
 
 
 class Attachment:
@@ -49,7 +49,7 @@ class Attachment:
             return self.attached
         if self.attached:
             early = self._n_quiet < self._patience
-            self._patience = min(2 * self._patience, MOST_PATIENCE) if early else self._least_patience
+            self._patience = min(2 * self._patience, MAX_PATIENCE) if early else self._least_patience
             self.attached = False
         self._n_quiet = 0
         return False

@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 from cobali_ray.backend import library, memory
 from cobali_ray.backend.config import FLASH, LlamaConfig
-from cobali_ray.core.embedding import EmbeddingKind, Piece, Pooling
+from cobali_ray.core.embedding import EmbeddingKind, Pooling, TextPiece
 from cobali_ray.errors import BackendError, ConfigError
 
-MOST_TEXTS = 256
+MAX_TEXTS = 256
 """llama.cpp's own bound on sequences of a context."""
 PLAIN_TOGETHER, FLASH_TOGETHER = 128, 512
 """Tokens of texts that are computed together. Plain attention is computed between all tokens of a pass,
 whichever text they are of, so that longer passes take longer per text: 18 against 13.5 ms of a MiniLM at 256
 tokens, where flash attention takes 9.5."""
-MOST_PLAIN = 2048
+MAX_PLAIN = 2048
 """Tokens of a text up to which a CPU computes plain attention, which rounds alike in any company. Flash
 attention does not: vectors of length 1 differ by 2e-4 in one number. Longer texts would take gigabytes."""
 _POOLINGS: dict[Pooling, int] = {"mean": 1, "cls": 2, "last": 3, "rank": 4}
@@ -52,7 +52,7 @@ class LlamaEmbedder:
         # With causal attention a text's last vector is what it would be in one piece; no mean of all is.
         splits = causal and pooling in {"last", "rank"}
         self._plain = config.flash_attn == "off" or not (
-            config.flash_attn == "on" or config.n_gpu_layers or (n_most > MOST_PLAIN and not splits)
+            config.flash_attn == "on" or config.n_gpu_layers or (n_most > MAX_PLAIN and not splits)
         )
         together = PLAIN_TOGETHER if self._plain else FLASH_TOGETHER
         n_batch = together if splits else max(together, n_most)
@@ -69,7 +69,7 @@ class LlamaEmbedder:
             n_most=n_most if splits else min(n_most, n_batch),
             n_batch=n_batch,
             n_together=together,
-            n_texts=min(MOST_TEXTS, n_batch),
+            n_texts=min(MAX_TEXTS, n_batch),
             pooling=pooling,
             splits=splits,
             # llama.cpp's graph of these ends with a softmax over yes and no.
@@ -101,7 +101,7 @@ class LlamaEmbedder:
         lc = self._lc
         params = lc.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = n_cells, n_batch, n_batch
-        params.n_seq_max = min(MOST_TEXTS, n_batch)  # it aborts where a pass has not a token for each
+        params.n_seq_max = min(MAX_TEXTS, n_batch)  # it aborts where a pass has not a token for each
         params.n_threads = params.n_threads_batch = config.n_threads
         params.flash_attn_type = FLASH["off" if self._plain else config.flash_attn]
         params.embeddings, params.pooling_type = True, pooling
@@ -113,7 +113,7 @@ class LlamaEmbedder:
             raise ConfigError("pooling", f"llama.cpp opens no context to embed texts: {library.errors()}")
         return context
 
-    def embed(self, pieces: Sequence[Piece]) -> list[NDArray[np.float32]]:
+    def embed(self, pieces: Sequence[TextPiece]) -> list[NDArray[np.float32]]:
         """Compute a pass; see the port."""
         lc, memory = self._lc, self._memory
         self._check(pieces)
@@ -138,7 +138,7 @@ class LlamaEmbedder:
                 lc.llama_memory_seq_rm(memory, number, -1, -1)
         return rows
 
-    def _check(self, pieces: Sequence[Piece]) -> None:
+    def _check(self, pieces: Sequence[TextPiece]) -> None:
         """Raise BackendError for what would end the process."""
         kind, first = self.kind, pieces[0]
         n_tokens = sum(len(piece.tokens) for piece in pieces)

@@ -5,7 +5,7 @@ vocabulary of bytes and by beginning a few answers, in a process of its own (`ju
 engine compiles it for each answer, since copies share a lexer and what breaks that, in threads where tenants
 take turns (`engine/turns.py`), and until the matcher is there the request is NOT_READY. A row is drawn as
 always; only if its matcher rejects the token does `sampling.py` mask what is not allowed and draw once more.
-A token that completes the grammar ends the sequence (`Sampled.complete`). The matcher belongs to the
+A token that completes the grammar ends the sequence (`SampleResult.complete`). The matcher belongs to the
 `RowSampler`, so preemption does not touch it.
 """
 
@@ -70,7 +70,7 @@ _ResultT = TypeVar("_ResultT")
 _making_thread = threading.Lock()
 
 
-class Case(NamedTuple):
+class ConstraintText(NamedTuple):
     """A client's text, and how it is meant."""
 
     kind: Kind
@@ -85,7 +85,7 @@ Verdict: TypeAlias = tuple[str, tuple[str, ...]] | str
 """The grammar, and the keys of a schema that it ignores; or why the text cannot be used."""
 
 
-class Checked(NamedTuple):
+class CheckedGrammar(NamedTuple):
     """A grammar that llguidance accepts."""
 
     grammar: Grammar
@@ -93,7 +93,7 @@ class Checked(NamedTuple):
     """Keys of a schema that it does not hold answers to."""
 
 
-def judge(case: Case) -> Verdict:
+def judge(case: ConstraintText) -> Verdict:
     """Judge a client's text, on a deep stack. What that takes is bounded by `backend/judge.py`, not here.
 
     Special tokens are known to the engine alone, which compiles again.
@@ -127,18 +127,18 @@ def check(
     *,
     strict: bool = False,
     compact: bool = False,
-    judge: Callable[[Case], Verdict] = lambda case: deeply(lambda: judge(case)),
-) -> Checked:
+    judge: Callable[[ConstraintText], Verdict] = lambda case: deeply(lambda: judge(case)),
+) -> CheckedGrammar:
     """Return the one grammar that a client's text means. Raises InvalidParameterError that names `field`."""
     if len(text) > MAX_CHARS:
         shorter = "offer fewer tools or shorten their parameters" if kind == "llguidance" else "shorten it"
         problem = f"is too long: its grammar has {len(text):,} characters of at most {MAX_CHARS:,}"
         raise InvalidParameterError(field, f"{problem}; {shorter}")
-    verdict = judge(Case(kind, text, strict, compact))
+    verdict = judge(ConstraintText(kind, text, strict, compact))
     if isinstance(verdict, str):
         raise _refusal(field, verdict)
     grammar, ignored = verdict
-    return Checked(Grammar(grammar, field), tuple((*path_of(field), key) for key in ignored))
+    return CheckedGrammar(Grammar(grammar, field), tuple((*path_of(field), key) for key in ignored))
 
 
 def _unwritten(schema: Any) -> str:
@@ -209,7 +209,7 @@ def _of_bytes() -> LLTokenizer:
     return _tokenizer_of(_ANY_CONTROL + 1, pieces, lambda text: list(text.encode()))
 
 
-def schema_grammar(case: Case) -> str:
+def schema_grammar(case: ConstraintText) -> str:
     """Return the grammar of a schema without judging it; "" where there is none."""
     try:
         return _from("json_schema", case.text, strict=case.strict, compact=case.compact)

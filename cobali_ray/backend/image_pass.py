@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cobali_ray.backend import library
-from cobali_ray.backend.batch import Embedded, TickBatch
+from cobali_ray.backend.batch import ImageRows, TickBatch
 from cobali_ray.core.plan import Span
 from cobali_ray.errors import SlotFaultError
 
@@ -81,7 +81,7 @@ class ImagePasses:
         self.positions = Positions(n_slots)
         self._text = TickBatch(n_batch)
 
-    def compute(self, span: Span, rows: Embedded, seq_id: int) -> int:
+    def compute(self, span: Span, rows: ImageRows, seq_id: int) -> int:
         """Compute a span of rows under its slot's sequence id; return what llama_decode returned.
 
         Raises SlotFaultError for what it would read beyond its end of, or abort at.

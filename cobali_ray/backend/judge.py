@@ -15,7 +15,7 @@ import sys
 from io import RawIOBase
 from pathlib import Path
 
-from cobali_ray.backend.grammar import STACK_BYTES, Case, deeply, judge
+from cobali_ray.backend.grammar import STACK_BYTES, ConstraintText, deeply, judge
 
 CPU_S = 2.0
 """Processor time for one case. Of 303 schemas of real projects and made ones, the slowest takes 10 ms."""
@@ -39,10 +39,10 @@ def main() -> None:
 
 
 def _judge_all(says: RawIOBase) -> None:
-    judge(Case("json_schema", "{}"))
+    judge(ConstraintText("json_schema", "{}"))
     says.write(READY)
     for line in sys.stdin.buffer:
-        case = Case(*json.loads(line))
+        case = ConstraintText(*json.loads(line))
         signal.setitimer(signal.ITIMER_PROF, CPU_S)  # whose signal ends the process
         verdict = judge(case)
         signal.setitimer(signal.ITIMER_PROF, 0)

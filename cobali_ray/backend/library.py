@@ -17,7 +17,7 @@ _log = structlog.get_logger(__name__)
 _LEVELS = {3: "debug", 4: "error"}
 """How its warnings and errors are logged: a warning says nothing that an operator could change, and what it
 means for us is ours to say."""
-_MOST_ERRORS = 8
+_MAX_ERRORS = 8
 
 
 class _LibraryLog:
@@ -26,7 +26,7 @@ class _LibraryLog:
     def __init__(self) -> None:
         self._line = ""
         self._level = 0
-        self.errors: deque[str] = deque(maxlen=_MOST_ERRORS)
+        self.errors: deque[str] = deque(maxlen=_MAX_ERRORS)
 
     def __call__(self, level: int, text: bytes, _data: Any) -> None:
         if level != 5:  # GGML_LOG_LEVEL_CONT goes on with the line before

@@ -27,10 +27,10 @@ from cobali_ray.backend.lora import LoraAdapters
 from cobali_ray.backend.pass_rows import n_rows_of, use_rows
 from cobali_ray.backend.port import Embedder, Words
 from cobali_ray.backend.projector import Projector
-from cobali_ray.backend.sampling import RowSampler, Sampled
+from cobali_ray.backend.sampling import RowSampler, SampleResult
 from cobali_ray.backend.sampling_top import sample_candidates
 from cobali_ray.backend.vocab import Vocab
-from cobali_ray.core.goodput import MOST_ROWS
+from cobali_ray.core.goodput import MAX_ROWS
 from cobali_ray.core.limits import PLAIN_CELL_TYPES
 from cobali_ray.core.plan import Span
 from cobali_ray.errors import (
@@ -165,7 +165,7 @@ class LlamaBackend:
         lc, model = self._lc, self._model
         return not (lc.llama_model_is_recurrent(model) or lc.llama_model_is_hybrid(model))
 
-    def _plain(self, config: LlamaConfig) -> attention.Measured | None:
+    def _plain(self, config: LlamaConfig) -> attention.AttentionTimes | None:
         """Measure both kinds of attention if need be; None where llama.cpp's own choice holds.
 
         Plain attention keeps the scores of a whole micro-batch, which must fit beside the cache.
@@ -196,10 +196,10 @@ class LlamaBackend:
     def _open(self, config: LlamaConfig, *, plain: bool) -> Any:
         lc = self._lc
         params = lc.llama_context_default_params()
-        params.n_ctx = config.n_cells_asked
+        params.n_ctx = config.n_cells_requested
         params.n_batch = params.n_ubatch = config.n_batch
         params.n_seq_max = config.n_slots
-        n_drawn = max(config.n_slots, MOST_ROWS if config.verifies else 0)
+        n_drawn = max(config.n_slots, MAX_ROWS if config.verifies else 0)
         params.n_outputs_max = self._n_outputs = min(params.n_batch, n_drawn + self.n_scored_rows)
         params.n_threads = params.n_threads_batch = config.n_threads
         asked = "on" if config.needs_flash else config.flash_attn
@@ -251,14 +251,14 @@ class LlamaBackend:
         if available is not None and needed > available:
             raise ConfigError(
                 "n_ctx",
-                f"a KV cache of {config.n_cells_asked} tokens takes {needed / 1e9:.1f} GB and "
+                f"a KV cache of {config.n_cells_requested} tokens takes {needed / 1e9:.1f} GB and "
                 f"{available / 1e9:.1f} GB are free: lower n_ctx ({config.n_ctx}), "
                 f"n_slots ({config.n_slots}) or kv_cells",
             )
 
     def _kv_bytes(self, config: LlamaConfig) -> int:
         return memory.kv_bytes(
-            self._lc, self._model, config.n_cells_asked, type_k=config.type_k, type_v=config.type_v
+            self._lc, self._model, config.n_cells_requested, type_k=config.type_k, type_v=config.type_v
         )
 
     def _check_types(self, config: LlamaConfig) -> None:
@@ -364,7 +364,7 @@ class LlamaBackend:
         rows: list[RowSampler],
         drafts: Sequence[Sequence[int]] = (),
         prompts: Sequence[PromptRows] = (),
-    ) -> Sampled:
+    ) -> SampleResult:
         """Sample from the device's candidates, or else from the context's own logits, read in place."""
         n_rows = n_rows_of(rows, drafts, prompts)
         if n_rows != self._n_rows:

@@ -17,14 +17,14 @@ SCORED_BYTES = 64 << 20
 """Most that the logits of one pass may take which are for logprobs of prompts. llama.cpp makes room for them
 twice, on the device when a model is opened and beside it at their first use, so it must be small beside a
 model; yet chunks should not be so short that each reads all weights for few tokens."""
-MOST_SCORED = 256
+MAX_SCORED = 256
 """Rows where that would allow more. What a tick tells of a prompt is read by an ingress at once: 256 tokens
 with 20 alternatives each take it some 5 ms."""
 
 
 def n_scored_rows(n_vocab: int) -> int:
     """Return how many rows of a vocabulary one pass may compute for logprobs of prompts."""
-    return max(2, min(MOST_SCORED, SCORED_BYTES // (4 * n_vocab)))
+    return max(2, min(MAX_SCORED, SCORED_BYTES // (4 * n_vocab)))
 
 
 class PromptRows(NamedTuple):

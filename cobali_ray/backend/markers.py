@@ -10,7 +10,7 @@ N_CACHED = 1024
 """Markers that are remembered; some have the name of a tool in them."""
 
 
-class Vocabulary(Protocol):
+class MarkerVocabulary(Protocol):
     """What cutting needs to know of one."""
 
     @property
@@ -22,7 +22,7 @@ class Vocabulary(Protocol):
 class Markers:
     """Cuts markers into plain text and control tokens, for one vocabulary. Thread-safe."""
 
-    def __init__(self, words: Vocabulary) -> None:
+    def __init__(self, words: MarkerVocabulary) -> None:
         self._words = words
         self._cached = lru_cache(maxsize=N_CACHED)(self._cut)
 

@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cobali_ray.backend.logprobs import PromptRows, score_rows
-from cobali_ray.backend.sampling import RowSampler, Sampled, TokenLogprobs, sample_rows
+from cobali_ray.backend.sampling import RowSampler, SampleResult, TokenLogprobs, sample_rows
 from cobali_ray.errors import CobaliError
 
 
 def verify_rows(
     logits: NDArray[np.float32], rows: Sequence[RowSampler], drafts: Sequence[Sequence[int]]
-) -> Sampled:
+) -> SampleResult:
     """Draw the next tokens of each row, for as long as its draft had guessed them.
 
     `logits` has one row more for each row than its draft has tokens: those behind the token sampled last, and
@@ -31,7 +31,7 @@ def verify_rows(
     behind another, and nothing is drawn from it.
     """
     firsts = list(accumulate((1 + len(draft) for draft in drafts), initial=0))
-    steps: list[tuple[list[int], Sampled]] = []
+    steps: list[tuple[list[int], SampleResult]] = []
     going = list(range(len(rows)))
     while going:
         at = [firsts[i] + len(steps) for i in going]
@@ -48,9 +48,9 @@ def verify_rows(
     return _joined(len(rows), steps)
 
 
-def _joined(n_rows: int, steps: Sequence[tuple[list[int], Sampled]]) -> Sampled:
+def _joined(n_rows: int, steps: Sequence[tuple[list[int], SampleResult]]) -> SampleResult:
     """Put the tokens of each row one after another."""
-    by_row: list[list[tuple[Sampled, int]]] = [[] for _ in range(n_rows)]
+    by_row: list[list[tuple[SampleResult, int]]] = [[] for _ in range(n_rows)]
     for going, sampled in steps:
         for place, i in enumerate(going):
             by_row[i].append((sampled, place))
@@ -66,7 +66,7 @@ def _joined(n_rows: int, steps: Sequence[tuple[list[int], Sampled]]) -> Sampled:
         if place in sampled.complete:
             complete.append(number)
     tokens = [sampled.tokens[place] for sampled, place in flat]
-    return Sampled(tokens, logprobs, failed, complete, [len(of_row) for of_row in by_row])
+    return SampleResult(tokens, logprobs, failed, complete, [len(of_row) for of_row in by_row])
 
 
 def use_rows(
@@ -74,7 +74,7 @@ def use_rows(
     rows: Sequence[RowSampler],
     drafts: Sequence[Sequence[int]] = (),
     prompts: Sequence[PromptRows] = (),
-) -> Sampled:
+) -> SampleResult:
     """Do what is wanted of a pass's rows; see `Backend.sample`. Drawing changes those that are drawn from."""
     scored = score_rows(logits, prompts) if prompts else []
     if prompts:

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from cobali_ray.backend.batch import Embedded, Part, TickBatch
+from cobali_ray.backend.batch import ImagePart, ImageRows, TickBatch
 from cobali_ray.backend.logprobs import PromptRows
 from cobali_ray.backend.markers import Markers
-from cobali_ray.backend.sampling import RowSampler, Sampled
+from cobali_ray.backend.sampling import RowSampler, SampleResult
 from cobali_ray.chat.format import Format
 from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.core.adapters import Adapter
-from cobali_ray.core.embedding import EmbeddingKind, Piece
+from cobali_ray.core.embedding import EmbeddingKind, TextPiece
 from cobali_ray.core.limits import Grain
 from cobali_ray.core.request import SamplingParams
 
@@ -25,7 +25,7 @@ Gone: TypeAlias = Callable[[], bool]
 """Asked now and then by long work: does nobody want its result any longer?"""
 
 
-def never() -> bool:
+def never_gone() -> bool:
     """Say that somebody waits for the result."""
     return False
 
@@ -76,7 +76,7 @@ class Words(Protocol):
         add_special: bool = True,
         parse_special: bool = True,
         n_most: int | None = None,
-        gone: Gone = never,
+        gone: Gone = never_gone,
     ) -> list[int]:
         """Turn text into token ids; `add_special` adds what the model wants at the start.
 
@@ -89,7 +89,7 @@ class Words(Protocol):
         Raises TooManyTokensError.
         """
 
-    def detokenize(self, tokens: Sequence[int], *, special: bool = True, gone: Gone = never) -> str:
+    def detokenize(self, tokens: Sequence[int], *, special: bool = True, gone: Gone = never_gone) -> str:
         """Turn token ids into text; stops early once `gone` says so.
 
         Raises InvalidParameterError for an id outside the vocabulary.
@@ -101,7 +101,7 @@ class Embedder(Protocol):
 
     kind: EmbeddingKind
 
-    def embed(self, pieces: Sequence[Piece]) -> Sequence[NDArray[np.float32]]:
+    def embed(self, pieces: Sequence[TextPiece]) -> Sequence[NDArray[np.float32]]:
         """Return the raw vector of each text, which of one that goes on means nothing.
 
         The first piece may go on with what the last pass began with; nothing else is remembered.
@@ -109,17 +109,17 @@ class Embedder(Protocol):
         """
 
 
-class Images(Protocol):
+class ImageEncoder(Protocol):
     """What turns images into rows that a model takes for tokens."""
 
     @property
     def whole(self) -> bool:
         """Whether one pass must compute all rows of a part."""
 
-    def read(self, image: bytes) -> list[Part] | None:
+    def read(self, image: bytes) -> list[ImagePart] | None:
         """Return what an image comes to; None if it cannot be read. Any thread may call it."""
 
-    def encode(self, image: bytes) -> list[Embedded]:
+    def encode(self, image: bytes) -> list[ImageRows]:
         """Return the rows of each part that has any. One thread at a time. Raises BackendError."""
 
 
@@ -162,7 +162,7 @@ class Backend(Protocol):
     """What `use` can name."""
 
     @property
-    def projector(self) -> Images | None:
+    def projector(self) -> ImageEncoder | None:
         """What turns images into rows; None: the model sees none."""
 
     def use(self, adapter: str) -> None:
@@ -188,11 +188,11 @@ class Backend(Protocol):
         rows: list[RowSampler],
         drafts: Sequence[Sequence[int]] = (),
         prompts: Sequence[PromptRows] = (),
-    ) -> Sampled:
+    ) -> SampleResult:
         """Draw the next token of each sequence that the last forward pass has rows for, in batch order.
 
         With `drafts`, one for each, possibly empty: as many as were guessed and the one behind. Rows of
-        `prompts` are not drawn from; what they say of the tokens that are there is `Sampled.scored`.
+        `prompts` are not drawn from; what they say of the tokens that are there is `SampleResult.scored`.
         """
 
     def truncate(self, slot_id: int, n_keep: int) -> None:

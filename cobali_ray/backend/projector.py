@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cobali_ray.backend import library
-from cobali_ray.backend.batch import Embedded, Part
+from cobali_ray.backend.batch import ImagePart, ImageRows
 from cobali_ray.errors import BackendError, ConfigError
 
 _IMAGE = 1
@@ -56,7 +56,7 @@ class Projector:
         """Whether one pass must compute all rows of a part."""
         return self._spatial or not self._causal
 
-    def read(self, image: bytes) -> list[Part] | None:
+    def read(self, image: bytes) -> list[ImagePart] | None:
         """Return what an image comes to; None if it cannot be decoded."""
         mtmd = self._mtmd
         with self._chunks(image) as chunks:
@@ -64,14 +64,14 @@ class Projector:
                 None
                 if chunks is None
                 else [
-                    Part((), int(mtmd.mtmd_input_chunk_get_n_tokens(chunk)))
+                    ImagePart((), int(mtmd.mtmd_input_chunk_get_n_tokens(chunk)))
                     if mtmd.mtmd_input_chunk_get_type(chunk) == _IMAGE
-                    else Part(self._tokens(chunk))
+                    else ImagePart(self._tokens(chunk))
                     for chunk in chunks
                 ]
             )
 
-    def encode(self, image: bytes) -> list[Embedded]:
+    def encode(self, image: bytes) -> list[ImageRows]:
         """Return the rows of each part that has any. Raises BackendError."""
         mtmd = self._mtmd
         with self._chunks(image) as chunks:
@@ -87,13 +87,13 @@ class Projector:
             self._mtmd.mtmd_free(self._context)
         self._context = None
 
-    def _encode(self, chunk: Any) -> Embedded:
+    def _encode(self, chunk: Any) -> ImageRows:
         mtmd, n = self._mtmd, int(self._mtmd.mtmd_input_chunk_get_n_tokens(chunk))
         library.forget_errors("mtmd")
         if mtmd.mtmd_encode_chunk(self._context, chunk) != 0:
             raise BackendError(f"llama.cpp cannot encode an image: {library.errors('mtmd')}")
         rows = np.ctypeslib.as_array(mtmd.mtmd_get_output_embd(self._context), (n, self._width))
-        return Embedded(
+        return ImageRows(
             rows.copy(),
             self._places(chunk, n) if self._spatial else None,
             int(mtmd.mtmd_input_chunk_get_n_pos(chunk)),

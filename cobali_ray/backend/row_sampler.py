@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from cobali_ray.backend.candidates import MAX_VOCAB, widen
 from cobali_ray.backend.chain import ChainParams, draw, weigh
 from cobali_ray.backend.patches import Change, Patches
-from cobali_ray.core.reasoning import Reasoning
+from cobali_ray.core.reasoning import ReasoningMonitor
 from cobali_ray.core.request import SamplingParams
 from cobali_ray.errors import InvariantError
 
@@ -31,7 +31,7 @@ def _from_os() -> int:
     return int.from_bytes(os.urandom(8))
 
 
-class Route(Enum):
+class SamplingPath(Enum):
     """How a row's token is found."""
 
     GREEDY = auto()
@@ -63,7 +63,7 @@ class RowSampler:
         self.n_sampled = 0
         self.matcher: Matcher | None = None
         """Where its answer stands in the grammar it must follow, if any."""
-        self.reasoning: Reasoning | None = None
+        self.reasoning: ReasoningMonitor | None = None
         """Where its answer stands in its reasoning, if that is bounded."""
         self.needs_rows = False
         """Whether whole rows are wanted whatever is drawn: they say how likely the prompt's tokens are."""
@@ -80,7 +80,7 @@ class RowSampler:
         self.chain = ChainParams(top_k or math.inf, typical_p, top_p, params.min_p, temperature)
         self._random: random.Random | None = None
         self._seed = self._n_drawn = 0
-        if self.route is not Route.GREEDY:
+        if self.route is not SamplingPath.GREEDY:
             seed = entropy() if params.seed is None else params.seed
             # Random takes the absolute value of its seed, so -1 and 1 would be one.
             self._seed = 2 * seed if seed >= 0 else -2 * seed - 1
@@ -155,22 +155,28 @@ def draw_tokens(
     return drawn
 
 
-def _n_likeliest(params: SamplingParams, route: Route, top_k: int, n_lowered: int | None) -> int | None:
+def _n_likeliest(
+    params: SamplingParams, route: SamplingPath, top_k: int, n_lowered: int | None
+) -> int | None:
     """Count the likeliest tokens that decide: those kept, one for each that may be lowered, one to spare.
 
     None: the whole row decides. The one to spare is for ties: where it is less than the last one kept, no
     token left out is its equal.
     """
-    if params.n_logprobs is not None or n_lowered is None or route not in {Route.GREEDY, Route.TOP}:
+    if (
+        params.n_logprobs is not None
+        or n_lowered is None
+        or route not in {SamplingPath.GREEDY, SamplingPath.TOP}
+    ):
         return None
-    return (1 if route is Route.GREEDY else top_k) + n_lowered + 1
+    return (1 if route is SamplingPath.GREEDY else top_k) + n_lowered + 1
 
 
-def _route(params: SamplingParams, top_k: int) -> Route:
+def _route(params: SamplingParams, top_k: int) -> SamplingPath:
     if params.temperature == 0:
-        return Route.GREEDY
+        return SamplingPath.GREEDY
     if top_k and widen(top_k) <= _MAX_TOP_WIDTH:
-        return Route.TOP
+        return SamplingPath.TOP
     if top_k or params.typical_p < 1 or params.top_p < 1 or params.min_p > 0:
-        return Route.OPEN
-    return Route.WHOLE
+        return SamplingPath.OPEN
+    return SamplingPath.WHOLE

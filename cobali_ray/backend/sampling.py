@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cobali_ray.backend.candidates import runs, top_candidates, widen
 from cobali_ray.backend.logprobs import RawRow, TokenLogprobs, measure_rows
 from cobali_ray.backend.patches import Change
-from cobali_ray.backend.row_sampler import Route, RowSampler, draw_tokens
+from cobali_ray.backend.row_sampler import RowSampler, SamplingPath, draw_tokens
 from cobali_ray.backend.whole_row import (
     Candidates,
     draw_whole,
@@ -27,7 +27,7 @@ from cobali_ray.errors import CobaliError, InternalError, InvariantError
 if TYPE_CHECKING:
     from cobali_ray.backend.grammar import Matcher
 
-__all__ = ["BROKEN", "RowSampler", "Sampled", "TokenLogprobs", "sample_rows"]
+__all__ = ["BROKEN", "RowSampler", "SampleResult", "TokenLogprobs", "sample_rows"]
 
 _MASKED = "no token is left to draw: every logit is -inf"
 BROKEN = "the model gave a logit that is NaN or +inf"
@@ -37,7 +37,7 @@ _BOUNDS = np.where(_EIGHT, np.float32(np.inf), np.float32(-np.inf))
 
 
 @dataclass(slots=True)
-class Sampled:
+class SampleResult:
     """What one call of `sample_rows` drew; rows are named by their number in the tick."""
 
     tokens: list[int]
@@ -69,7 +69,7 @@ def restrict(row: NDArray[np.float32], mask: NDArray[np.uint8]) -> None:
     np.minimum(row, bounds.reshape(-1)[: len(row)], out=row)
 
 
-def sample_rows(logits: NDArray[np.float32], rows: Sequence[RowSampler]) -> Sampled:
+def sample_rows(logits: NDArray[np.float32], rows: Sequence[RowSampler]) -> SampleResult:
     """Draw one token per row and update each row's sampler once.
 
     `logits` is (rows, n_vocab), float32; it is changed in place and not kept. What is drawn for a row is, bit
@@ -82,7 +82,7 @@ def sample_rows(logits: NDArray[np.float32], rows: Sequence[RowSampler]) -> Samp
     """
     if logits.ndim != 2 or logits.shape[0] != len(rows) or logits.dtype != np.float32:
         raise InvariantError(f"{logits.dtype} logits of shape {logits.shape} for {len(rows)} rows")
-    sampled = Sampled([-1] * len(rows))
+    sampled = SampleResult([-1] * len(rows))
     if not rows:
         return sampled
     with np.errstate(all="ignore"):  # infinities are judged where they matter, not where they arise
@@ -90,7 +90,7 @@ def sample_rows(logits: NDArray[np.float32], rows: Sequence[RowSampler]) -> Samp
     return sampled
 
 
-def take_token(sampled: Sampled, i: int, row: RowSampler, token: int) -> None:
+def take_token(sampled: SampleResult, i: int, row: RowSampler, token: int) -> None:
     """Note the token drawn for row `i`, with the row and its grammar."""
     if row.matcher is not None:
         row.matcher.take(token)
@@ -105,7 +105,9 @@ def take_token(sampled: Sampled, i: int, row: RowSampler, token: int) -> None:
 class _Tick:
     """The rows of one call, on their way to tokens."""
 
-    def __init__(self, logits: NDArray[np.float32], rows: Sequence[RowSampler], sampled: Sampled) -> None:
+    def __init__(
+        self, logits: NDArray[np.float32], rows: Sequence[RowSampler], sampled: SampleResult
+    ) -> None:
         self._logits, self._rows, self._sampled = logits, rows, sampled
         self._scratch: NDArray[np.float32] | None = None
 
@@ -143,11 +145,11 @@ class _Tick:
         opened: list[int] = []
         for i in picks:
             row = rows[i]
-            if row.route is Route.GREEDY:
+            if row.route is SamplingPath.GREEDY:
                 greedy.append(i)
-            elif row.route is Route.TOP:
+            elif row.route is SamplingPath.TOP:
                 top.setdefault(row.width, []).append(i)
-            elif row.route is Route.OPEN:
+            elif row.route is SamplingPath.OPEN:
                 opened.append(i)
             else:
                 self._draw_whole(i)

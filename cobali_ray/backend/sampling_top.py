@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cobali_ray.backend.candidates import sort_candidates
-from cobali_ray.backend.row_sampler import Route, RowSampler, draw_tokens
-from cobali_ray.backend.sampling import Sampled, take_token, why_failed
+from cobali_ray.backend.row_sampler import RowSampler, SamplingPath, draw_tokens
+from cobali_ray.backend.sampling import SampleResult, take_token, why_failed
 from cobali_ray.errors import InvariantError
 
 
 def sample_candidates(
     values: NDArray[np.float32], ids: NDArray[np.int32], rows: Sequence[RowSampler]
-) -> Sampled:
+) -> SampleResult:
     """Draw one token per row and update each row's sampler once, token for token as `sample_rows` would.
 
     `values` and `ids` are (rows, n): the logits of the n likeliest tokens of each row, in any order, and
@@ -30,7 +30,7 @@ def sample_candidates(
         raise InvariantError(f"candidates {values.shape}, ids {ids.shape} for {len(rows)} rows")
     if not all(row.suffices(values.shape[1]) for row in rows):
         raise InvariantError(f"{values.shape[1]} candidates do not suffice for every row")
-    sampled = Sampled([-1] * len(rows))
+    sampled = SampleResult([-1] * len(rows))
     if not rows:
         return sampled
     greedy: list[int] = []
@@ -48,7 +48,7 @@ def sample_candidates(
                 continue
             if not sound[i]:
                 sampled.failed[i] = why_failed(float(peaks[i]))
-            elif row.route is Route.GREEDY:
+            elif row.route is SamplingPath.GREEDY:
                 greedy.append(i)
             else:
                 top.setdefault(row.width, []).append(i)

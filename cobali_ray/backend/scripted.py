@@ -17,16 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cobali_ray.backend.batch import TickBatch, check_batch
-from cobali_ray.backend.logprobs import MOST_SCORED, PromptRows
+from cobali_ray.backend.logprobs import MAX_SCORED, PromptRows
 from cobali_ray.backend.markers import Markers
 from cobali_ray.backend.pass_rows import n_rows_of, use_rows
-from cobali_ray.backend.port import Embedder, Gone, InfillMarks, Words, never
-from cobali_ray.backend.sampling import RowSampler, Sampled
+from cobali_ray.backend.port import Embedder, Gone, InfillMarks, Words, never_gone
+from cobali_ray.backend.sampling import RowSampler, SampleResult
 from cobali_ray.chat.format import Format, derive
 from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.core.adapters import Adapter
-from cobali_ray.core.embedding import EmbeddingKind, Piece
-from cobali_ray.core.goodput import MOST_ROWS
+from cobali_ray.core.embedding import EmbeddingKind, TextPiece
+from cobali_ray.core.goodput import MAX_ROWS
 from cobali_ray.core.limits import Grain
 from cobali_ray.core.request import NEUTRAL
 from cobali_ray.errors import (
@@ -87,7 +87,7 @@ class ScriptedBackend:
         copies: bool = True,
         shares: bool = False,
         dense: bool = True,
-        n_scored_rows: int = MOST_SCORED,
+        n_scored_rows: int = MAX_SCORED,
         embedder: Embedder | None = None,
         adapters: tuple[Adapter, ...] = (),
     ) -> None:
@@ -164,7 +164,7 @@ class ScriptedBackend:
         )
         if not self._strict:
             return
-        if n_rows > max(self.n_slots, MOST_ROWS) + self.n_scored_rows:
+        if n_rows > max(self.n_slots, MAX_ROWS) + self.n_scored_rows:
             raise BackendError(f"{n_rows} rows")
         at = 0
         for slot_id, start, length, sample in batch.spans:
@@ -190,7 +190,7 @@ class ScriptedBackend:
         rows: list[RowSampler],
         drafts: Sequence[Sequence[int]] = (),
         prompts: Sequence[PromptRows] = (),
-    ) -> Sampled:
+    ) -> SampleResult:
         """Sample the scripted logits, through the real sampler."""
         n_rows = n_rows_of(rows, drafts, prompts)
         if self._wanted is None or n_rows != len(self._wanted):
@@ -293,7 +293,7 @@ class ScriptedEmbedder:
         self._begun = (0, 0)
         """Tokens of the text that goes on, and their hash."""
 
-    def embed(self, pieces: Sequence[Piece]) -> list[NDArray[np.float32]]:
+    def embed(self, pieces: Sequence[TextPiece]) -> list[NDArray[np.float32]]:
         """Check the pass as llama.cpp's would be, and hash its texts."""
         rows = []
         if sum(len(piece.tokens) for piece in pieces) > self.kind.n_batch or len(pieces) > self.kind.n_texts:
@@ -338,7 +338,7 @@ class ByteVocab:
         add_special: bool = True,
         parse_special: bool = True,
         n_most: int | None = None,
-        gone: Gone = never,
+        gone: Gone = never_gone,
     ) -> list[int]:
         del add_special, parse_special, gone
         data = text.encode("utf-8", "replace")
@@ -350,7 +350,7 @@ class ByteVocab:
         """Return the bytes of both, and a line's end between them."""
         return self.tokenize(f"{query}\n{document}", n_most=n_most)
 
-    def detokenize(self, tokens: Sequence[int], *, special: bool = True, gone: Gone = never) -> str:
+    def detokenize(self, tokens: Sequence[int], *, special: bool = True, gone: Gone = never_gone) -> str:
         del special, gone
         for token in tokens:
             if not 0 <= token < N_VOCAB:

@@ -14,7 +14,7 @@ import structlog
 
 from cobali_ray.backend import library
 from cobali_ray.backend.markers import Markers
-from cobali_ray.backend.port import Gone, InfillMarks, never
+from cobali_ray.backend.port import Gone, InfillMarks, never_gone
 from cobali_ray.chat.format import Format, derive
 from cobali_ray.chat.template import CHATML, ChatTemplate
 from cobali_ray.errors import (
@@ -26,7 +26,7 @@ from cobali_ray.errors import (
 
 _log = structlog.get_logger(__name__)
 
-MOST_PER_PART = 512
+MAX_PER_PART = 512
 """Special tokens of one part of a text: few enough for their square to be nothing, many enough for few calls.
 
 llama.cpp looks for special tokens in the whole text and keeps what it finds in a list that it walks anew for
@@ -35,7 +35,7 @@ special tokens nothing is shared, so a text that is cut in front of one can be t
 _PIECE_BYTES = 256
 _SHORT_BYTES = 8192
 _AT_ONCE = 65_536
-_MOST_UNCUT = 4096
+_MAX_UNCUT = 4096
 """Special tokens of a text that cannot be cut at them; the time to find them grows with their square."""
 _FIELDS = re.compile(r"\{(query|document)\}")
 
@@ -64,7 +64,7 @@ def find_specials(text: bytes, specials: Sequence[bytes], n_most: int | None = N
 def parts(text: bytes, places: Sequence[int]) -> Iterator[bytes]:
     """Yield the text in parts that begin at a special token and hold at most MOST_PER_PART of them."""
     start = 0
-    for place in places[MOST_PER_PART::MOST_PER_PART]:
+    for place in places[MAX_PER_PART::MAX_PER_PART]:
         yield text[start:place]
         start = place
     yield text[start:]
@@ -163,15 +163,15 @@ class Vocab:
         add_special: bool = True,
         parse_special: bool = True,
         n_most: int | None = None,
-        gone: Gone = never,
+        gone: Gone = never_gone,
     ) -> list[int]:
         data = text.encode("utf-8", "surrogatepass")
         # Many times shorter than anything whose special tokens would take long to find.
         if len(data) > _SHORT_BYTES and not self._specials.may_cut and parse_special:
-            places = find_specials(data, self._specials.all, _MOST_UNCUT)
+            places = find_specials(data, self._specials.all, _MAX_UNCUT)
             _at_most(len(places), n_most)  # each of them is a token
-            if len(places) > _MOST_UNCUT:
-                raise BadRequestError(f"the text has more than {_MOST_UNCUT} special tokens")
+            if len(places) > _MAX_UNCUT:
+                raise BadRequestError(f"the text has more than {_MAX_UNCUT} special tokens")
         if len(data) <= _SHORT_BYTES or not self._specials.may_cut:
             return self._tokenize(data, n_most, add_special=add_special, parse_special=parse_special)
         n_least = -(-len(data) // self._specials.longest_bytes)
@@ -263,7 +263,7 @@ class Vocab:
             longest_bytes=longest,
         )
 
-    def detokenize(self, tokens: Sequence[int], *, special: bool = True, gone: Gone = never) -> str:
+    def detokenize(self, tokens: Sequence[int], *, special: bool = True, gone: Gone = never_gone) -> str:
         for token in tokens:
             if not 0 <= token < self.n_vocab:
                 raise InvalidParameterError("tokens", f": token id {token} is not in 0 .. {self.n_vocab - 1}")

@@ -1,8 +1,8 @@
 """What a chat looks like to a model, and how its answers are read. Text only: no HTTP, llama.cpp or Ray.
 
 How a model writes reasoning and calls is a `Format` (`format.py`), derived from its own template or, where
-that does not tell enough, written down (`OWN`). `splitter.py` takes answers apart by it while they are
-written, and text that turns out to be no call is content, unchanged; `call_grammar.py` makes from it the
+that does not tell enough, written down (`KNOWN_FORMATS`). `splitter.py` takes answers apart by it while they
+are written, and text that turns out to be no call is content, unchanged; `call_grammar.py` makes from it the
 grammar that restricts an answer to calls, in Lark (`lark.py`) around the tools' schemas, each of which has
 been judged under its own name. Control tokens that a marker consists of (`backend/markers.py`) are `<[id]>`
 there, and shown in the answer.

@@ -35,9 +35,9 @@ _KEYS = {
 """The keys that speak of one kind of value, of those that are held anywhere."""
 _ALL = frozenset[str]().union(*_KEYS.values())
 _KINDS = ("string", "number", "boolean", "null", "array", "object")
-_MOST_DEPTH = 8
+_MAX_DEPTH = 8
 """Of references and choices that lead to each other without a value between them."""
-MOST_CHOICES = 4096
+MAX_CHOICES = 4096
 """Branches of the choices in one tool's parameters, each counted as often as references lead there."""
 _ANY_KEY = r"/[A-Za-z_][\w.\-]{0,60}/"
 
@@ -46,7 +46,7 @@ class TooManyChoicesError(Exception):
     """Choices whose branches lead to choices multiply."""
 
 
-class Arguments:
+class ArgumentsWriter:
     """Writes the arguments of one tool; `root` is the schema of its parameters, where references lead.
 
     Its rules for values are under the tool's number: of two tools, the same reference leads to two schemas.
@@ -74,10 +74,10 @@ class Arguments:
         schema = self._resolved(schema)
         for key in ("anyOf", "oneOf"):
             branches = schema.get(key)
-            if isinstance(branches, Sequence) and branches and depth < _MOST_DEPTH:
+            if isinstance(branches, Sequence) and branches and depth < _MAX_DEPTH:
                 rest = {name: value for name, value in schema.items() if name != key}
                 self._n_choices += len(branches)
-                if self._n_choices > MOST_CHOICES:
+                if self._n_choices > MAX_CHOICES:
                     raise TooManyChoicesError
                 for branch in branches:
                     yield from self._kinds(rest | dict(self._resolved(branch)), depth + 1)
@@ -92,7 +92,7 @@ class Arguments:
 
     def _resolved(self, schema: Any) -> Schema:
         """Return what a schema consists of where that is a reference or one part alone."""
-        for _ in range(_MOST_DEPTH):
+        for _ in range(_MAX_DEPTH):
             if not isinstance(schema, Mapping):
                 break
             parts = schema.get("allOf")

@@ -11,17 +11,17 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
-from cobali_ray.chat.arguments import MOST_CHOICES, Arguments, TooManyChoicesError
+from cobali_ray.chat.arguments import MAX_CHOICES, ArgumentsWriter, TooManyChoicesError
 from cobali_ray.chat.format import ID, NUMBER, Format, Kind
 from cobali_ray.chat.lark import ANY_TEXT, Rules, Special, joined, literal, one_of, optional
 from cobali_ray.core.request import Grammar
 from cobali_ray.errors import Field, InvalidParameterError, Path
 
-MOST_CALLS = 32
+MAX_CALLS = 32
 """Of one turn: small models repeat a call without end, where they may."""
 
 
-class Held(NamedTuple):
+class CallGrammar(NamedTuple):
     """What holds an answer."""
 
     text: str
@@ -34,33 +34,33 @@ class Held(NamedTuple):
     """Texts that it holds answers that begin with; others are free."""
 
 
-class Checked(Protocol):
+class AcceptedGrammar(Protocol):
     @property
     def grammar(self) -> Grammar: ...
     @property
     def ignored(self) -> tuple[Path, ...]: ...
 
 
-class Check(Protocol):
+class GrammarCheck(Protocol):
     """Compiles one grammar, or raises InvalidParameterError that names `field`."""
 
     def __call__(
         self, field: Field, kind: Literal["json_schema", "llguidance"], text: str, *, strict: bool = False
-    ) -> Checked: ...
+    ) -> AcceptedGrammar: ...
 
 
 def call_grammar(
     form: Format,
     tools: Sequence[Mapping[str, Any]],
     *,
-    check: Check,
+    check: GrammarCheck,
     special: Special,
     prompt: str,
     required: bool = False,
     only: str = "",
     parallel: bool = True,
     answer: str | None = None,
-) -> Held | None:
+) -> CallGrammar | None:
     """Return what holds an answer to calls of these tools; None where no text tells that one begins.
 
     With `required`, the answer is one or more calls and nothing else but reasoning before them; with `only`,
@@ -93,7 +93,7 @@ def call_grammar(
             rest = joined(rules.space, writer.turn(primer))
         text = rules.text(rest)
     check("tools", "llguidance", text)
-    return Held(text, triggers, tuple(dict.fromkeys(writer.ignored)), heads)
+    return CallGrammar(text, triggers, tuple(dict.fromkeys(writer.ignored)), heads)
 
 
 def after_reasoning(form: Format, prompt: str, answer: str, *, special: Special) -> str:
@@ -154,7 +154,7 @@ class _Calls:
         self,
         form: Format,
         rules: Rules,
-        check: Check,
+        check: GrammarCheck,
         functions: Sequence[tuple[int, Mapping[str, Any]]],
         *,
         several: bool,
@@ -162,7 +162,7 @@ class _Calls:
         self._form, self._calls, self._rules, self._check = form, form.calls, rules, check
         self._functions, self._several = functions, several
         self.ignored: list[Path] = []
-        self._schemas: dict[tuple[str, bool], Checked] = {}
+        self._schemas: dict[tuple[str, bool], AcceptedGrammar] = {}
 
     def turn(self, primer: str) -> str:
         """Return all calls of a turn; `primer` is what the prompt has of the first marker."""
@@ -266,7 +266,7 @@ class _Calls:
         return calls.start, trigger, joined(one, self._more(joined(space, start, one)))
 
     def _more(self, another: str) -> str:
-        return f"({another}){{0,{MOST_CALLS - 1}}}" if self._several else ""
+        return f"({another}){{0,{MAX_CALLS - 1}}}" if self._several else ""
 
     def _call(self) -> str:
         """Return a call without the marker that starts it and the one that ends it."""
@@ -323,11 +323,11 @@ class _Calls:
             schema = {**shared, **schema} if isinstance(schema, Mapping) else schema
             return rules.grammar(self._schema(path, schema, strict=strict).grammar.text)
 
-        writer = Arguments(calls, rules, json_of, root, i)
+        writer = ArgumentsWriter(calls, rules, json_of, root, i)
         try:
             written = writer.written()
         except TooManyChoicesError:
-            problem = f"cannot be used: its choices are more than {MOST_CHOICES}, all told"
+            problem = f"cannot be used: its choices are more than {MAX_CHOICES}, all told"
             raise InvalidParameterError(path, problem) from None
         if writer.ignored and strict:
             keys = ", ".join(dict.fromkeys(writer.ignored))
@@ -337,7 +337,7 @@ class _Calls:
         self.ignored += [(*path, key) for key in writer.ignored]
         return written
 
-    def _schema(self, path: Path, schema: Any, *, strict: bool) -> Checked:
+    def _schema(self, path: Path, schema: Any, *, strict: bool) -> AcceptedGrammar:
         """Compile a schema; those of most numbers are alike."""
         text = json.dumps(schema)
         if (text, strict) not in self._schemas or self._schemas[text, strict].ignored:

@@ -2,7 +2,7 @@
 
 What a model was trained to write is what its template renders for an assistant's turn. So a few turns that
 differ in one thing each are rendered, and what differs between them is the format (`derive`). Where that does
-not tell enough, `OWN` has the format.
+not tell enough, `KNOWN_FORMATS` has the format.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ GENERIC = CallFormat(kind=Kind.JSON, start="<tool_call>", end="</tool_call>")
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class KnownFormat:
     """A format that derivation does not find, and how to know its template."""
 
     recognise: Callable[[str], bool]
@@ -204,9 +204,9 @@ def _has(*parts: str) -> Callable[[str], bool]:
     return lambda source: all(part in source for part in parts)
 
 
-OWN = MappingProxyType(
+KNOWN_FORMATS = MappingProxyType(
     {
-        "Gemma 4": Own(
+        "Gemma 4": KnownFormat(
             _has("<|tool_call>call:", '<|"|>'),
             CallFormat(kind=Kind.TAG_JSON, start="<|tool_call>call:", end="<tool_call|>", quote='<|"|>'),
             {
@@ -216,7 +216,7 @@ OWN = MappingProxyType(
                 "noise": ("<|channel>", "<channel|>", "<|channel>thought\n<channel|>"),
             },
         ),
-        "harmony": Own(
+        "harmony": KnownFormat(
             _has("<|channel|>", "<|message|>", "<|call|>"),
             CallFormat(
                 kind=Kind.CHANNELS,
@@ -227,7 +227,7 @@ OWN = MappingProxyType(
             ),
             {"content_start": "", "content_end": "", "reasoning_start": "", "reasoning_end": ""},
         ),
-        "muse": Own(
+        "muse": KnownFormat(
             _has(" to=", "atem:function_calls"),
             CallFormat(
                 kind=Kind.TAGS,
@@ -247,7 +247,7 @@ OWN = MappingProxyType(
                 "noise": ("<|eom|>", "<|start|>assistant", "to={name}<|message|>"),
             },
         ),
-        "Kimi K3": Own(
+        "Kimi K3": KnownFormat(
             _has("<|open|>", "<|close|>", "<|sep|>"),
             CallFormat(
                 kind=Kind.TAGS,
@@ -272,12 +272,12 @@ OWN = MappingProxyType(
                 "noise": ("<|close|>message<|sep|>",),
             },
         ),
-        "functionary 3.2": Own(
+        "functionary 3.2": KnownFormat(
             _has(">>>", "all\\n", "recipient"),
             CallFormat(kind=Kind.TAG_JSON, start=">>>", name_end="\n", known_only=True),
             {"content_start": ">>>all\n", "content_end": "", "primer": ">>>"},
         ),
-        "MiniMax M3": Own(
+        "MiniMax M3": KnownFormat(
             _has("]<]minimax[>["),
             CallFormat(
                 kind=Kind.ELEMENTS,
@@ -289,18 +289,20 @@ OWN = MappingProxyType(
                 key_start="]<]minimax[>[",
             ),
         ),
-        "Llama 3": Own(_has("Environment: ipython", '"parameters": '), None, {"noise": ("<|python_tag|>",)}),
-        "LFM2": Own(
+        "Llama 3": KnownFormat(
+            _has("Environment: ipython", '"parameters": '), None, {"noise": ("<|python_tag|>",)}
+        ),
+        "LFM2": KnownFormat(
             _has("List of tools: "),
             CallFormat(
                 kind=Kind.PYTHON, section_start="<|tool_call_start|>", section_end="<|tool_call_end|>"
             ),
         ),
-        "Granite 3.3": Own(
+        "Granite 3.3": KnownFormat(
             _has("respond only with <|tool_call|> followed by a JSON list"),
             CallFormat(kind=Kind.JSON, start="<|tool_call|>", joined="list"),
         ),
-        "Phi-4": Own(
+        "Phi-4": KnownFormat(
             _has("<|tool|>", "<|/tool|>"),
             CallFormat(kind=Kind.JSON, start="<|tool_call|>", end="<|/tool_call|>", joined="list"),
         ),
@@ -340,7 +342,7 @@ _TOOLS: tuple[dict[str, Any], ...] = tuple(
 def derive(template: ChatTemplate) -> Format:
     """Find out a template's format. It takes some twenty renderings of very short chats."""
     probe = _Probe(template)
-    own = next((own for own in OWN.values() if own.recognise(template.source)), None)
+    own = next((own for own in KNOWN_FORMATS.values() if own.recognise(template.source)), None)
     calls = own.calls if own is not None and own.calls is not None else _calls(probe)
     found = _around(probe, replace(GENERIC) if calls is None else calls)
     found = replace(found, native=calls is not None, renders_calls=probe.one is not None)

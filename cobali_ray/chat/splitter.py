@@ -21,12 +21,12 @@ MAX_HEAD = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Reasoning:
+class ReasoningText:
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class ContentText:
     text: str
 
 
@@ -40,7 +40,7 @@ class CallBegun:
 
 
 @dataclass(frozen=True, slots=True)
-class Arguments:
+class CallArguments:
     """The next part of a call's arguments, as JSON text."""
 
     index: int
@@ -65,7 +65,7 @@ class CallBroken:
     text: str
 
 
-Event = Reasoning | Content | CallBegun | Arguments | CallEnded | CallBroken
+Event = ReasoningText | ContentText | CallBegun | CallArguments | CallEnded | CallBroken
 
 
 @dataclass(slots=True)
@@ -76,23 +76,23 @@ class ToolCall:
 
 
 @dataclass(slots=True)
-class Answer:
+class ParsedAnswer:
     """Events added up."""
 
     reasoning: str = ""
     content: str = ""
     calls: dict[int, ToolCall] = field(default_factory=dict)
 
-    def add(self, events: Iterable[Event]) -> Answer:
+    def add(self, events: Iterable[Event]) -> ParsedAnswer:
         for event in events:
             match event:
-                case Reasoning(text):
+                case ReasoningText(text):
                     self.reasoning += text
-                case Content(text):
+                case ContentText(text):
                     self.content += text
                 case CallBegun(index, name, call_id):
                     self.calls[index] = ToolCall(name, call_id=call_id)
-                case Arguments(index, text):
+                case CallArguments(index, text):
                     self.calls[index].arguments += text
                 case CallBroken(index, text):
                     del self.calls[index]
@@ -105,12 +105,12 @@ class Answer:
 def append(events: list[Event], event: Event) -> None:
     """Add an event, as part of the last one if it says more of the same."""
     last = events[-1] if events else None
-    if isinstance(event, Content) and isinstance(last, Content):
-        events[-1] = Content(last.text + event.text)
-    elif isinstance(event, Reasoning) and isinstance(last, Reasoning):
-        events[-1] = Reasoning(last.text + event.text)
-    elif isinstance(event, Arguments) and isinstance(last, Arguments) and last.index == event.index:
-        events[-1] = Arguments(last.index, last.text + event.text)
+    if isinstance(event, ContentText) and isinstance(last, ContentText):
+        events[-1] = ContentText(last.text + event.text)
+    elif isinstance(event, ReasoningText) and isinstance(last, ReasoningText):
+        events[-1] = ReasoningText(last.text + event.text)
+    elif isinstance(event, CallArguments) and isinstance(last, CallArguments) and last.index == event.index:
+        events[-1] = CallArguments(last.index, last.text + event.text)
     else:
         events.append(event)
 
@@ -235,7 +235,7 @@ class Splitter(Reader):
         self._space = ""
 
     def _tell(self, text: str) -> None:
-        append(self._events, Reasoning(text) if self._thinks else Content(text))
+        append(self._events, ReasoningText(text) if self._thinks else ContentText(text))
 
     # Calls
 
@@ -294,7 +294,7 @@ class Splitter(Reader):
 
     def _argue(self, text: str) -> None:
         if text:
-            append(self._events, Arguments(self._index, text))
+            append(self._events, CallArguments(self._index, text))
 
     def _finish(self) -> None:
         self._events.append(CallEnded(self._index))

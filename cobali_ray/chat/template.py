@@ -1,7 +1,7 @@
 """ChatTemplate: a model's own Jinja template, rendered as transformers renders it.
 
 The template is code that came with the model. The sandbox keeps it from everything but its own values. Its
-loops and calls end once it has taken `MOST_S` of processor time, so callers keep it off the event loop.
+loops and calls end once it has taken `MAX_S` of processor time, so callers keep it off the event loop.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ CHATML = (
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 """The names under which reasoning of earlier turns is given, the usual one first."""
 
-MOST_S = 2.0
+MAX_S = 2.0
 """Of processor time, for one rendering."""
-MOST_CHARS = 1 << 26
+MAX_CHARS = 1 << 26
 """Of a text that a template puts together, which could double itself."""
 
 _END_S: ContextVar[float] = ContextVar("end_s")
@@ -63,7 +63,7 @@ class ChatTemplate:
         eos: str = "",
         clock: Callable[[], datetime] = datetime.now,
         spent_s: Callable[[], float] = lambda: 0.0,
-        most_s: float = MOST_S,
+        most_s: float = MAX_S,
     ) -> None:
         """`spent_s` says how much processor time the calling thread has used; without it nothing ends."""
         self.source, self.bos, self.eos, self.unreadable = source, bos, eos, ""
@@ -235,8 +235,8 @@ class _Bounds:
 @pass_context
 def _sized(context: Context, value: Any) -> Any:
     del context
-    if isinstance(value, str | list) and len(value) > MOST_CHARS:
-        raise TemplateError(f"it puts together a text of more than {MOST_CHARS:,} characters")
+    if isinstance(value, str | list) and len(value) > MAX_CHARS:
+        raise TemplateError(f"it puts together a text of more than {MAX_CHARS:,} characters")
     return value
 
 

@@ -37,7 +37,7 @@ class Adapter(NamedTuple):
     scale: float
 
 
-class Turns:
+class AdapterTurns:
     """Says whose turn it is. All it knows is the run under way, and in which order turns were had."""
 
     def __init__(self) -> None:

@@ -40,7 +40,7 @@ class Line(NamedTuple):
     n_tokens: int
 
 
-class Inside(Protocol):
+class AdmissionSource(Protocol):
     """Who has left the queues for good, and how fast they do: a scheduler."""
 
     @property
@@ -51,7 +51,7 @@ class Inside(Protocol):
     def drain_rps(self) -> float: ...
 
 
-class Entered:
+class AdmittedCounts:
     """Counts who went in through the door. Of one thread; those who left again are counted by another."""
 
     def __init__(self) -> None:
@@ -65,14 +65,14 @@ class Entered:
         counts.add((request.priority, request.tenant), 1, request.n_prompt)
         self._weights[request.tenant] = request.weight
 
-    def occupancy(self, inside: Inside, prefill_s: float = 0.0) -> Occupancy:
+    def occupancy(self, inside: AdmissionSource, prefill_s: float = 0.0) -> Occupancy:
         """Return who waits for a slot, as far as the scheduler's thread came."""
         waiting = self._waiting(self.requests, inside.counts.left)
         return waiting._replace(
             n_free_slots=inside.n_free_slots, drain_rps=inside.drain_rps, prefill_s=prefill_s
         )
 
-    def occupancy_of_texts(self, inside: Inside) -> Occupancy:
+    def occupancy_of_texts(self, inside: AdmissionSource) -> Occupancy:
         """Return whose texts wait. Where nobody's do, the next pass is free, as a slot may be."""
         waiting = self._waiting(self.texts, inside.counts.texts_left)
         return waiting._replace(n_free_slots=int(not waiting.n_queued))

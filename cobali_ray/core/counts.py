@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from cobali_ray.core.ticktime import Shape
+from cobali_ray.core.ticktime import TickShape
 
 LineKey: TypeAlias = tuple[int, str]
 """A class and a tenant."""
@@ -56,7 +56,7 @@ class Counts:
     texts_left: LineCounts = field(default_factory=LineCounts)
     """Embedding requests that ended, and tokens of texts that were computed or dropped."""
 
-    shape: Shape = field(default_factory=lambda: Shape(0, 0, ()))
+    shape: TickShape = field(default_factory=lambda: TickShape(0, 0, ()))
     """The pass computed last; likewise all that follow."""
     predicted_s: float = 0.0
     gaps: list[float] = field(default_factory=list)

@@ -34,7 +34,7 @@ class Loading:
     """When it goes on without them."""
     waits: bool = True
     """Whether it still waits."""
-    found: bool = False
+    is_hit: bool = False
     """Whether anything came of it."""
 
 
@@ -104,8 +104,8 @@ class DiskTier:
     def loaded(self, loading: Loading, n_new: int, missing: Collection[bytes]) -> None:
         """Note that so many tokens came, and what could not be read."""
         self.n_loaded += n_new
-        if n_new and not loading.found:
-            loading.found = True
+        if n_new and not loading.is_hit:
+            loading.is_hit = True
             self.n_hits += 1
         if self._names is not None:
             self._names.difference_update(missing)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from cobali_ray.core.sequence import Sequence
 
-LEAST_MATCH, LONG_MATCH = 2, 8
+MIN_MATCH, LONG_MATCH = 2, 8
 """Tokens that must match before anything is guessed, and those that are looked for first."""
 _WIDTH = array("i").itemsize
 
@@ -35,15 +35,15 @@ def look_up(tokens: array[int], most: int, end_tokens: Collection[int] = ()) -> 
     without being part of it, and so does an image.
     """
     n = len(tokens)
-    if most < 1 or n <= LEAST_MATCH:
+    if most < 1 or n <= MIN_MATCH:
         return None
     data = tokens.tobytes()
     n_match = LONG_MATCH
     if n <= LONG_MATCH or (at := _last_place(data, LONG_MATCH)) < 0:
-        at = _last_place(data, LEAST_MATCH)
+        at = _last_place(data, MIN_MATCH)
         if at < 0:
             return None
-        n_match = LEAST_MATCH
+        n_match = MIN_MATCH
         while n_match < LONG_MATCH and at > 0 and tokens[at - 1] == tokens[-1 - n_match]:
             at, n_match = at - 1, n_match + 1
     draft = tokens[at + n_match : at + n_match + most]
@@ -65,7 +65,7 @@ def _last_place(data: bytes, n: int) -> int:
     return at // _WIDTH
 
 
-class Guesses:
+class StreamDrafts:
     """What one stream will probably say next, and how often such guesses were right, computed or not.
 
     What the stream says next judges every guess, and a guess costs nothing. Every stream begins anew: the
@@ -76,7 +76,7 @@ class Guesses:
         self.sequence = sequence
         self.draft: Draft | None = None
         self._n_tokens = 0
-        self._trust = Trust()
+        self._trust = DraftAcceptance()
 
     def renew(self, most: int) -> None:
         """Learn from what was said since the last guess, and guess up to `most` tokens again."""
@@ -93,7 +93,7 @@ class Guesses:
         return self._trust.n_expected(self.draft.n_match, min(n, len(self.draft.tokens)))
 
 
-class Trust:
+class DraftAcceptance:
     """How often guesses are right, by how many tokens matched before.
 
     The right tokens of a guess count as matched for those behind them. Before much is known, more matched

@@ -103,7 +103,7 @@ class EmbeddingRequest:
             raise InvalidParameterError("input", f": token ids must be in 0 .. {n_vocab - 1}")
 
 
-class Piece(NamedTuple):
+class TextPiece(NamedTuple):
     """A text, or the next tokens of one that is computed in pieces, which is always the first of its pass."""
 
     request: EmbeddingRequest

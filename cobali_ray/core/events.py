@@ -120,5 +120,5 @@ class Computing(NamedTuple):
 
 Event: TypeAlias = Delta | Vectors | End
 """What clients are told."""
-Word: TypeAlias = Event | Computing
+EngineEvent: TypeAlias = Event | Computing
 """What an engine says."""

@@ -27,7 +27,7 @@ OUTPUT_COST = 2.0
 """What an output token counts, in prompt tokens."""
 CREDIT = 8192.0
 """How far behind the others a tenant begins that had nothing waiting."""
-MOST_ELSEWHERE = 32768.0
+MAX_ELSEWHERE = 32768.0
 """What others gave counts up to this at once: who had them for itself for long shall not be shut out here."""
 
 PARKING = 2048.0
@@ -104,7 +104,7 @@ class Accounts:
         return {tenant: self._accounts[tenant].weight for one, tenant in self._lines if one == priority}
 
 
-class Elsewhere:
+class ServedElsewhere:
     """What the engines of a model gave to each tenant, for each other to know. There are as many as keys.
 
     n = elsewhere.take("a", tenant)  # sent along to engine a as Request.served_elsewhere
@@ -128,7 +128,7 @@ class Elsewhere:
         others = sum([n for one, n in self._given[tenant].items() if one != engine_id])
         told = self._told[engine_id, tenant]
         self._told[engine_id, tenant] = others
-        return min(others - told, MOST_ELSEWHERE)
+        return min(others - told, MAX_ELSEWHERE)
 
     def put_back(self, engine_id: str, tenant: str, n_tokens: float) -> None:
         """Note that an engine was not told after all."""

@@ -3,7 +3,7 @@
 A draft's rows cost time whether they turn out right or not: on two cores, 2 rows of a stream take 1.1 to 2
 times as long as one, and 8 take 2 to 4. So a tick gets drafts only if the tokens expected of it, divided by
 the time predicted for it, are clearly more than without. Both are learned: how often a stream's guesses are
-right (`Guesses`), also while none is computed, and how many times as long ticks of a shape take as the
+right (`StreamDrafts`), also while none is computed, and how many times as long ticks of a shape take as the
 tick-time model says of them without drafts.
 """
 
@@ -15,14 +15,14 @@ from collections.abc import Sequence as Seq
 from operator import itemgetter
 from typing import NamedTuple
 
-from cobali_ray.core.drafts import Guesses
+from cobali_ray.core.drafts import StreamDrafts
 from cobali_ray.core.sequence import Sequence
 
-MOST_STREAMS = 4
+MAX_STREAMS = 4
 """With more, even drafts that are all right gain next to nothing, and nothing is looked for."""
 SIZES = (1, 3, 7, 15)
 """Tokens of a draft: with the token sampled last 2, 4, 8 and 16 rows, as the kernels have it."""
-MOST_ROWS = 32
+MAX_ROWS = 32
 """Rows of one pass, drafts and all."""
 GAIN = 1.1
 """So many times the tokens per second have to be expected."""
@@ -36,7 +36,7 @@ _ROW, _PASS = 0.35, 0.5
 _STEP, _FIRST_STEP = 0.03, 0.3
 
 
-class Choice(NamedTuple):
+class DraftPlan(NamedTuple):
     """How many streams of how many draft how many tokens each, at most: ticks of one such take alike."""
 
     n_streams: int
@@ -55,7 +55,7 @@ class Drafts(NamedTuple):
     """By slot."""
     plain_s: float
     """How long the tick would take without."""
-    choice: Choice | None = None
+    choice: DraftPlan | None = None
     """None: nobody can say whether they pay."""
     n_paid: int = 0
     n_unpaid: int = 0
@@ -66,13 +66,13 @@ class Speculation:
     """Chooses the drafts of ticks without prefill, and learns from what became of them."""
 
     def __init__(self) -> None:
-        self._guesses: dict[int, Guesses] = {}
+        self._guesses: dict[int, StreamDrafts] = {}
         """Of the streams that were asked about last, by slot."""
-        self._ratios: dict[Choice, tuple[float, int]] = {}
+        self._ratios: dict[DraftPlan, tuple[float, int]] = {}
         """How many times as long as without drafts, and from how many ticks that is known."""
         self._n_paid = self._n_unpaid = 0
         """Ticks in which drafts were expected to pay, and in which but for their time they would have."""
-        self._choice: Choice | None = None
+        self._choice: DraftPlan | None = None
         self._plain_s = 0.0
 
     def choose(self, streams: Seq[Sequence], *, plain_s: float, most_s: float, room: int) -> Drafts:
@@ -81,9 +81,9 @@ class Speculation:
         Without them it would take `plain_s`; with them it shall not take longer than `most_s`, nor compute
         more than `room` further tokens.
         """
-        if not 0 < len(streams) <= MOST_STREAMS or plain_s <= 0:
+        if not 0 < len(streams) <= MAX_STREAMS or plain_s <= 0:
             return Drafts({}, plain_s)
-        plain = Choice(len(streams), 0, 0)
+        plain = DraftPlan(len(streams), 0, 0)
         none = Drafts({}, plain_s, plain)
         if plain not in self._ratios or self._ratios[plain][1] < PLAIN_FIRST:
             return none
@@ -105,21 +105,21 @@ class Speculation:
             self._n_paid += drafts.n_paid
             self._n_unpaid += drafts.n_unpaid
 
-    def _renew(self, streams: Seq[Sequence]) -> list[Guesses]:
+    def _renew(self, streams: Seq[Sequence]) -> list[StreamDrafts]:
         """Return what is guessed of streams, where anything is; the same until they go on."""
         before, self._guesses = self._guesses, {}
         for s in streams:
             guesses = before.get(s.slot_id)
             if guesses is None or guesses.sequence is not s:
-                guesses = Guesses(s)
+                guesses = StreamDrafts(s)
             self._guesses[s.slot_id] = guesses
             most = s.n_most - len(s.tokens) - 1  # the token after a draft is drawn too
             guesses.renew(min(SIZES[-1], most))
         return [g for g in self._guesses.values() if g.draft is not None]
 
     def _decide(
-        self, found: Seq[Guesses], n_streams: int, most_ratio: float, room: int
-    ) -> tuple[Choice | None, int, int]:
+        self, found: Seq[StreamDrafts], n_streams: int, most_ratio: float, room: int
+    ) -> tuple[DraftPlan | None, int, int]:
         """Return what to draft, None for nothing, and what counts as paid and as unpaid with it."""
         best, value = self._best(found, n_streams, most_ratio, room, self._ratio)
         if value >= GAIN:
@@ -136,20 +136,20 @@ class Speculation:
 
     def _best(
         self,
-        found: Seq[Guesses],
+        found: Seq[StreamDrafts],
         n_streams: int,
         most_ratio: float,
         room: int,
-        ratio_of: Callable[[Choice], float],
-    ) -> tuple[Choice | None, float]:
+        ratio_of: Callable[[DraftPlan], float],
+    ) -> tuple[DraftPlan | None, float]:
         """Return the choice of which most tokens per second are expected, as a multiple of those without."""
-        best, most, plain = None, 0.0, ratio_of(Choice(n_streams, 0, 0))
+        best, most, plain = None, 0.0, ratio_of(DraftPlan(n_streams, 0, 0))
         for size in SIZES:
             expected = float(n_streams)
             for n, (gain, _) in enumerate(_by_gain(found, size), 1):
                 expected += gain
-                choice = Choice(n_streams, n, size)
-                if choice.n_drafted > min(room, MOST_ROWS - n_streams):
+                choice = DraftPlan(n_streams, n, size)
+                if choice.n_drafted > min(room, MAX_ROWS - n_streams):
                     break
                 ratio = ratio_of(choice)
                 value = expected / n_streams * plain / ratio
@@ -157,10 +157,10 @@ class Speculation:
                     best, most = choice, value
         return best, most
 
-    def _ratio(self, choice: Choice) -> float:
+    def _ratio(self, choice: DraftPlan) -> float:
         if (known := self._ratios.get(choice)) is not None:
             return known[0]
-        plain, _ = self._ratios.get(Choice(choice.n_streams, 0, 0)) or (1.0, 0)
+        plain, _ = self._ratios.get(DraftPlan(choice.n_streams, 0, 0)) or (1.0, 0)
         return plain * _likely_ratio(choice)
 
     def took(self, seconds: float) -> float:
@@ -179,12 +179,12 @@ class Speculation:
         return ratio * self._plain_s
 
 
-def _likely_ratio(choice: Choice) -> float:
+def _likely_ratio(choice: DraftPlan) -> float:
     """Return how many times as long ticks of such a choice probably take, before any was seen."""
     ragged = 0 < choice.n_drafting < choice.n_streams  # a micro-batch of its own
     return 1 + _ROW * choice.n_drafted / choice.n_streams + _PASS * ragged
 
 
-def _by_gain(found: Seq[Guesses], size: int) -> list[tuple[float, Guesses]]:
+def _by_gain(found: Seq[StreamDrafts], size: int) -> list[tuple[float, StreamDrafts]]:
     """Return (tokens expected, whose) of each guess cut to a size, the most promising first."""
     return sorted(((g.n_expected(size), g) for g in found), key=itemgetter(0), reverse=True)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Seq
 from typing import NamedTuple, TypeAlias
 
-from cobali_ray.core.embedding import EmbeddingRequest, Piece
+from cobali_ray.core.embedding import EmbeddingRequest, TextPiece
 from cobali_ray.core.events import End, FinishReason
 from cobali_ray.core.plan import Plan
 from cobali_ray.core.request import Request
@@ -41,7 +41,7 @@ class Ready(NamedTuple):
 
 
 class Cancelled(NamedTuple):
-    """Nobody wants the request any longer; unknown and ended ones are none of our business."""
+    """Nobody wants the request any longer; unknown and ended ones are ignored."""
 
     request_id: str
     now_s: float
@@ -134,7 +134,7 @@ class Emptied(NamedTuple):
     slot_id: int
 
 
-class Listed(NamedTuple):
+class BlocksListed(NamedTuple):
     """The files of the disk tier were looked at."""
 
     names: Collection[bytes]
@@ -143,7 +143,7 @@ class Listed(NamedTuple):
     """What all files take."""
 
 
-class Written(NamedTuple):
+class BlocksWritten(NamedTuple):
     """Blocks were written to disk, or were there."""
 
     names: Collection[bytes]
@@ -153,7 +153,7 @@ class Written(NamedTuple):
     """What all files take now."""
 
 
-class Loaded(NamedTuple):
+class BlocksLoaded(NamedTuple):
     """Blocks were read from disk, as was said."""
 
     load_id: int
@@ -166,7 +166,7 @@ class Loaded(NamedTuple):
     """Whether nothing more comes."""
 
 
-class Parting(NamedTuple):
+class EngineStopping(NamedTuple):
     """The engine stops: whatever is worth keeping should be."""
 
     now_s: float
@@ -189,7 +189,8 @@ class Failed(NamedTuple):
 
 Event: TypeAlias = (
     Submitted | Ready | Cancelled | TickBegun | Embedded | Refused | Sampled | Emitted | TickEnded
-    | Moved | Unrestored | Filled | Emptied | Listed | Written | Loaded | Parting | Failed
+    | Moved | Unrestored | Filled | Emptied | BlocksListed | BlocksWritten | BlocksLoaded | EngineStopping
+    | Failed
 )  # fmt: skip
 
 # -- instructions ---------------------------------------------------------------------------------------
@@ -240,7 +241,7 @@ class Forget(NamedTuple):
     block_ids: Seq[int]
 
 
-class Load(NamedTuple):
+class LoadBlocks(NamedTuple):
     """Read these blocks, which follow each other in a request's tokens, from disk."""
 
     load_id: int
@@ -254,7 +255,7 @@ class Hold(NamedTuple):
     blocks: Seq[tuple[int, bytes]]
 
 
-class Store(NamedTuple):
+class StoreBlocks(NamedTuple):
     """Write blocks of host memory to disk, if they are not there: `(block_id, name)` of each, first to last.
 
     They are the beginning of one sequence, and were needed now.
@@ -273,7 +274,7 @@ class Assign(NamedTuple):
 class Embed(NamedTuple):
     """Compute these texts and tell their vectors, before anything else of the tick."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TextPiece, ...]
     begun: tuple[EmbeddingRequest, ...]
     """Requests of which nothing was computed before."""
 
@@ -309,6 +310,6 @@ class Clear(NamedTuple):
 
 
 Instruction: TypeAlias = (
-    Truncate | Copy | Swap | Save | Restore | Forget | Load | Hold | Store | Assign | Embed | Compute
-    | Emit | Finish | Clear
+    Truncate | Copy | Swap | Save | Restore | Forget | LoadBlocks | Hold | StoreBlocks | Assign | Embed
+    | Compute | Emit | Finish | Clear
 )  # fmt: skip

@@ -81,7 +81,7 @@ def life_of(sequence: Sequence) -> Life:
         error=None,
         stays=stays,
         tenant=sequence.account.tenant,
-        n_said=len(sequence.request.said),
+        n_said=len(sequence.request.sent_tokens),
     )
 
 

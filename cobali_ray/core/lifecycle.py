@@ -32,7 +32,7 @@ class Status(Enum):
         return self is Status.ENDED or self is Status.RELEASING
 
 
-class Change(Enum):
+class StatusChange(Enum):
     """What can happen to a request."""
 
     READY = auto()
@@ -48,21 +48,21 @@ class Change(Enum):
     """That pass is over."""
 
 
-TRANSITIONS: dict[tuple[Status, Change], Status] = {
-    (Status.NOT_READY, Change.READY): Status.QUEUED,
-    (Status.NOT_READY, Change.END): Status.ENDED,
-    (Status.QUEUED, Change.ASSIGN): Status.RUNNING,
-    (Status.QUEUED, Change.END): Status.ENDED,
-    (Status.RUNNING, Change.PREEMPT): Status.QUEUED,
-    (Status.RUNNING, Change.FINISH): Status.FINISHED,
-    (Status.RUNNING, Change.END): Status.ENDED,
-    (Status.RUNNING, Change.END_IN_FLIGHT): Status.RELEASING,
-    (Status.FINISHED, Change.END): Status.ENDED,
-    (Status.RELEASING, Change.RELEASE): Status.ENDED,
+TRANSITIONS: dict[tuple[Status, StatusChange], Status] = {
+    (Status.NOT_READY, StatusChange.READY): Status.QUEUED,
+    (Status.NOT_READY, StatusChange.END): Status.ENDED,
+    (Status.QUEUED, StatusChange.ASSIGN): Status.RUNNING,
+    (Status.QUEUED, StatusChange.END): Status.ENDED,
+    (Status.RUNNING, StatusChange.PREEMPT): Status.QUEUED,
+    (Status.RUNNING, StatusChange.FINISH): Status.FINISHED,
+    (Status.RUNNING, StatusChange.END): Status.ENDED,
+    (Status.RUNNING, StatusChange.END_IN_FLIGHT): Status.RELEASING,
+    (Status.FINISHED, StatusChange.END): Status.ENDED,
+    (Status.RELEASING, StatusChange.RELEASE): Status.ENDED,
 }
 
 
-def advance(status: Status, change: Change) -> Status:
+def advance(status: Status, change: StatusChange) -> Status:
     """Return the status after `change`. Raises IllegalTransitionError where the table has no row."""
     try:
         return TRANSITIONS[status, change]

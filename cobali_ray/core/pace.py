@@ -22,9 +22,9 @@ from cobali_ray.core.plan import (
 )
 from cobali_ray.core.runs import Row, cells_of, run_lengths, runs_of
 from cobali_ray.core.sequence import Sequence
-from cobali_ray.core.ticktime import Shape, TickTimeModel
+from cobali_ray.core.ticktime import TickShape, TickTimeModel
 
-LEAST_CHUNK = 4
+MIN_CHUNK = 4
 """Prefill goes on at this pace even where decoding alone takes nearly as long as the target."""
 FIRST_CHUNK = 64
 _GROWTH = 2
@@ -36,7 +36,7 @@ STRETCH = 1.3
 that. What it waits for first, and what its chunks cannot have exactly, add some to it: 1.5 in all."""
 _SIZES, _ALONE = tuple(n << i for i in range(10) for n in (4, 6)), (128, 256, 512)
 """The chunks that are compared, and those of prompts that are computed alone."""
-MOST_GAP_S = 2.5
+MAX_GAP_S = 2.5
 """No gap that prefill makes is longer, unless decoding alone takes a third of it."""
 DUE_FACTOR = 3.0
 """How much longer gaps may be for a prompt that is due before others: at nine decode ticks it takes 1.13
@@ -48,12 +48,12 @@ everybody little more than the best."""
 _SURE = 3.0
 """A target that was asked for is a promise about the 99th percentile: predictions and so many times their
 mean error must stay within it."""
-_SPREAD_S, _FIRST_SPREAD, _MOST_SPREAD, _N_FIRST = 5.0, 0.05, 0.2, 4
+_SPREAD_S, _FIRST_SPREAD, _MAX_SPREAD, _N_FIRST = 5.0, 0.05, 0.2, 4
 """How fast the mean error forgets, what it is at first, as if from so many ticks, and the most it counts."""
 _ROUND_S, _ROUND = 0.03, 3.0
 """How long streams wait for what is no prompt, drafts or another adapter's turn: at most so long, or so many
 decode ticks, whichever is longer."""
-_NEARLY, _TRY_S, _MOST_TRY_S = 1.15, 1.0, 64.0
+_NEARLY, _TRY_S, _MAX_TRY_S = 1.15, 1.0, 64.0
 """Now and then a whole step is tried that should not quite fit, because short chunks teach nothing about long
 ones: at first once a second, after one that was late half as often, else twice."""
 
@@ -75,7 +75,7 @@ def best_prefill_s(
     and no gap is longer than MOST_GAP_S, unless decoding alone takes a third of it. If no chunk can do both,
     it is the fastest whose gap is short enough.
     """
-    most_s = max(MOST_GAP_S - decode_s, 2 * decode_s)
+    most_s = max(MAX_GAP_S - decode_s, 2 * decode_s)
     best, best_s = (True, inf), 0.0
     for n in _SIZES:
         chunk_s = added_s(n)
@@ -89,7 +89,7 @@ def best_prefill_s(
     return best_s
 
 
-class Prefill(NamedTuple):
+class PrefillPlan(NamedTuple):
     """The prefill of a tick, and what bounded it."""
 
     chunks: tuple[Span, ...] = ()
@@ -101,7 +101,7 @@ class Prefill(NamedTuple):
     """Whether the first chunk is one that should not quite fit."""
 
 
-NO_PREFILL = Prefill()
+NO_PREFILL = PrefillPlan()
 
 
 class Pacer:
@@ -132,7 +132,7 @@ class Pacer:
         limits: EngineLimits,
         *,
         within_s: float = inf,
-    ) -> Prefill:
+    ) -> PrefillPlan:
         """Return the prefill of a tick in which all `streams` decode; `prompts` is oldest first.
 
         To ask changes nothing; `begin` takes what is computed.
@@ -165,7 +165,7 @@ class Pacer:
         if within_s < inf and self._target_s is not None:
             target_s, exact = min(target_s or inf, within_s), True
         elif not target_s:
-            return Prefill(tuple(plan_chunks(prompts, limits, budget)), 0.0, unmet_s)
+            return PrefillPlan(tuple(plan_chunks(prompts, limits, budget)), 0.0, unmet_s)
         sure = 1 + _SURE * self._spread if exact else 1.0
         most = max(self.model.longest_seen * _GROWTH, FIRST_CHUNK)
         most = min(most, budget)
@@ -173,9 +173,9 @@ class Pacer:
         flat_s = 0.0 if exact else (_FLAT - 1) * left_s
         ordered = order_prefill(prompts, limits)
         chunks, tries = self._chunks(ordered, left_s, flat_s, most, limits, n_decode=len(streams))
-        return Prefill(tuple(chunks), target_s, unmet_s, tries)
+        return PrefillPlan(tuple(chunks), target_s, unmet_s, tries)
 
-    def begin(self, prefill: Prefill) -> None:
+    def begin(self, prefill: PrefillPlan) -> None:
         """Take what the next tick computes."""
         self.target_s, self._trying = prefill.target_s, prefill.tries
         if prefill.unmet_s is not None:
@@ -198,7 +198,7 @@ class Pacer:
         spent_s = model.decode_s(n_decode, context)
         target_s, _ = self._target(spent_s, n_decode, 1)
         left_s = (target_s or inf) - spent_s
-        length = max(model.longest_chunk(0, left_s, mixed=True, n_before=1, most=most), LEAST_CHUNK)
+        length = max(model.longest_chunk(0, left_s, mixed=True, n_before=1, most=most), MIN_CHUNK)
         stretch = 1 + spent_s / max(model.chunk_s(0, length, mixed=True, n_before=1), 1e-9)
         return token_s * stretch, depth_s * stretch
 
@@ -250,7 +250,7 @@ class Pacer:
                     fits = prompt.n_pending
             if number == 0:
                 tried = self._step_to_try(prompt, left_s, fits, grain, mixed=mixed)
-                fits = max(fits, LEAST_CHUNK, tried)
+                fits = max(fits, MIN_CHUNK, tried)
             fits = within_rows(prompt, min(fits, limits.prefill_chunk + beside, most), n_rows)
             if scored and not fits and most > 0:
                 continue
@@ -292,18 +292,18 @@ class Pacer:
             return _round_s(decode_s)
         return inf if self._target_s is None else self._target_s
 
-    def learn(self, shape: Shape, seconds: float) -> float:
+    def learn(self, shape: TickShape, seconds: float) -> float:
         """Take one finished tick of `seconds`; return what had been predicted (0: nothing known)."""
         knows = self.model.knows_prefill if shape.chunks else self.model.knows_decode
         predicted = self.model.predict(shape) if knows else 0.0
         if predicted and shape.chunks and shape.n_decode:
-            error = min(abs(seconds / predicted - 1), 2 * _MOST_SPREAD)
+            error = min(abs(seconds / predicted - 1), 2 * _MAX_SPREAD)
             self._n_errors += 1
             step = max(1 - exp(-seconds / _SPREAD_S), 1 / (self._n_errors + _N_FIRST))
-            self._spread = min(self._spread + step * (error - self._spread), _MOST_SPREAD)
+            self._spread = min(self._spread + step * (error - self._spread), _MAX_SPREAD)
         if self._trying:
             factor = 2.0 if seconds > self.target_s else 0.5
-            self._try_s = min(max(factor * self._try_s, _TRY_S), _MOST_TRY_S)
+            self._try_s = min(max(factor * self._try_s, _TRY_S), _MAX_TRY_S)
             self._untried_s, self._trying = 0.0, False
         self._untried_s += seconds
         self.model.learn(shape, seconds)

@@ -33,7 +33,7 @@ _RESTORE_COST = 1 / 64
 """The same for bringing it back from host memory."""
 
 
-class Held(NamedTuple):
+class SlotContents(NamedTuple):
     """What a slot holds."""
 
     slot_id: int
@@ -47,7 +47,7 @@ class Held(NamedTuple):
     """Whose it is: requests with another salt never begin with it."""
 
 
-class Place(NamedTuple):
+class Placement(NamedTuple):
     """Where a prompt goes, and what it begins from."""
 
     slot_id: int
@@ -89,7 +89,7 @@ def n_shared(a: array[int], b: array[int], most: int) -> int:
 
 def place(
     tokens: array[int],
-    slots: Sequence[Held],
+    slots: Sequence[SlotContents],
     limits: EngineLimits,
     *,
     level: float,
@@ -98,7 +98,7 @@ def place(
     salt: str | None = "",
     most: int | None = None,
     rows: Sequence[Rows] = (),
-) -> Place:
+) -> Placement:
     """Choose among the idle `slots`, of which there is at least one; equal choices go to the first.
 
     A shared prefix counts from `min_prefix` tokens (0: never), and has at most `most`; None: all but the last
@@ -110,24 +110,24 @@ def place(
     n_copied = max(shared) if limits.copies else 0
     donors = [held for held, n in zip(slots, shared, strict=True) if n == n_copied > 0]
     donor = min(donors, key=attrgetter("n_tokens"), default=slots[0])
-    best: list[tuple[float, Place]] = []
+    best: list[tuple[float, Placement]] = []
     for held, n_own in zip(slots, shared, strict=True):
         if not held.idle:
             continue
         lost = worth(held, n_own, level)
-        best.append((recompute_cost(0, n_own) - lost, Place(held.slot_id, n_own, None, lost)))
+        best.append((recompute_cost(0, n_own) - lost, Placement(held.slot_id, n_own, None, lost)))
         if n_own < n_copied <= n_free_cells + held.n_tokens:
             lost = worth(held, 0, level)
             gain = recompute_cost(0, n_copied) - donor.n_tokens * _COPY_COST
-            best.append((gain - lost, Place(held.slot_id, n_copied, donor.slot_id, lost)))
+            best.append((gain - lost, Placement(held.slot_id, n_copied, donor.slot_id, lost)))
         if max(n_own, n_copied) < n_on_host >= limits.min_prefix:
             lost = worth(held, 0, level)
             gain = recompute_cost(0, n_on_host) - n_on_host * _RESTORE_COST
-            best.append((gain - lost, Place(held.slot_id, n_on_host, None, lost, from_host=True)))
+            best.append((gain - lost, Placement(held.slot_id, n_on_host, None, lost, from_host=True)))
     return max(best, key=itemgetter(0))[1]
 
 
-def _n_hit(tokens: array[int], held: Held, min_prefix: int, salt: str | None, most: int) -> int:
+def _n_hit(tokens: array[int], held: SlotContents, min_prefix: int, salt: str | None, most: int) -> int:
     """Return how many tokens of a prompt need not be computed after what a slot holds."""
     if held.salt != salt or salt is None:
         return 0
@@ -137,6 +137,6 @@ def _n_hit(tokens: array[int], held: Held, min_prefix: int, salt: str | None, mo
     return n_shared(tokens, held.tokens, most)
 
 
-def worth(held: Held, n_keep: int, level: float) -> float:
+def worth(held: SlotContents, n_keep: int, level: float) -> float:
     """Return what a slot's tokens beyond the first `n_keep` are worth now."""
     return min(max(held.worth_until - level, 0.0), recompute_cost(n_keep, held.n_tokens))

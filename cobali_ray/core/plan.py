@@ -15,7 +15,7 @@ from cobali_ray.core.request import MIN_PRIORITY
 from cobali_ray.core.runs import Row, cells_of, runs_of
 from cobali_ray.core.sequence import Sequence
 
-MOST_PASSED = 8
+MAX_PASSED = 8
 _NO_DRAFTS: Mapping[int, array[int]] = MappingProxyType({})
 
 
@@ -116,7 +116,7 @@ def order_prefill(prompts: Seq[Sequence], limits: EngineLimits) -> Seq[Sequence]
     shortest: least left to compute first, so that a short prompt need not wait behind a long one. A prompt
     that was passed by as many tokens of later ones as it has left goes before all of those, so that nobody
     is passed by more than its own length and one tick. Before all that go better classes, and tenants that
-    were served less; who was passed by `MOST_PASSED` times its length goes first all the same.
+    were served less; who was passed by `MAX_PASSED` times its length goes first all the same.
     """
     if len({p.rank for p in prompts}) < 2:
         return _in_order(prompts, limits)
@@ -134,7 +134,7 @@ def who_is_due(prompts: Seq[Sequence]) -> Seq[Sequence]:
 
 
 def _overdue(prompt: Sequence) -> bool:
-    return prompt.n_passed >= MOST_PASSED * prompt.n_pending
+    return prompt.n_passed >= MAX_PASSED * prompt.n_pending
 
 
 def _in_order(prompts: Seq[Sequence], limits: EngineLimits) -> Seq[Sequence]:

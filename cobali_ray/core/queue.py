@@ -19,7 +19,7 @@ from cobali_ray.core.lifecycle import Status
 from cobali_ray.core.sequence import Account, OpenRequest
 
 AGEING_S = 10.0
-MOST_PARKED = 2
+MAX_PARKED = 2
 """Times that a sequence may lose its slot to others that are due."""
 _T = TypeVar("_T", bound=OpenRequest)
 

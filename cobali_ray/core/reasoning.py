@@ -19,7 +19,7 @@ class _Where(Enum):
     OVER = auto()
 
 
-class Reasoning:
+class ReasoningMonitor:
     """Watches one answer. White space around the texts that begin and end reasoning does not count.
 
     Where the budget is spent, the closing tokens are forced one after the other, unless the last token drawn

@@ -240,7 +240,7 @@ class Request:
     """Prompt tokens whose logprobs an engine told before it went away."""
     adapter: str = ""
     """The key of the adapter that it is computed under; see adapters.py."""
-    said: tuple[int, ...] = ()
+    sent_tokens: tuple[int, ...] = ()
     """Output tokens that an engine told before it went away: the answer goes on behind them."""
     served_elsewhere: float = 0.0
     """What its tenant was given by other engines that this one does not know of; see fair.py."""
@@ -274,8 +274,10 @@ class Request:
             raise InvalidParameterError("stop", f": strings must not exceed {MAX_STOP_CHARS} characters")
         if any(not text for text in self.stop):
             raise InvalidParameterError("stop", ": strings must not be empty")
-        if self.said and len(self.said) >= self.max_tokens:
-            raise InvalidParameterError("said", f": {len(self.said)} tokens are a whole answer already")
+        if self.sent_tokens and len(self.sent_tokens) >= self.max_tokens:
+            raise InvalidParameterError(
+                "sent_tokens", f": {len(self.sent_tokens)} tokens are a whole answer already"
+            )
         if len(self.shown_tokens) > MAX_SHOWN_TOKENS:
             n_shown = len(self.shown_tokens)
             raise InvalidParameterError(
@@ -296,7 +298,7 @@ class Request:
         _require_tokens("prompt", prompt, n_vocab)
         self.sampling.check_tokens(n_vocab)
         _require_tokens("shown_tokens", self.shown_tokens, n_vocab)
-        _require_tokens("said", self.said, n_vocab)
+        _require_tokens("sent_tokens", self.sent_tokens, n_vocab)
         if self.reasoning_budget is not None:
             _require_tokens("reasoning_budget", self.reasoning_budget.closing, n_vocab)
 

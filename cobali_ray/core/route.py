@@ -213,7 +213,7 @@ class Router:
 
         If that is less than was expected, the engine keeps less than was thought: as many blocks are
         forgotten, and not all that are older than what was missed, since engines do not give up strictly by
-        age. Whoever is not known is none of our business.
+        age. Engines that are not known are ignored.
         """
         if (booking := self._bookings.pop(request_id, None)) is None:
             return

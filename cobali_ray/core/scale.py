@@ -14,7 +14,7 @@ from typing import Final
 N_SPANS: Final = 3
 """Seconds in a row, of those that had requests, whose mean wait must be too long. A burst is over before."""
 SPAN_S: Final = 1.0
-AGAIN_S: Final = 60.0
+RETRY_S: Final = 60.0
 """How long nothing is tried after an engine could not be loaded."""
 
 
@@ -51,7 +51,7 @@ class Demand:
 
     def failed(self, now_s: float) -> None:
         """Note that no engine could be loaded."""
-        self._rests_until_s = now_s + AGAIN_S
+        self._rests_until_s = now_s + RETRY_S
 
 
 def handicaps(engine_ids: Sequence[str], n_stay: int, most_wait_s: float) -> dict[str, float]:

@@ -2,10 +2,10 @@
 
     events                                                      instructions
     Submitted, Ready, Cancelled,            handle(event)       Truncate, Copy, Save, Restore, Forget,
-    TickBegun, Embedded, Refused,          ──────────────►      Load, Hold, Store, Assign, Swap,
-    Sampled, Emitted, TickEnded, Failed,                        Embed, Compute, Emit, Finish, Clear
-    Moved, Unrestored, Filled, Emptied,
-    Listed, Written, Loaded, Parting
+    TickBegun, Embedded, Refused,          ──────────────►      LoadBlocks, Hold, StoreBlocks, Assign,
+    Sampled, Emitted, TickEnded, Failed,                        Swap, Embed, Compute, Emit, Finish, Clear
+    Moved, Unrestored, Filled, Emptied, BlocksListed,
+    BlocksWritten, BlocksLoaded, EngineStopping
 
 It owns all there is to know of scheduling: who waits for a slot or to be embedded, the slots and what they,
 host memory and the disk hold, the deadlines, the pass under way, the pacing. The engine carries out what it
@@ -23,25 +23,25 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from cobali_ray.core import instructions as told
-from cobali_ray.core.adapters import Turns
+from cobali_ray.core.adapters import AdapterTurns
 from cobali_ray.core.admission import DrainRate, retry_after_s
 from cobali_ray.core.counts import NO_TEXTS, Counts, TextPass
 from cobali_ray.core.deadlines import Deadlines
-from cobali_ray.core.embedding import EmbeddingKind, EmbeddingRequest, Piece
+from cobali_ray.core.embedding import EmbeddingKind, EmbeddingRequest, TextPiece
 from cobali_ray.core.events import End, FinishReason, RequestStats
 from cobali_ray.core.fair import Accounts, used, yields
-from cobali_ray.core.goodput import MOST_STREAMS, Drafts, Speculation
-from cobali_ray.core.lifecycle import Change, Status
+from cobali_ray.core.goodput import MAX_STREAMS, Drafts, Speculation
+from cobali_ray.core.lifecycle import Status, StatusChange
 from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.pace import Pacer, Prefill
+from cobali_ray.core.pace import Pacer, PrefillPlan
 from cobali_ray.core.plan import Plan, Span, cut_at_images, lay_out
-from cobali_ray.core.queue import MOST_PARKED, WaitingQueue
+from cobali_ray.core.queue import MAX_PARKED, WaitingQueue
 from cobali_ray.core.request import Request
 from cobali_ray.core.runs import run_lengths
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.story import Story
 from cobali_ray.core.text_passes import EmbeddingJob, TextPasses
-from cobali_ray.core.ticktime import Shape
+from cobali_ray.core.ticktime import TickShape
 from cobali_ray.core.tiers import Tiers
 from cobali_ray.errors import (
     BackendError,
@@ -57,7 +57,7 @@ _T = TypeVar("_T", Sequence, EmbeddingJob)
 Select: TypeAlias = Callable[[Seq[Sequence | None], int], list[Sequence]]
 """Chooses who decodes, at most so many, among the sequences by slot; asked when somebody came or left."""
 
-MOST_PLACED = 32
+MAX_PLACED = 32
 """Requests that get slots in one tick. Placing one takes up to some 10 microseconds a slot, and streams wait;
 a tick computes few prompts anyway."""
 _STAY_STEP = 0.1
@@ -74,8 +74,8 @@ class _NextPass(NamedTuple):
     """What would be computed next, and what those who plan it want to know once it is."""
 
     plan: Plan
-    shape: Shape
-    prefill: Prefill
+    shape: TickShape
+    prefill: PrefillPlan
     drafts: Drafts | None
 
 
@@ -119,9 +119,9 @@ class Scheduler:
         self._adapters: set[str] = set()
         self._sorted = True
         """Whether these three still hold: nobody came, left or began to decode."""
-        self._turns = Turns()
+        self._turns = AdapterTurns()
         self.counts = Counts()
-        self._embedding: Seq[Piece] = ()
+        self._embedding: Seq[TextPiece] = ()
         """The texts under way."""
         self._spare_s = inf
         """How long they may take."""
@@ -152,10 +152,10 @@ class Scheduler:
             told.Unrestored: self._unrestored,
             told.Filled: self.tiers.fill,
             told.Emptied: self.tiers.empty,
-            told.Listed: lambda event: self.tiers.disk.listed(*event),
-            told.Written: lambda event: self.tiers.disk.written(*event),
-            told.Loaded: self.tiers.loaded,
-            told.Parting: self.tiers.part,
+            told.BlocksListed: lambda event: self.tiers.disk.listed(*event),
+            told.BlocksWritten: lambda event: self.tiers.disk.written(*event),
+            told.BlocksLoaded: self.tiers.loaded,
+            told.EngineStopping: self.tiers.flush,
             told.TickEnded: self._tick_ended,
             told.Failed: self._failed,
         }
@@ -273,7 +273,7 @@ class Scheduler:
         )
         self._open[request.request_id] = sequence
         self.tiers.look_on_disk(sequence, event.now_s)
-        if request.said:  # its reader waits in the middle of an answer
+        if request.sent_tokens:  # its reader waits in the middle of an answer
             self.queue.push_front(sequence, event.now_s)
         else:
             self.queue.push(sequence, event.now_s)
@@ -350,7 +350,7 @@ class Scheduler:
         else:
             if self.texts is not None:
                 self.texts.remove(one)
-            one.change(Change.END)
+            one.change(StatusChange.END)
             self.accounts.close(one.account)
         del self._open[one.request_id]  # last: whatever raises above, its end is still owed
         self._tell_end(one, now_s, why)
@@ -365,11 +365,11 @@ class Scheduler:
         clean = not isinstance(why, InternalError)
         if status is Status.RUNNING and self._pass is not None and self._pass.computes(sequence.slot_id):
             self._releasing.append((sequence, clean))
-            sequence.change(Change.END_IN_FLIGHT)
+            sequence.change(StatusChange.END_IN_FLIGHT)
         else:
             if status is Status.RUNNING:
                 self._release(sequence, now_s, sequence.n_computed, keep=clean)
-            sequence.change(Change.END)
+            sequence.change(StatusChange.END)
 
     def _tell_end(self, one: Sequence | EmbeddingJob, now_s: float, why: FinishReason | CobaliError) -> None:
         self.counts.n_ended += 1
@@ -462,7 +462,7 @@ class Scheduler:
         n_assigned = 0
         if self.accounts.several:
             self._settle()
-        for _ in range(MOST_PLACED):
+        for _ in range(MAX_PLACED):
             sequence = self._next(now_s)
             if sequence is not None and not self.slots.fits(sequence):
                 self.head_waits = True
@@ -474,9 +474,9 @@ class Scheduler:
             self._out.append(told.Assign(place.slot_id, sequence.request_id))
             self.slots.assign(sequence, place)
             if self.queue.turn(sequence, now_s):
-                sequence.n_parked = MOST_PARKED  # who waited so long keeps its slot
+                sequence.n_parked = MAX_PARKED  # who waited so long keeps its slot
             self.queue.remove(sequence)
-            sequence.change(Change.ASSIGN)
+            sequence.change(StatusChange.ASSIGN)
             sequence.enter_slot(now_s)
             if sequence.assigned_s is None:
                 sequence.assigned_s, sequence.n_cached = now_s, min(place.n_keep, sequence.n_prompt)
@@ -503,7 +503,7 @@ class Scheduler:
         ready = self.queue.ready(now_s)
         if not self.slots.n_idle:
             return next(ready, None)
-        return next((s for s in islice(ready, MOST_PLACED) if not self.slots.n_coming(s)), None)
+        return next((s for s in islice(ready, MAX_PLACED) if not self.slots.n_coming(s)), None)
 
     def _claim(self, now_s: float) -> Sequence | None:
         """Return who gets a slot that others had to leave for it, if its class or its tenant's share says so.
@@ -552,14 +552,14 @@ class Scheduler:
             chunks = cut_at_images(chunks, by_slot, limits.token_budget - len(streams))
         plan = lay_out(streams, chunks, by_slot, limits.grain.pass_cells)
         shape, drafts = self._shape(plan, streams), None
-        if self._speculation and not (chunks or texts_first or n_adapters > 1 or len(streams) > MOST_STREAMS):
+        if self._speculation and not (chunks or texts_first or n_adapters > 1 or len(streams) > MAX_STREAMS):
             drafts = self._draft(self._speculation, streams, shape)
             if drafts is not None and drafts.tokens:
                 plan = lay_out(streams, chunks, by_slot, limits.grain.pass_cells, drafts.tokens)
                 shape = self._shape(plan, streams)
         return _NextPass(plan._replace(adapter=adapter) if adapter else plan, shape, prefill, drafts)
 
-    def _shape(self, plan: Plan, streams: Seq[Sequence]) -> Shape:
+    def _shape(self, plan: Plan, streams: Seq[Sequence]) -> TickShape:
         context = plan.context
         if context is None:
             alone = len(streams) == len(self.slots.running)
@@ -569,9 +569,9 @@ class Scheduler:
         runs: tuple[int, ...] = ()
         if self.limits.grain.beside:
             runs = run_lengths([s.seq_id for s in self._in_slots(plan.streams)])
-        return Shape(len(streams), context, chunks, n_rows, runs)
+        return TickShape(len(streams), context, chunks, n_rows, runs)
 
-    def _draft(self, speculation: Speculation, streams: Seq[Sequence], shape: Shape) -> Drafts | None:
+    def _draft(self, speculation: Speculation, streams: Seq[Sequence], shape: TickShape) -> Drafts | None:
         """Return drafts that are expected to pay, as far as it is known what the tick takes without."""
         model = self.pacer.model
         if not streams or not model.knows_decode:
@@ -596,14 +596,14 @@ class Scheduler:
             self._end(self.slots.running[0], now_s, error)
             return
         if victim is not self.slots.running[-1]:
-            victim.n_parked = min(victim.n_parked + 1, MOST_PARKED)
+            victim.n_parked = min(victim.n_parked + 1, MAX_PARKED)
         self._preempt(victim, now_s)
 
     def _preempt(self, victim: Sequence, now_s: float) -> None:
         """Send a sequence back to the head of its line; host memory keeps what is computed."""
         self.tiers.save(victim.slot_id, victim.tokens, victim.n_computed, victim.salt)
         self._release(victim, now_s, victim.n_computed, keep=False)
-        victim.change(Change.PREEMPT)
+        victim.change(StatusChange.PREEMPT)
         self.queue.push_front(victim, now_s)
         victim.n_preempted += 1
         self.counts.n_preempted += 1
@@ -727,14 +727,14 @@ class Scheduler:
         """Take the slot back of a sequence whose last token was sampled; its end is told with its text."""
         sequence.ending = reason
         self._release(sequence, now_s, len(sequence.tokens) - 1, keep=True)
-        sequence.change(Change.FINISH)
+        sequence.change(StatusChange.FINISH)
 
     def _let_go(self, now_s: float, *, computed: bool = False) -> None:
         """Take the slots back of those who ended during the pass that is over."""
         for sequence, keep in self._releasing:
             n_computed = sequence.n_computed + int(computed and sequence.decoding)
             self._release(sequence, now_s, n_computed, keep=keep)
-            sequence.change(Change.RELEASE)
+            sequence.change(StatusChange.RELEASE)
         self._releasing.clear()
 
     def _emitted(self, event: told.Emitted) -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from cobali_ray.core.embedding import EmbeddingRequest
 from cobali_ray.core.events import FinishReason, RequestStats, Tier
-from cobali_ray.core.lifecycle import Change, Status, advance
+from cobali_ray.core.lifecycle import Status, StatusChange, advance
 from cobali_ray.core.request import Request
 
 NO_SLOT = -1
@@ -68,7 +68,7 @@ class OpenRequest:
     def line(self) -> tuple[int, str]:
         return self.priority, self.account.tenant
 
-    def change(self, change: Change) -> None:
+    def change(self, change: StatusChange) -> None:
         self.status = advance(self.status, change)
 
 
@@ -102,8 +102,8 @@ class Sequence(OpenRequest):
         """Things that must be there before it may have a slot."""
         self.tokens = array("i", request.prompt)
         self.n_prompt = len(self.tokens)
-        self.tokens.extend(request.said)
-        wanted = request.n_prompt_logprobs is not None and not request.said
+        self.tokens.extend(request.sent_tokens)
+        wanted = request.n_prompt_logprobs is not None and not request.sent_tokens
         self.n_scored = request.n_scored if wanted else self.n_prompt
         """Tokens of its prompt whose logprobs are told; all, where none are wanted."""
         self.n_most = request.n_most
@@ -124,7 +124,7 @@ class Sequence(OpenRequest):
         self.n_preempted = 0
         self.n_parked = 0
         """How often it was preempted for others, and not because it was the youngest."""
-        self.n_charged = len(request.said)
+        self.n_charged = len(request.sent_tokens)
         """Output tokens that its tenant's counter knows of."""
         self.stays: tuple[Stay, ...] = ()
         """Every time it had a slot, for those who look on."""
@@ -177,7 +177,7 @@ class Sequence(OpenRequest):
         """Note that one thing it waited for is there."""
         self.n_awaited -= 1
         if self.n_awaited == 0 and self.status is Status.NOT_READY:
-            self.change(Change.READY)
+            self.change(StatusChange.READY)
 
     def enter_slot(self, now_s: float) -> None:
         """Note that its slot is its own from now on."""
@@ -207,5 +207,5 @@ class Sequence(OpenRequest):
             n_preempted=self.n_preempted,
             intake_s=None if received is None else max(arrived - received, 0.0),
             cached_from=self.cached_from,
-            n_said=len(self.request.said),
+            n_said=len(self.request.sent_tokens),
         )

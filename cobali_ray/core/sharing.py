@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class SharedCells:
     """Cells of the tokens `start .. end` of every slot that owns them."""
 
     start: int
@@ -23,7 +23,7 @@ class Sharing:
     """The books of shared cells."""
 
     def __init__(self) -> None:
-        self._runs: dict[int, list[Run]] = {}
+        self._runs: dict[int, list[SharedCells]] = {}
         """Of each slot that shared cells, from its first token on without a gap."""
 
     def share(self, donor_id: int, slot_id: int, n: int) -> None:
@@ -32,7 +32,7 @@ class Sharing:
         runs = self._runs.setdefault(donor_id, [])
         n_known = runs[-1].end if runs else 0
         if n_known < n:
-            runs.append(Run(n_known, n, {donor_id}))
+            runs.append(SharedCells(n_known, n, {donor_id}))
         self._runs[slot_id] = [run for run in runs if run.end <= n]
         for run in self._runs[slot_id]:
             run.owners.add(slot_id)
@@ -61,7 +61,7 @@ class Sharing:
         whole = next((run for run in self._runs.get(slot_id, ()) if run.start < n < run.end), None)
         if whole is None:
             return
-        rest = Run(n, whole.end, set(whole.owners))
+        rest = SharedCells(n, whole.end, set(whole.owners))
         whole.end = n
         for owner in whole.owners:
             runs = self._runs[owner]

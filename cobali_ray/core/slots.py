@@ -25,13 +25,13 @@ from cobali_ray.core.fair import yields
 from cobali_ray.core.gaps import exchanges
 from cobali_ray.core.lifecycle import Status
 from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.placement import Held, Place, n_shared, place, recompute_cost, worth
-from cobali_ray.core.queue import MOST_PARKED
+from cobali_ray.core.placement import Placement, SlotContents, n_shared, place, recompute_cost, worth
+from cobali_ray.core.queue import MAX_PARKED
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.sharing import Sharing
 from cobali_ray.errors import InvariantError
 
-WAIT_LEAST = 16
+MIN_WAIT_TOKENS = 16
 """Tokens that are worth waiting for."""
 
 _NOTHING: array[int] = array("i")
@@ -49,7 +49,7 @@ class Slots:
         """The id that each slot computes under."""
         self._came_or_left = False
         """Whether anybody did since gaps between ids were last looked for."""
-        self._held = [Held(i, _NOTHING, 0, 0.0, idle=True) for i in range(limits.n_slots)]
+        self._held = [SlotContents(i, _NOTHING, 0, 0.0, idle=True) for i in range(limits.n_slots)]
         """What idle slots hold; of a busy one its sequence says it."""
         self.n_idle = limits.n_slots
         self.level = 0.0
@@ -97,14 +97,16 @@ class Slots:
         sequence = self.by_slot[slot_id]
         return _NOTHING if sequence is None else sequence.tokens
 
-    def held(self, slot_id: int) -> Held:
+    def held(self, slot_id: int) -> SlotContents:
         """Return what an idle slot holds."""
         return self._held[slot_id]
 
-    def place(self, sequence: Sequence, n_on_host: int = 0) -> Place:
+    def place(self, sequence: Sequence, n_on_host: int = 0) -> Placement:
         """Choose an idle slot for a sequence; see `placement.place`."""
         slots = [
-            held if s is None else Held(held.slot_id, s.tokens, s.n_computed, 0.0, idle=False, salt=s.salt)
+            held
+            if s is None
+            else SlotContents(held.slot_id, s.tokens, s.n_computed, 0.0, idle=False, salt=s.salt)
             for held, s in zip(self._held, self.by_slot, strict=True)
         ]
         return place(
@@ -122,22 +124,22 @@ class Slots:
     def n_coming(self, sequence: Sequence) -> int:
         """Return how many more of its first tokens slots will hold when the prompts under way are computed.
 
-        Fewer than `WAIT_LEAST` count as none, and so do all where they could not be copied.
+        Fewer than `MIN_WAIT_TOKENS` count as none, and so do all where they could not be copied.
         """
         tokens, most, least = sequence.tokens, sequence.n_reusable, self._limits.min_prefix
         salt = sequence.salt
-        if not self._limits.copies or not least or most < max(least, WAIT_LEAST) or salt is None:
+        if not self._limits.copies or not least or most < max(least, MIN_WAIT_TOKENS) or salt is None:
             return 0
         begins = tokens[:least]
         ours = [s for s in self.running if s.salt == salt and s.status is Status.RUNNING]
         alike = [s for s in ours if s.tokens[:least] == begins]
         coming = max([n_shared(tokens, s.tokens, most) for s in alike if not s.decoding], default=0)
-        if coming < WAIT_LEAST:
+        if coming < MIN_WAIT_TOKENS:
             return 0
         held = [held for held in self._held if held.salt == salt and held.tokens[:least] == begins]
         there = [n_shared(tokens, one.tokens, min(most, one.n_tokens)) for one in held]
         there += [n_shared(tokens, s.tokens, min(most, s.n_computed)) for s in alike]
-        return n if (n := coming - max(there)) >= WAIT_LEAST else 0
+        return n if (n := coming - max(there)) >= MIN_WAIT_TOKENS else 0
 
     def n_held(self, tokens: array[int], salt: str, most: int) -> int:
         """Return how many of these first tokens some slot holds for the salt, at most `most`."""
@@ -151,7 +153,7 @@ class Slots:
         idle = sorted((held for held in self._held if held.n_tokens), key=lambda held: -held.worth_until)
         return [*busy, *[(held.slot_id, held.tokens, held.n_tokens, held.salt) for held in idle]]
 
-    def assign(self, sequence: Sequence, place: Place) -> None:
+    def assign(self, sequence: Sequence, place: Placement) -> None:
         """Give the slot to the sequence, which starts from the tokens that are there or copied."""
         if self.by_slot[place.slot_id] is not None:
             raise InvariantError(f"slot {place.slot_id} is not idle")
@@ -190,19 +192,19 @@ class Slots:
         n_keep = len(tokens)
         worth_until = self.level + recompute_cost(0, n_keep)
         self.n_cells_idle += n_keep
-        self._held[slot_id] = Held(slot_id, tokens, n_keep, worth_until, idle=True, salt=salt)
+        self._held[slot_id] = SlotContents(slot_id, tokens, n_keep, worth_until, idle=True, salt=salt)
 
     def _forget(self, slot_id: int, n_keep: int = 0) -> None:
         held = self._held[slot_id]
         tokens, salt = (held.tokens, held.salt) if n_keep else (_NOTHING, "")
-        self._held[slot_id] = Held(slot_id, tokens, n_keep, self.level, idle=True, salt=salt)
+        self._held[slot_id] = SlotContents(slot_id, tokens, n_keep, self.level, idle=True, salt=salt)
 
-    def drop(self, held: Held) -> None:
+    def drop(self, held: SlotContents) -> None:
         self._sharing.cut(held.slot_id, 0)
         self.n_cells_idle -= held.n_tokens
         self._forget(held.slot_id)
 
-    def drop_idle(self) -> Held | None:
+    def drop_idle(self) -> SlotContents | None:
         """Forget the idle prefix worth least per token; return it, None if no slot holds one."""
         holding = [held for held in self._held if held.n_tokens]
         if not holding:
@@ -248,17 +250,17 @@ class Slots:
         """
         if len(self.running) < 2:
             return None
-        return max(reversed(self.running), key=lambda s: (s.n_parked < MOST_PARKED, s.priority))
+        return max(reversed(self.running), key=lambda s: (s.n_parked < MAX_PARKED, s.priority))
 
     def victims(self, claimant: Sequence, weights: Mapping[str, float]) -> list[Sequence]:
         """Return who must leave its slot for a claimant, in this order, until that fits; newest first.
 
         Those of worse classes, the worst first. Else one of a tenant that was served far more and has more
         than its share of the slots, if the claimant's has less; shares are by `weights`, of the slots that
-        their class has. Nobody is parked more than `MOST_PARKED` times.
+        their class has. Nobody is parked more than `MAX_PARKED` times.
         """
         mine, tenant = claimant.priority, claimant.account.tenant
-        may = [s for s in reversed(self.running) if s.n_parked < MOST_PARKED]
+        may = [s for s in reversed(self.running) if s.n_parked < MAX_PARKED]
         if worse := sorted((s for s in may if s.priority > mine), key=lambda s: -s.priority):
             return worse if self.fits(claimant, worse) else []
         peers = [s for s in self.running if s.priority == mine]

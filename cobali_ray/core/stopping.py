@@ -10,13 +10,13 @@ class StopScanner:
     ends the text, the shortest of those.
     """
 
-    __slots__ = ("_held", "_include", "_searches", "found")
+    __slots__ = ("_held", "_include", "_searches", "match")
 
     def __init__(self, stops: tuple[str, ...], *, include: bool = False) -> None:
         self._include = include
         self._searches = [Search(stop) for stop in stops]
         self._held = ""
-        self.found: str | None = None
+        self.match: str | None = None
         """The stop string that ended the text."""
 
     def feed(self, text: str) -> tuple[str, bool]:
@@ -29,7 +29,7 @@ class StopScanner:
         if found:
             self._held = ""
             begin, length = min(found)
-            self.found = text[begin : begin + length]
+            self.match = text[begin : begin + length]
             return text[: begin + length if self._include else begin], True
         cut = len(text) - max(search.n_matched for search in self._searches)
         self._held = text[cut:]

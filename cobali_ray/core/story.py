@@ -44,7 +44,7 @@ class Story:
         """Return the last entries, one line each."""
         last = list(self.entries)[-_N_SHOWN:]
         first = self._n_events - len(last)
-        lines = [f"{i}: {tell(e)} -> {_all(out)}" for i, (e, out) in enumerate(last, first)]
+        lines = [f"{i}: {describe(e)} -> {_all(out)}" for i, (e, out) in enumerate(last, first)]
         return "\n".join(["the story:", *lines])
 
 
@@ -57,7 +57,7 @@ def load(data: bytes) -> Story:
     return story
 
 
-def tell(one: told.Event | told.Instruction) -> str:
+def describe(one: told.Event | told.Instruction) -> str:
     """Describe an event or an instruction in a few words, by what does not change later."""
     name = type(one).__name__
     if isinstance(one, told.Submitted):
@@ -79,7 +79,13 @@ def tell(one: told.Event | told.Instruction) -> str:
     if isinstance(one, told.Sampled):
         return f"{name}({len(one.tokens)} rows, {len(one.failed)} failed at {one.now_s:.4f})"
     if isinstance(
-        one, told.Listed | told.Written | told.Loaded | told.Load | told.Hold | told.Store
+        one,
+        told.BlocksListed
+        | told.BlocksWritten
+        | told.BlocksLoaded
+        | told.LoadBlocks
+        | told.Hold
+        | told.StoreBlocks,
     ):  # names are long, and may be many
         said = [f"{k}={len(v) if isinstance(v, Collection) else v}" for k, v in one._asdict().items()]
         return f"{name}({', '.join(said)})"
@@ -88,4 +94,4 @@ def tell(one: told.Event | told.Instruction) -> str:
 
 
 def _all(instructions: Seq[told.Instruction]) -> str:
-    return "; ".join([tell(one) for one in instructions]) or "-"
+    return "; ".join([describe(one) for one in instructions]) or "-"

@@ -16,19 +16,19 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from math import inf, sqrt
 
-from cobali_ray.core.embedding import MAX_TEXTS, EmbeddingKind, EmbeddingRequest, Piece
+from cobali_ray.core.embedding import MAX_TEXTS, EmbeddingKind, EmbeddingRequest, TextPiece
 from cobali_ray.core.events import RequestStats
 from cobali_ray.core.leastsquares import LeastSquares
 from cobali_ray.core.queue import WaitingQueue
 from cobali_ray.core.sequence import Account, OpenRequest
 
-LEAST_CHUNK = 16
+MIN_CHUNK = 16
 """Tokens of a text that is computed in pieces; it goes on at this pace even where streams leave no time."""
 FIRST_PASS = 64
 """Tokens of a pass beside streams, as long as nobody knows how long they take."""
 _ALLOWED_LATE = 0.01
 """The share of passes beside streams that may take longer than these leave."""
-_STEP, _LEAST_MARGIN = 0.04, 0.3
+_STEP, _MIN_MARGIN = 0.04, 0.3
 _TRUST = 4
 _GROWTH = 2
 _SCALE = 1 / 256
@@ -109,12 +109,12 @@ class TextPasses:
         if self._long is not None and self._long[0] is job:
             self._long = None
 
-    def pack(self, spare_s: float, now_s: float) -> list[Piece]:
+    def pack(self, spare_s: float, now_s: float) -> list[TextPiece]:
         """Return the next pass: as many tokens as take `spare_s`, or more where no text is so short.
 
         Empty only where nobody waits.
         """
-        kind, pieces = self.kind, list[Piece]()
+        kind, pieces = self.kind, list[TextPiece]()
         room = min(max(self.times.most(spare_s), 1), kind.n_together)
         if self._long is not None:
             room -= self._chunk(*self._long, room, pieces, now_s)
@@ -128,29 +128,29 @@ class TextPasses:
                     room -= self._chunk(job, pending.pop()[1], 0, room, pieces, now_s)
                 else:
                     length, index = pending.pop(max(place, 0))
-                    piece = Piece(job.request, index, 0, job.request.text(index), last=True)
+                    piece = TextPiece(job.request, index, 0, job.request.text(index), last=True)
                     self._take(piece, job, pieces, now_s)
                     room -= length
         return pieces
 
     def _chunk(
-        self, job: EmbeddingJob, index: int, start: int, room: int, pieces: list[Piece], now_s: float
+        self, job: EmbeddingJob, index: int, start: int, room: int, pieces: list[TextPiece], now_s: float
     ) -> int:
         text = job.request.text(index)
-        tokens = text[start : start + min(max(room, LEAST_CHUNK), self.kind.n_batch)]
+        tokens = text[start : start + min(max(room, MIN_CHUNK), self.kind.n_batch)]
         last = start + len(tokens) == len(text)
         self._long = None if last else (job, index, start + len(tokens))
-        self._take(Piece(job.request, index, start, tokens, last), job, pieces, now_s)
+        self._take(TextPiece(job.request, index, start, tokens, last), job, pieces, now_s)
         return len(tokens)
 
-    def _take(self, piece: Piece, job: EmbeddingJob, pieces: list[Piece], now_s: float) -> None:
+    def _take(self, piece: TextPiece, job: EmbeddingJob, pieces: list[TextPiece], now_s: float) -> None:
         if not pieces or pieces[-1].request is not piece.request:
             self.queue.turn(job, now_s)
         pieces.append(piece)
         job.account.charge(len(piece.tokens))
         job.assigned_s = now_s if job.assigned_s is None else job.assigned_s
 
-    def computed(self, piece: Piece, job: EmbeddingJob) -> None:
+    def computed(self, piece: TextPiece, job: EmbeddingJob) -> None:
         """Note that a piece of an open request is computed."""
         n = len(piece.tokens)
         self.queue.n_tokens -= n
@@ -192,7 +192,7 @@ class PassTimes:
         self._longest = max(self._longest, n_tokens)
         if 0 < spare_s < inf:
             self._margin += _STEP * (_ALLOWED_LATE - (seconds > spare_s))
-            self._margin = min(max(self._margin, _LEAST_MARGIN), 1.0)
+            self._margin = min(max(self._margin, _MIN_MARGIN), 1.0)
 
     def token_s(self, n_tokens: int) -> float:
         """Return seconds per token of such passes; 0 while too little is known."""

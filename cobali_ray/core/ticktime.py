@@ -31,12 +31,12 @@ _N: Final = len(KNOTS) + 5
 MEMORY_S: Final = 60.0
 DRIFT_S: Final = 1.0
 """How fast the table and the drift forget."""
-_LEAST_DRIFT, _MOST_DRIFT = 0.25, 8.0
-_MOST_S = 1e5
+_MIN_DRIFT, _MAX_DRIFT = 0.25, 8.0
+_MAX_S = 1e5
 """No term takes longer: ticks that differ by twelve orders of magnitude leave numbers, too."""
 _CLEAR_DRIFT = 1.2
 """From here on, the drift is taken out of what the table learns."""
-_MOST_AT_ONCE = 0.5
+_MAX_AT_ONCE = 0.5
 """One tick moves the drift at most so far towards what it took: a long one may be an outlier, too."""
 _OUTLIER = 2.0
 """A tick that took so many times as long as expected, or the inverse, counts as if it took that."""
@@ -59,7 +59,7 @@ _CELLS, _DEPTH = 8192.0, 1e6
 _OUTS = 16.0
 
 
-class Shape(NamedTuple):
+class TickShape(NamedTuple):
     """What a tick computes."""
 
     n_decode: int
@@ -73,7 +73,7 @@ class Shape(NamedTuple):
     """Decode rows of each pass, where they are more than one."""
 
 
-def passes_of(shape: Shape, *, apart: bool) -> list[int]:
+def passes_of(shape: TickShape, *, apart: bool) -> list[int]:
     """Return the rows of each pass. `apart`: split KV, which computes equally many tokens of each sequence.
 
     There, the first token of each chunk is computed with the decode rows, and then what all chunks have, then
@@ -233,13 +233,13 @@ class TickTimeModel:
         short = self._grain.least - 1 + beside
         return bisect_right(range(1, min(short, most) + 1), seconds, key=added_s)
 
-    def predict(self, shape: Shape) -> float:
+    def predict(self, shape: TickShape) -> float:
         """Return the time of a tick; 0 while nothing is known."""
         return self.drift * sum([self._weights[i] * x for i, x in self._terms(shape).items()])
 
     # -- learning -------------------------------------------------------------------------------------
 
-    def calibrate(self, measured: Iterable[tuple[Shape, float]]) -> None:
+    def calibrate(self, measured: Iterable[tuple[TickShape, float]]) -> None:
         """Take what was measured while the engine opened; it is never forgotten, but outweighed."""
         seen = list(measured)
         deep = any(start for shape, _ in seen for start, _ in shape.chunks)
@@ -258,7 +258,7 @@ class TickTimeModel:
         self.drift = 1.0
         self._keep()
 
-    def learn(self, shape: Shape, seconds: float) -> None:
+    def learn(self, shape: TickShape, seconds: float) -> None:
         if seconds <= 0 or (self._ragged(shape) and self.knows_prefill):
             return
         settled = self._n_decode_ticks + self._n_prefill_ticks >= 2 * _TRUST and all(
@@ -267,8 +267,8 @@ class TickTimeModel:
         expected = self.predict(shape)
         if settled and expected > 0:
             ratio = min(max(seconds / expected, 1 / _OUTLIER), _OUTLIER)
-            drift = self.drift * ratio ** min(1 - exp(-seconds / DRIFT_S), _MOST_AT_ONCE)
-            self.drift = min(max(drift, _LEAST_DRIFT), _MOST_DRIFT)
+            drift = self.drift * ratio ** min(1 - exp(-seconds / DRIFT_S), _MAX_AT_ONCE)
+            self.drift = min(max(drift, _MIN_DRIFT), _MAX_DRIFT)
         self._since_s += seconds
         if self._n_decode_ticks + self._n_prefill_ticks > _N_FIRST and self._since_s < _EVERY_S:
             return
@@ -279,7 +279,7 @@ class TickTimeModel:
             seconds /= self.drift
         self._learn(shape, seconds)
 
-    def _learn(self, shape: Shape, seconds: float) -> None:
+    def _learn(self, shape: TickShape, seconds: float) -> None:
         terms = self._terms(shape)
         if not terms:
             return
@@ -317,7 +317,7 @@ class TickTimeModel:
             right = self._right[i] - sum([own[j] * weights[j] for j in held]) + strength * value
             rows.append([own[j] + strength * (i == j) for j in places] + [right])
         for i, value in zip(places, nonnegative(rows), strict=True):
-            weights[i] = min(value, _MOST_S)
+            weights[i] = min(value, _MAX_S)
         for i in places:
             if i < len(KNOTS):
                 self._rise(i)
@@ -390,12 +390,12 @@ class TickTimeModel:
             for w, known in zip(self._weights, self._known, strict=True)
         ]
 
-    def _ragged(self, shape: Shape) -> bool:
+    def _ragged(self, shape: TickShape) -> bool:
         """Whether a chunk's tiles are cut in pieces, which says little about whole ones."""
         mixed = shape.n_decode > 0
         return any(start and self._grain.ragged(length, mixed=mixed) for start, length in shape.chunks)
 
-    def _terms(self, shape: Shape) -> dict[int, float]:
+    def _terms(self, shape: TickShape) -> dict[int, float]:
         """Return how often a tick has each term."""
         terms: dict[int, float] = {}
         for n in passes_of(shape, apart=self.apart):

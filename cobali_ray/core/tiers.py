@@ -17,7 +17,7 @@ from cobali_ray.core.drafts import LONG_MATCH
 from cobali_ray.core.host_tier import Block, HostTier, Moves, root_name
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.media import Rows, whole_prefix
-from cobali_ray.core.placement import Held, Place
+from cobali_ray.core.placement import Placement, SlotContents
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.slots import Slots
 from cobali_ray.errors import InvariantError
@@ -55,7 +55,7 @@ class Tiers:
 
     # -- slots and host memory ------------------------------------------------------------------------
 
-    def place(self, sequence: Sequence) -> Place | None:
+    def place(self, sequence: Sequence) -> Placement | None:
         """Make a slot ready for the head of the queue. None: the next tick has time to."""
         most, salt = sequence.n_reusable, sequence.salt
         blocks = [] if salt is None else self.host.match(sequence.tokens, most, salt)
@@ -110,7 +110,7 @@ class Tiers:
         if self.disk.open:
             self._store(self.host.match(tokens, n, salt))
 
-    def _restore(self, held: Held, blocks: Seq[Block], n_keep: int, rows: Seq[Rows]) -> int:
+    def _restore(self, held: SlotContents, blocks: Seq[Block], n_keep: int, rows: Seq[Rows]) -> int:
         """Have an emptied slot filled from host memory; return how many tokens it holds then."""
         self.slots.drop(held)
         while self.slots.n_short(n_keep) > 0 and self.drop_idle():
@@ -161,7 +161,7 @@ class Tiers:
         self._take_off(event.slot_id)
         self._tell(told.Truncate(event.slot_id, 0))
 
-    def _take_off(self, slot_id: int) -> Held:
+    def _take_off(self, slot_id: int) -> SlotContents:
         """Take an idle slot's prefix off the books and return it."""
         if self.slots.by_slot[slot_id] is not None:
             raise InvariantError(f"slot {slot_id} is not idle")
@@ -185,10 +185,10 @@ class Tiers:
             return
         if end - self.slots.n_held(tokens, salt, most) >= block:
             load_id, wanted = self.disk.load(sequence, names, now_s)
-            self._tell(told.Load(load_id, start + (len(names) - len(wanted)) * block, tuple(wanted)))
+            self._tell(told.LoadBlocks(load_id, start + (len(names) - len(wanted)) * block, tuple(wanted)))
             sequence.hold_back()
 
-    def loaded(self, event: told.Loaded) -> None:
+    def loaded(self, event: told.BlocksLoaded) -> None:
         """Keep what came from the disk in host memory; the request goes on when nothing more comes."""
         loading = self.disk.loading(event.load_id)
         if loading is None:
@@ -207,7 +207,7 @@ class Tiers:
             if loading.waits:
                 sequence.arrived()
 
-    def part(self, event: told.Parting) -> None:
+    def flush(self, event: told.EngineStopping) -> None:
         """Have all that slots hold kept, and so written to disk; what is worth most first."""
         del event
         if self.disk.open:
@@ -218,4 +218,4 @@ class Tiers:
     def _store(self, blocks: Seq[Block]) -> None:
         """Have blocks written, or noted as needed where they are already."""
         if known := whole(blocks, self._limits.host_block):
-            self._tell(told.Store(tuple([(block.block_id, block.name) for block in known])))
+            self._tell(told.StoreBlocks(tuple([(block.block_id, block.name) for block in known])))

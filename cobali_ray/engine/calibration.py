@@ -22,12 +22,12 @@ from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.port import Backend
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.plan import Span
-from cobali_ray.core.ticktime import KNOTS, Shape
+from cobali_ray.core.ticktime import KNOTS, TickShape
 from cobali_ray.settings import EngineSettings
 
 _log = structlog.get_logger(__name__)
 
-MOST_S = 2.0
+MAX_S = 2.0
 """How long it may take. What would take longer is not tried; the model draws a line through what was."""
 N_ROUNDS = 3
 """How often each pass is tried if there is time."""
@@ -38,7 +38,7 @@ DEEP = (1024, 2048, 4096)
 
 def calibration(
     backend: Backend, limits: EngineLimits, settings: EngineSettings, path: Path, kept: Path
-) -> list[tuple[Shape, float]]:
+) -> list[tuple[TickShape, float]]:
     """Return (shape, seconds) of a few passes, from the folder `kept` or else measured now.
 
     The backend must hold nothing; it holds nothing afterwards.
@@ -57,10 +57,10 @@ def calibration(
 
 def measure(
     backend: Backend, limits: EngineLimits, now: Callable[[], float] = time.perf_counter
-) -> list[tuple[Shape, float]]:
+) -> list[tuple[TickShape, float]]:
     """Compute passes of more and more rows, then prompts, then deeper ones, while there is time."""
     batch, tokens = TickBatch(backend.n_batch), array("i", [0]) * max(limits.n_ctx_slot, 1)
-    began, times = now(), dict[Shape, list[float]]()
+    began, times = now(), dict[TickShape, list[float]]()
 
     def seconds(spans: tuple[Span, ...]) -> float:
         batch.fill(spans, [tokens] * len(spans))
@@ -73,7 +73,7 @@ def measure(
     backend.clear()
     for _ in range(N_ROUNDS):
         for shape, spans in passes(limits, backend.n_slots):
-            if now() - began + _likely_s(shape, times) > MOST_S:
+            if now() - began + _likely_s(shape, times) > MAX_S:
                 continue
             if spans[0].start:  # deep: what is before it has to be there
                 backend.clear()
@@ -85,20 +85,20 @@ def measure(
     return [(shape, median(taken)) for shape, taken in times.items()]
 
 
-def passes(limits: EngineLimits, n_slots: int) -> Iterator[tuple[Shape, tuple[Span, ...]]]:
+def passes(limits: EngineLimits, n_slots: int) -> Iterator[tuple[TickShape, tuple[Span, ...]]]:
     """Yield what is measured, in this order, and the spans that come to it."""
     most = min(limits.n_ctx_slot - 1, limits.prefill_chunk)
     for size in KNOTS:  # rows and chunks in turns, so that something is known of both
         if size <= n_slots:
-            yield Shape(size, 0, ()), tuple([Span(slot_id, 0, 1, 1) for slot_id in range(size)])
+            yield TickShape(size, 0, ()), tuple([Span(slot_id, 0, 1, 1) for slot_id in range(size)])
         if size in CHUNKS and size <= most:
-            yield Shape(0, 0, ((0, size),)), (Span(0, 0, size, 0),)
+            yield TickShape(0, 0, ((0, size),)), (Span(0, 0, size, 0),)
     for start in DEEP:
         if CHUNKS[-1] <= most and start + CHUNKS[-1] < limits.n_ctx_slot:
-            yield Shape(0, 0, ((start, CHUNKS[-1]),)), (Span(0, start, CHUNKS[-1], 0),)
+            yield TickShape(0, 0, ((start, CHUNKS[-1]),)), (Span(0, start, CHUNKS[-1], 0),)
 
 
-def _likely_s(shape: Shape, times: Mapping[Shape, Sequence[float]]) -> float:
+def _likely_s(shape: TickShape, times: Mapping[TickShape, Sequence[float]]) -> float:
     """Return what a pass took, or may take if a token takes as long as in the last of its kind."""
     if shape in times:
         return max(times[shape])
@@ -112,7 +112,7 @@ def _likely_s(shape: Shape, times: Mapping[Shape, Sequence[float]]) -> float:
     return seconds * max(size / last, 1.0)
 
 
-def _size(shape: Shape) -> int:
+def _size(shape: TickShape) -> int:
     return shape.n_decode + sum([start + length for start, length in shape.chunks])
 
 
@@ -130,12 +130,12 @@ def _key(settings: EngineSettings, limits: EngineLimits, path: Path) -> str:
     return "ticks-" + hashlib.sha256(repr(facts).encode()).hexdigest()[:24]
 
 
-def _read(file: Path) -> list[tuple[Shape, float]] | None:
+def _read(file: Path) -> list[tuple[TickShape, float]] | None:
     """Return what a file says; None if there is none or it says nothing sensible."""
     try:
         said = json.loads(file.read_bytes())
         found = [
-            (Shape(int(n), int(context), tuple([(int(a), int(b)) for a, b in chunks])), float(seconds))
+            (TickShape(int(n), int(context), tuple([(int(a), int(b)) for a, b in chunks])), float(seconds))
             for (n, context, chunks, *_), seconds in said
         ]
     except (OSError, ValueError, TypeError, LookupError):
@@ -143,7 +143,7 @@ def _read(file: Path) -> list[tuple[Shape, float]] | None:
     return found if found and all(0 < seconds < float("inf") for _, seconds in found) else None
 
 
-def _name(shape: Shape) -> str:
+def _name(shape: TickShape) -> str:
     if not shape.chunks:
         return f"{shape.n_decode} rows"
     ((start, length),) = shape.chunks

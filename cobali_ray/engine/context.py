@@ -9,7 +9,7 @@ from typing import Any, Final
 import structlog
 
 from cobali_ray.backend import memory
-from cobali_ray.backend.config import DEFAULT_N_CTX, MOST_CELLS
+from cobali_ray.backend.config import DEFAULT_N_CTX, MAX_CELLS
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.ggufmeta import read_header
 from cobali_ray.settings import EngineSettings
@@ -129,7 +129,7 @@ def largest_context(
     A cell is one token's keys and values. `kv_cells` bounds the memory already, where it is set.
     """
     n_slots = settings.limits.n_slots
-    bounds = [MOST_CELLS // n_slots]
+    bounds = [MAX_CELLS // n_slots]
     if n_trained:
         bounds.append(n_trained)
     if settings.llama.kv_cells is not None:

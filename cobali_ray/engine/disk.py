@@ -23,7 +23,7 @@ from cobali_ray.engine.block_files import BlockFiles, DamagedError
 
 _log = structlog.get_logger(__name__)
 
-MOST_BEHIND = 256 << 20
+MAX_BEHIND = 256 << 20
 """Bytes that may wait to be written; what comes then is not kept."""
 PART_S = 4.0
 """What the engine's end may take, so that all is written."""
@@ -34,7 +34,7 @@ _PAUSE_S = 60.0
 Job: TypeAlias = Callable[[], None]
 
 
-class News(NamedTuple):
+class DiskEvent(NamedTuple):
     """What happened, and the cells that belong to it."""
 
     event: told.Event
@@ -47,7 +47,7 @@ class Disk:
     def __init__(self, find: Callable[[], BlockFiles], clock: Clock, *, block: int = 64) -> None:
         self._find, self._clock, self._block = find, clock, block
         self._files: BlockFiles | None = None
-        self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
+        self._news: queue.SimpleQueue[DiskEvent] = queue.SimpleQueue()
         self._wake: Job = lambda: None
         self._read: Callable[[Job], None] = lambda job: job()
         self._write: Callable[[Job], None] = self._read
@@ -83,13 +83,13 @@ class Disk:
         """For how long nothing is written, because that failed."""
         return max(self._paused_until_s - self._clock.now(), 0.0) if self.trouble else 0.0
 
-    def news(self) -> Iterator[News]:
+    def events(self) -> Iterator[DiskEvent]:
         """Yield what happened since the last call."""
         with suppress(queue.Empty):
             while True:
                 yield self._news.get_nowait()
 
-    def load(self, one: told.Load) -> None:
+    def load(self, one: told.LoadBlocks) -> None:
         self._read(lambda: self._load(one))
 
     def store(self, blocks: Sequence[tuple[bytes, Cells]]) -> None:
@@ -102,14 +102,14 @@ class Disk:
             self._n_put += n_bytes
             self._write(lambda: self._store(blocks, n_bytes))
 
-    def part(self) -> None:
+    def flush(self) -> None:
         """Begin to end: what is stored from now on may wait for its turn."""
         self._part_by_s = self._clock.now() + PART_S
 
     def close(self) -> None:
         """Write what waits, as far as there is time; nothing is read or written afterwards."""
         if self._part_by_s is None:
-            self.part()
+            self.flush()
         if self._writer is not None and self._part_by_s is not None:
             done = threading.Event()
             self._write(done.set)
@@ -119,12 +119,12 @@ class Disk:
     def _behind(self, n_bytes: int) -> bool:
         """Whether too much waits for the writer to take more; a single sequence it always takes."""
         waiting = self._n_put - self._n_done
-        return waiting > 0 and waiting + n_bytes > MOST_BEHIND
+        return waiting > 0 and waiting + n_bytes > MAX_BEHIND
 
     # -- done in threads --------------------------------------------------------------------------------
 
     def _tell(self, event: told.Event, cells: Mapping[bytes, Cells] | None = None) -> None:
-        self._news.put(News(event, cells or {}))
+        self._news.put(DiskEvent(event, cells or {}))
         self._wake()
 
     def _open(self) -> None:
@@ -138,9 +138,9 @@ class Disk:
         self._files = files
         self._go_on()
         _log.info("disk_cache", n_blocks=len(names), mib=files.n_bytes >> 20)
-        self._tell(told.Listed(names, files.n_bytes))
+        self._tell(told.BlocksListed(names, files.n_bytes))
 
-    def _load(self, one: told.Load) -> None:
+    def _load(self, one: told.LoadBlocks) -> None:
         names: list[bytes] = []
         cells: dict[bytes, Cells] = {}
         missing: list[bytes] = []
@@ -152,10 +152,10 @@ class Disk:
             names.append(name)
             cells[name] = block
             if self._clock.now() - told_s > _TELL_S:
-                self._tell(told.Loaded(one.load_id, start, names, done=False), cells)
+                self._tell(told.BlocksLoaded(one.load_id, start, names, done=False), cells)
                 start, told_s = start + len(names) * self._block, self._clock.now()
                 names, cells = [], {}
-        self._tell(told.Loaded(one.load_id, start, names, missing), cells)
+        self._tell(told.BlocksLoaded(one.load_id, start, names, missing), cells)
 
     def _read_block(self, names: Sequence[bytes], depth: int) -> Cells | None:
         """Return the first of these; None if it cannot be had, and then the others are of no use."""
@@ -192,7 +192,7 @@ class Disk:
         if n_new:
             self._go_on()
         if names and self._files is not None:
-            self._tell(told.Written(names, n_new, self._files.n_bytes))
+            self._tell(told.BlocksWritten(names, n_new, self._files.n_bytes))
 
     def _write_block(self, name: bytes, cells: Cells, depth: int) -> bool | None:
         """Write a block unless it is there, and say whether it was not; None if none can be written now."""
@@ -202,7 +202,7 @@ class Disk:
         try:
             return self._write_into(files, name, cells, depth)
         except FileNotFoundError:  # somebody has removed the folder
-            self._tell(told.Listed(files.open(), files.n_bytes))
+            self._tell(told.BlocksListed(files.open(), files.n_bytes))
             why = "its folder was removed; what was in it is computed again"
             _log.warning("disk_cache_made_again", setting="disk_cache_dir", detail=why)
             return self._write_into(files, name, cells, depth)
@@ -212,7 +212,7 @@ class Disk:
             return False
         if files.full():
             names = files.tidy()
-            self._tell(told.Listed(names, files.n_bytes))
+            self._tell(told.BlocksListed(names, files.n_bytes))
         return files.write(name, cells, depth) or None
 
     def _pause(self, event: str, error: OSError | DamagedError) -> None:

@@ -8,13 +8,13 @@ from math import isfinite
 import numpy as np
 
 from cobali_ray.backend.port import Embedder
-from cobali_ray.core.embedding import EmbeddingRequest, Piece
+from cobali_ray.core.embedding import EmbeddingRequest, TextPiece
 from cobali_ray.core.events import Vectors
 from cobali_ray.errors import BackendError, CobaliError, InternalError
 
 
 def embed(
-    embedder: Embedder, pieces: Sequence[Piece]
+    embedder: Embedder, pieces: Sequence[TextPiece]
 ) -> tuple[list[tuple[str, Vectors]], dict[str, CobaliError]]:
     """Compute these pieces; return vectors with the addresses they go to, and which requests failed.
 

@@ -13,7 +13,7 @@ from cobali_ray.core.request import Request
 from cobali_ray.core.stopping import StopScanner
 from cobali_ray.core.text import TextStream
 
-MOST_VALUES = 64
+MAX_VALUES = 64
 """Logprobs of a prompt in one delta; to read one takes 0.1 ms."""
 
 
@@ -51,11 +51,11 @@ class Emitter:
     def open(self, request: Request) -> None:
         """Begin an answer, or go on behind what another engine has sent of it."""
         answer = self._answers[request.request_id] = _Answer(request, self._pieces.end_tokens)
-        if request.said:
+        if request.sent_tokens:
             shown = request.shown_tokens
             pieces = [
                 b"" if self._is_silent(answer, token, None) else self._pieces.of(token, shown)
-                for token in request.said
+                for token in request.sent_tokens
             ]
             answer.stops.feed(answer.text.feed(b"".join(pieces)))
 
@@ -82,7 +82,7 @@ class Emitter:
             if delta is not None:
                 deltas.append((answer.reply_to, delta))
             if hit:
-                stopped.append(Stopped(request_id, answer.stops.found))
+                stopped.append(Stopped(request_id, answer.stops.match))
         return deltas, stopped
 
     def _emit_one(
@@ -134,7 +134,7 @@ class Emitter:
         for token, found in zip(known[first : first + len(scored)], scored, strict=True):
             top = tuple([(other, of(other), logprob) for other, logprob in found.top])
             items.append(TokenLogprob(token, of(token), found.logprob, top, found.rank))
-        step = max(1, MOST_VALUES // (1 + (request.n_prompt_logprobs or 0)))
+        step = max(1, MAX_VALUES // (1 + (request.n_prompt_logprobs or 0)))
         for start in range(0, len(items), step):
             part = tuple(items[start : start + step])
             yield Delta(request.request_id, "", (), prompt=part)

@@ -12,12 +12,12 @@ import structlog
 
 from cobali_ray.backend.grammar import Matcher
 from cobali_ray.backend.port import Backend
-from cobali_ray.backend.sampling import BROKEN, Sampled, TokenLogprobs
-from cobali_ray.core import instructions as told
+from cobali_ray.backend.sampling import BROKEN, SampleResult, TokenLogprobs
+from cobali_ray.core import instructions as protocol
 from cobali_ray.core.cache import CacheView, view_of
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.embedding import EmbeddingRequest
-from cobali_ray.core.events import Computing, Word
+from cobali_ray.core.events import Computing, EngineEvent
 from cobali_ray.core.goodput import Speculation
 from cobali_ray.core.lifecycle import Status
 from cobali_ray.core.limits import EngineLimits
@@ -37,7 +37,7 @@ from cobali_ray.engine.emit import Emitter
 from cobali_ray.engine.host import HostMemory
 from cobali_ray.engine.idle_slots import IdleSlots
 from cobali_ray.engine.images import ImageReader, RowsOf
-from cobali_ray.engine.record import Recorder, TickTimes
+from cobali_ray.engine.record import PhaseTimes, TickRecorder
 from cobali_ray.engine.samplers import Samplers
 from cobali_ray.errors import (
     BadRequestError,
@@ -48,7 +48,7 @@ from cobali_ray.errors import (
     SlotFaultError,
 )
 
-Sink: TypeAlias = Callable[[list[tuple[str, Word]]], None]
+Sink: TypeAlias = Callable[[list[tuple[str, EngineEvent]]], None]
 """Takes one tick's events with the address each one goes to."""
 _log = structlog.get_logger(__name__)
 
@@ -93,13 +93,13 @@ class Engine:
         self._emitter = Emitter(self.samplers.pieces, self.scheduler.life)
         self._host, self._disk = HostMemory(backend, clock, disk), disk
         self._batches = Batches(self.scheduler, backend.n_batch)
-        self._embed: told.Embed | None = None
+        self._embed: protocol.Embed | None = None
         self._compute: Plan | None = None
         """What is to be computed next, texts before tokens."""
-        self._emit: tuple[told.Emit, dict[int, TokenLogprobs]] | None = None
+        self._emit: tuple[protocol.Emit, dict[int, TokenLogprobs]] | None = None
         """Tokens to emit, and the logprobs of those rows that asked for them."""
-        self._out: list[tuple[str, Word]] = []
-        self._recorder = Recorder()
+        self._out: list[tuple[str, EngineEvent]] = []
+        self._recorder = TickRecorder()
         self._told_unmet = False
 
     # -- asked from outside, between ticks ------------------------------------------------------------
@@ -134,15 +134,15 @@ class Engine:
     def hear(self) -> None:
         """Take in what was read and written."""
         if self._disk is not None:
-            for event, cells in self._disk.news():
+            for event, cells in self._disk.events():
                 self._host.receive(cells)
                 self._tell(event)
 
-    def part(self) -> None:
+    def flush(self) -> None:
         """Have what slots hold written to disk, as far as there is time; then nothing is read or written."""
         if self._disk is not None:
-            self._disk.part()
-            self._tell(told.Parting(self._clock.now()))
+            self._disk.flush()
+            self._tell(protocol.EngineStopping(self._clock.now()))
             self._disk.close()
 
     def close(self) -> None:
@@ -166,11 +166,11 @@ class Engine:
             problem = error
         except Exception as error:  # whatever it is, the others go on
             problem = InternalError(repr(error))
-        self._tell(told.Submitted(request, now_s, ready, arrived_s))
+        self._tell(protocol.Submitted(request, now_s, ready, arrived_s))
         sequence = self.scheduler.sequence(request.request_id)
         self._emitter.open(request)
         if problem is not None:
-            self._tell(told.Failed(problem, now_s, request.request_id))
+            self._tell(protocol.Failed(problem, now_s, request.request_id))
         self.hear()
         return sequence
 
@@ -182,29 +182,29 @@ class Engine:
             return
         now_s = self._clock.now()
         if isinstance(found, CobaliError):
-            self._tell(told.Failed(found, now_s, sequence.request_id))
+            self._tell(protocol.Failed(found, now_s, sequence.request_id))
             return
         self.samplers.of(sequence.request_id).matcher = found
         if rows:
             self._batches.rows[sequence.request_id] = rows
-        self._tell(told.Ready(sequence.request_id, now_s))
+        self._tell(protocol.Ready(sequence.request_id, now_s))
         self._say([sequence.request], computing=False)
 
     def embed(self, request: EmbeddingRequest, arrived_s: float | None = None) -> None:
         """Let a request for vectors in, which ends with one End; `arrived_s` as in `submit`."""
-        self._tell(told.Submitted(request, self._clock.now(), arrived_s=arrived_s))
+        self._tell(protocol.Submitted(request, self._clock.now(), arrived_s=arrived_s))
 
     def cancel(self, request_id: str) -> None:
         """End a request wherever it stands; nothing happens where it has ended."""
-        self._tell(told.Cancelled(request_id, self._clock.now()))
+        self._tell(protocol.Cancelled(request_id, self._clock.now()))
 
     def fail_all(self, error: CobaliError) -> None:
         """End every open request with `error` and start over with an empty cache."""
         self._embed = self._compute = self._emit = None
         try:
-            self._tell(told.Failed(error, self._clock.now()))
+            self._tell(protocol.Failed(error, self._clock.now()))
         finally:
-            self._flush()
+            self._send_out()
 
     def load(self) -> LoadView:
         return load_of(self.scheduler)
@@ -220,8 +220,8 @@ class Engine:
     def tick(self) -> TickStats | None:
         """Do one round. None means that nothing was computed."""
         begun_s = self._clock.now()
-        self._tell(told.TickBegun(begun_s))
-        times = TickTimes(begun_s if self._embed is None else self._embed_texts(self._embed))
+        self._tell(protocol.TickBegun(begun_s))
+        times = PhaseTimes(begun_s if self._embed is None else self._embed_texts(self._embed))
         times.planned = self._clock.now()
         while (plan := self._compute) is not None and not self._forward(plan):
             times.planned = self._clock.now()
@@ -237,12 +237,14 @@ class Engine:
         times.computed = self._clock.now()
         sampled = self._sample(plan)
         times.sampled = self._clock.now()
-        event = told.Sampled(sampled.tokens, sampled.failed, times.sampled, sampled.complete, sampled.n_each)
+        event = protocol.Sampled(
+            sampled.tokens, sampled.failed, times.sampled, sampled.complete, sampled.n_each
+        )
         self._tell(event, sampled.logprobs)
         if not self.backend.overlaps:
             times.publish_s = self._publish()
         ended_s = self._clock.now()
-        self._tell(told.TickEnded(ended_s))
+        self._tell(protocol.TickEnded(ended_s))
         if self.scheduler.pacer.unmet_s and not self._told_unmet:
             self._told_unmet = True
             _log.warning(
@@ -255,7 +257,7 @@ class Engine:
             self.scheduler, times, ended_s=ended_s, plan=plan, spans=spans, n_reused=self.backend.n_reused()
         )
 
-    def _embed_texts(self, asked: told.Embed) -> float:
+    def _embed_texts(self, asked: protocol.Embed) -> float:
         """Embed texts and hand their vectors over; return when that was done."""
         self._embed = None
         if (embedder := self.backend.embedder) is None:
@@ -263,29 +265,29 @@ class Engine:
         vectors, failed = embed(embedder, asked.pieces)
         self._out += vectors
         embedded_s = self._clock.now()
-        self._tell(told.Embedded(failed, embedded_s))
-        self._flush()
+        self._tell(protocol.Embedded(failed, embedded_s))
+        self._send_out()
         return embedded_s
 
-    def _tell(self, event: told.Event, logprobs: dict[int, TokenLogprobs] | None = None) -> None:
+    def _tell(self, event: protocol.Event, logprobs: dict[int, TokenLogprobs] | None = None) -> None:
         """Tell the scheduler what happened and do what it says. What is told to clients cannot fail."""
         instructions = self.scheduler.handle(event)
         begun: list[Request | EmbeddingRequest] = []
         for one in instructions:
-            if isinstance(one, told.Finish):
+            if isinstance(one, protocol.Finish):
                 self._out.append((one.reply_to, one.end))
                 request_id = one.end.request_id
                 self._batches.rows.pop(request_id, None)
                 self.samplers.close(request_id)
                 self._emitter.close(request_id)
-            elif isinstance(one, told.Emit):
+            elif isinstance(one, protocol.Emit):
                 self._emit = (one, logprobs or {})
-            elif isinstance(one, told.Compute):
+            elif isinstance(one, protocol.Compute):
                 self._compute = one.plan
-            elif isinstance(one, told.Embed):
+            elif isinstance(one, protocol.Embed):
                 self._embed = one
                 begun += one.begun
-            elif isinstance(one, told.Assign):
+            elif isinstance(one, protocol.Assign):
                 self.samplers.assign(one.request_id, one.slot_id)
                 if (sequence := self.slots.by_slot[one.slot_id]) is not None:
                     begun.append(sequence.request)
@@ -306,26 +308,26 @@ class Engine:
         try:
             self.backend.forward(batch)
         except SlotFaultError as fault:
-            self._tell(told.Refused(fault, fault.slot_id, self._clock.now()))
+            self._tell(protocol.Refused(fault, fault.slot_id, self._clock.now()))
         except CacheFullError as full:
-            self._tell(told.Refused(full, None, self._clock.now()))
+            self._tell(protocol.Refused(full, None, self._clock.now()))
         else:
             return True
         return False
 
-    def _sample(self, plan: Plan) -> Sampled:
+    def _sample(self, plan: Plan) -> SampleResult:
         rows = self.samplers.in_slots(plan.rows)
         asked = self._batches.prompts(plan)
         if plan.drafts:
             return self.backend.sample(rows, [plan.draft(slot_id) for slot_id in plan.rows])
         if not asked:
-            return self.backend.sample(rows) if rows else Sampled([], {}, {})
+            return self.backend.sample(rows) if rows else SampleResult([], {}, {})
         sampled = self.backend.sample(rows, prompts=[of_prompt for _, of_prompt in asked])
         for (sequence, _), scored in zip(asked, sampled.scored, strict=True):
             if sequence.status is not Status.RUNNING:
                 continue
             if scored is None:
-                self._tell(told.Failed(InternalError(BROKEN), self._clock.now(), sequence.request_id))
+                self._tell(protocol.Failed(InternalError(BROKEN), self._clock.now(), sequence.request_id))
                 continue
             to = sequence.request.reply_to
             deltas = self._emitter.prompt(sequence.request, sequence.tokens, sequence.n_scored, scored)
@@ -341,8 +343,8 @@ class Engine:
             (emit, logprobs), self._emit = self._emit, None
             deltas, stopped = self._emitter.emit(emit, logprobs)
             self._out += deltas
-            self._tell(told.Emitted(stopped, started))
-        self._flush()
+            self._tell(protocol.Emitted(stopped, started))
+        self._send_out()
         return self._clock.now() - started
 
     def _say(self, requests: Seq[Request | EmbeddingRequest], *, computing: bool) -> None:
@@ -350,9 +352,9 @@ class Engine:
         said = [(r.reply_to, Computing(r.request_id, computing)) for r in requests if r.reply_to]
         if said:
             self._out += said
-            self._flush()
+            self._send_out()
 
-    def _flush(self) -> None:
+    def _send_out(self) -> None:
         if self._out:
             out, self._out = self._out, []
             self._sink(out)

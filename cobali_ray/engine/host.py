@@ -8,7 +8,7 @@ from itertools import takewhile
 import structlog
 
 from cobali_ray.backend.port import Backend, Cells
-from cobali_ray.core import instructions as told
+from cobali_ray.core import instructions as protocol
 from cobali_ray.core.clock import Clock
 from cobali_ray.engine.disk import Disk
 from cobali_ray.errors import BackendError
@@ -29,37 +29,39 @@ class HostMemory:
         self._empty: dict[int, Sequence[int]] = {}
         """Slots that could not be filled, and with which blocks."""
 
-    def carry_out(self, instructions: Sequence[told.Instruction]) -> None:
+    def carry_out(self, instructions: Sequence[protocol.Instruction]) -> None:
         """Do those that are about cells, in slots, here and on disk."""
         for one in instructions:
             match one:
-                case told.Truncate(slot_id, n_keep):
+                case protocol.Truncate(slot_id, n_keep):
                     self._empty.pop(slot_id, None)
                     self._backend.truncate(slot_id, n_keep)
-                case told.Copy(donor_id, slot_id, n_keep):
+                case protocol.Copy(donor_id, slot_id, n_keep):
                     if donor_id in self._empty:  # it could not be filled itself
                         self._empty[slot_id] = ()
                     else:
                         self._backend.copy(donor_id, slot_id, n_keep)
-                case told.Swap(slot_id, other_id, n_cells):
+                case protocol.Swap(slot_id, other_id, n_cells):
                     began_s = self._clock.now()
                     self._backend.swap(slot_id, other_id)
                     self._took(2 * n_cells, began_s)
-                case told.Save():
+                case protocol.Save():
                     self._save(one)
-                case told.Restore():
+                case protocol.Restore():
                     self._restore(one)
-                case told.Forget(block_ids):
+                case protocol.Forget(block_ids):
                     for block_id in block_ids:
                         self._cells.pop(block_id, None)  # what could not be saved is not here
-                case told.Hold(blocks):
+                case protocol.Hold(blocks):
                     self._cells.update((block_id, self._read[name]) for block_id, name in blocks)
-                case told.Store(blocks) if self._disk is not None:  # up to the first that could not be saved
+                case protocol.StoreBlocks(blocks) if (
+                    self._disk is not None
+                ):  # up to the first that could not be saved
                     known = takewhile(lambda block: block[0] in self._cells, blocks)
                     self._disk.store([(name, self._cells[block_id]) for block_id, name in known])
-                case told.Load() if self._disk is not None:
+                case protocol.LoadBlocks() if self._disk is not None:
                     self._disk.load(one)
-                case told.Clear():
+                case protocol.Clear():
                     self._read = {}
                     self._cells.clear()
                     self._empty.clear()
@@ -69,7 +71,7 @@ class HostMemory:
         """Take what was read from disk, until the next call."""
         self._read = cells
 
-    def _save(self, one: told.Save) -> None:
+    def _save(self, one: protocol.Save) -> None:
         began_s = self._clock.now()
         try:
             saved = self._backend.save(one.slot_id, [span[1:] for span in one.blocks])
@@ -80,7 +82,7 @@ class HostMemory:
             self._cells.update((span[0], cells) for span, cells in zip(one.blocks, saved, strict=True))
         self._took(one.blocks[-1][2], began_s)
 
-    def _restore(self, one: told.Restore) -> None:
+    def _restore(self, one: protocol.Restore) -> None:
         began_s = self._clock.now()
         try:
             cells = [self._cells[block_id] for block_id in one.block_ids]
@@ -90,20 +92,20 @@ class HostMemory:
             self._empty[one.slot_id] = one.block_ids
         self._took(one.n_keep, began_s)
 
-    def moved(self) -> told.Moved | None:
+    def moved(self) -> protocol.Moved | None:
         """Return what was moved since the last call, if anything."""
         if not self._n_tokens:
             return None
-        event = told.Moved(self._n_tokens, self._seconds, self._lost)
+        event = protocol.Moved(self._n_tokens, self._seconds, self._lost)
         self._n_tokens, self._seconds, self._lost = 0, 0.0, []
         return event
 
-    def unrestored(self) -> told.Unrestored | None:
+    def unrestored(self) -> protocol.Unrestored | None:
         """Return which slots could not be filled since the last call, if any."""
         if not self._empty:
             return None
         blocks = [block_id for block_ids in self._empty.values() for block_id in block_ids]
-        event = told.Unrestored(list(self._empty), blocks, self._clock.now())
+        event = protocol.Unrestored(list(self._empty), blocks, self._clock.now())
         self._empty = {}
         return event
 

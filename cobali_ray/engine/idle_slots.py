@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from cobali_ray.backend.port import Backend, Cells
 from cobali_ray.core import instructions as told
-from cobali_ray.core.placement import Held
+from cobali_ray.core.placement import SlotContents
 from cobali_ray.core.scheduler import Scheduler
 from cobali_ray.errors import (
     BackendError,
@@ -26,7 +26,7 @@ class IdleSlots:
         self._scheduler, self._limits = scheduler, scheduler.limits
         self._backend, self._tell = backend, tell
 
-    def take_out(self, slot_id: int) -> tuple[Held, Cells]:
+    def take_out(self, slot_id: int) -> tuple[SlotContents, Cells]:
         """Return what a slot holds, and a copy of its cells."""
         held = self._held(slot_id)
         if not held.n_tokens:
@@ -61,7 +61,7 @@ class IdleSlots:
         self._tell(told.Emptied(slot_id))
         return held.n_tokens
 
-    def _held(self, slot_id: int) -> Held:
+    def _held(self, slot_id: int) -> SlotContents:
         if not 0 <= slot_id < self._limits.n_slots:
             raise InvalidParameterError("id_slot", f": there is no slot {slot_id}")
         if self._scheduler.slots.by_slot[slot_id] is not None:

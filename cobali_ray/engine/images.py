@@ -17,8 +17,8 @@ from typing import TypeAlias
 
 import structlog
 
-from cobali_ray.backend.batch import Embedded, Part
-from cobali_ray.backend.port import Images
+from cobali_ray.backend.batch import ImagePart, ImageRows
+from cobali_ray.backend.port import ImageEncoder
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.media import Image, Rows, ids_of
 from cobali_ray.core.request import Request
@@ -28,23 +28,23 @@ _log = structlog.get_logger(__name__)
 
 KEPT_BYTES = 256 << 20
 """Of rows that are kept for the next request with the same image: the next turn of its chat has it again."""
-_MOST_KNOWN = 1024
+_MAX_KNOWN = 1024
 """Images of which it is remembered what they come to."""
 
 _Key: TypeAlias = tuple[str | None, bytes]
 """A request's salt and an image's digest: how fast an answer comes tells nobody what others have sent.
 Without a salt nothing is kept."""
-RowsOf: TypeAlias = Mapping[tuple[bytes, int], Embedded]
+RowsOf: TypeAlias = Mapping[tuple[bytes, int], ImageRows]
 """The rows of a request's images, by digest and part."""
 
 
 class ImageReader:
     """The images of requests. `expand` is for any thread, `encode` for one."""
 
-    def __init__(self, projector: Images | None, limits: EngineLimits) -> None:
+    def __init__(self, projector: ImageEncoder | None, limits: EngineLimits) -> None:
         self._projector, self._most = projector, limits.token_budget - limits.n_slots
-        self._parts: dict[_Key, list[Part]] = {}
-        self._rows: OrderedDict[_Key, list[Embedded]] = OrderedDict()
+        self._parts: dict[_Key, list[ImagePart]] = {}
+        self._rows: OrderedDict[_Key, list[ImageRows]] = OrderedDict()
         self._n_bytes = 0
 
     def expand(self, request: Request) -> Request:
@@ -69,14 +69,14 @@ class ImageReader:
                 prompt += part.tokens
         return replace(request, prompt=tuple(prompt), rows=tuple(rows))
 
-    def _read(self, projector: Images, image: Image, key: _Key) -> list[Part]:
+    def _read(self, projector: ImageEncoder, image: Image, key: _Key) -> list[ImagePart]:
         parts = self._parts.get(key)
         if parts is None:
             parts = projector.read(image.data)
             if parts is None:
                 raise InvalidImageError(image.field, "cannot be read as an image")
             if key[0] is not None:
-                if len(self._parts) >= _MOST_KNOWN:
+                if len(self._parts) >= _MAX_KNOWN:
                     self._parts.clear()
                 self._parts[key] = parts
         most = max([part.n_rows for part in parts])
@@ -87,7 +87,7 @@ class ImageReader:
 
     def encode(self, request: Request, images: Sequence[Image]) -> RowsOf:
         """Return the rows that a request wants of its images. Raises InternalError where that fails."""
-        found: dict[tuple[bytes, int], Embedded] = {}
+        found: dict[tuple[bytes, int], ImageRows] = {}
         data = {image.digest: image.data for image in images}
         numbers: dict[bytes, list[int]] = {}
         for one in request.rows:
@@ -97,7 +97,7 @@ class ImageReader:
             found |= {(digest, part): one for part, one in zip(dict.fromkeys(parts), rows, strict=True)}
         return found
 
-    def _encoded(self, key: _Key, data: bytes) -> list[Embedded]:
+    def _encoded(self, key: _Key, data: bytes) -> list[ImageRows]:
         if (rows := self._rows.get(key)) is not None:
             self._rows.move_to_end(key)
             return rows
@@ -117,5 +117,5 @@ class ImageReader:
         return rows
 
 
-def _bytes_of(rows: list[Embedded]) -> int:
+def _bytes_of(rows: list[ImageRows]) -> int:
     return sum([one.values.nbytes for one in rows])

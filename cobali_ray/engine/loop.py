@@ -25,10 +25,10 @@ import structlog
 
 from cobali_ray.backend.grammar import Matcher
 from cobali_ray.backend.threads import give_way
-from cobali_ray.core.admission import Entered, admit, admit_texts, check_request
+from cobali_ray.core.admission import AdmittedCounts, admit, admit_texts, check_request
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.embedding import EmbeddingRequest
-from cobali_ray.core.events import End, Word
+from cobali_ray.core.events import End, EngineEvent
 from cobali_ray.core.media import Image
 from cobali_ray.core.request import Request
 from cobali_ray.core.sequence import Sequence
@@ -103,7 +103,7 @@ class EngineLoop:
         self.failure: Exception | None = None
         """What killed the loop, if anything did."""
         self._n_failures = 0
-        self._entered = Entered()
+        self._entered = AdmittedCounts()
         self._busy_since_s: float | None = None
         """When the tick under way began; None while idle."""
         self._compilers = TurnThreads(_N_COMPILERS, "grammar")
@@ -385,7 +385,7 @@ class EngineLoop:
         self._draining = True
         stopped = self.failure is None
         if stopped:
-            self._guard(engine, Engine.part)
+            self._guard(engine, Engine.flush)
         while True:
             self._busy_since_s = None
             if engine.has_work or engine.scheduler.n_open:
@@ -402,7 +402,7 @@ class EngineLoop:
             pool.shutdown(cancel_futures=True)  # they use the projector
         engine.close()
 
-    def _publish(self, batch: list[tuple[str, Word]]) -> None:
+    def _publish(self, batch: list[tuple[str, EngineEvent]]) -> None:
         for _, event in batch:
             if isinstance(event, End):
                 self._watch(methodcaller("on_end", event))

@@ -14,7 +14,7 @@ from cobali_ray.core.stats import TickStats
 
 
 @dataclass(slots=True)
-class TickTimes:
+class PhaseTimes:
     """When a tick's phases were over, on the engine's clock."""
 
     started: float
@@ -24,7 +24,7 @@ class TickTimes:
     publish_s: float = 0.0
 
 
-class Recorder:
+class TickRecorder:
     """Turns a finished tick into its TickStats."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Recorder:
     def record(
         self,
         scheduler: Scheduler,
-        times: TickTimes,
+        times: PhaseTimes,
         *,
         ended_s: float,
         plan: Plan,

@@ -9,7 +9,7 @@ from cobali_ray.backend.grammar import Grammars, Matcher
 from cobali_ray.backend.pieces import Pieces
 from cobali_ray.backend.port import Backend
 from cobali_ray.backend.sampling import RowSampler
-from cobali_ray.core.reasoning import Reasoning
+from cobali_ray.core.reasoning import ReasoningMonitor
 from cobali_ray.core.request import Request
 from cobali_ray.errors import AdapterGoneError
 
@@ -49,8 +49,8 @@ class Samplers:
         )
         row.needs_rows = request.n_prompt_logprobs is not None
         if (budget := request.reasoning_budget) is not None:
-            row.reasoning = Reasoning(budget, partial(self.pieces.of, shown=request.shown_tokens))
-        row.resume(request.said)
+            row.reasoning = ReasoningMonitor(budget, partial(self.pieces.of, shown=request.shown_tokens))
+        row.resume(request.sent_tokens)
         if ready:
             row.matcher = self.matcher(request)
         self._of[request.request_id] = row
@@ -79,4 +79,4 @@ class Samplers:
         """Return where a request's answer stands in its grammar, if it has one."""
         if request.grammar is None:
             return None
-        return self.grammars.matcher(request.grammar, request.shown_tokens, request.said)
+        return self.grammars.matcher(request.grammar, request.shown_tokens, request.sent_tokens)

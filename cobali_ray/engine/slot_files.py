@@ -27,8 +27,8 @@ from cobali_ray.engine.loop import EngineLoop
 from cobali_ray.errors import InvalidParameterError, SlotFileError, SlotFilesOffError
 
 MAGIC = b"cobali slot 1\n"
-MOST_NAME_BYTES = 200
-_MOST_HEAD = 4096
+MAX_NAME_BYTES = 200
+_MAX_HEAD = 4096
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -112,7 +112,7 @@ class SlotFiles:
         return head.n_tokens, n_bytes
 
     def _head(self, file: BinaryIO) -> _Head:
-        line = file.readline(_MOST_HEAD) if file.read(len(MAGIC)) == MAGIC else b""
+        line = file.readline(_MAX_HEAD) if file.read(len(MAGIC)) == MAGIC else b""
         try:
             head = msgspec.json.decode(line, type=_Head)
         except msgspec.DecodeError:
@@ -131,6 +131,6 @@ def _kind(engine: Engine) -> str:
 def _plain(filename: str) -> str:
     """Return the name of a file in the folder. Raises InvalidParameterError for what leads elsewhere."""
     plain = filename.isprintable() and not set(filename) & set("/\\:") and filename[:1] not in {"", "."}
-    if not plain or len(filename.encode("utf-8", "replace")) > MOST_NAME_BYTES:
-        raise InvalidParameterError("filename", f"must be a plain name of at most {MOST_NAME_BYTES} bytes")
+    if not plain or len(filename.encode("utf-8", "replace")) > MAX_NAME_BYTES:
+        raise InvalidParameterError("filename", f"must be a plain name of at most {MAX_NAME_BYTES} bytes")
     return filename

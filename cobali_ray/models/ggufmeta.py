@@ -35,8 +35,8 @@ _FOREIGN = {
 }
 """What is often found in place of a GGUF file, by its first bytes."""
 _U64 = struct.Struct("<Q")
-_MOST_NESTING = 4
-_MOST_DIMENSIONS = 4
+_MAX_NESTING = 4
+_MAX_DIMENSIONS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def _least_bytes(header: GgufHeader) -> int:
     return max(ends) if header.tensors else 0
 
 
-def read_header(path: Path, reader: type[Reader] | None = None) -> GgufHeader:
+def read_header(path: Path, reader: type[GgufReader] | None = None) -> GgufHeader:
     """Read all keys and tensor headers of the file at `path`.
 
     Raises:
@@ -147,13 +147,13 @@ def read_header(path: Path, reader: type[Reader] | None = None) -> GgufHeader:
     require_gguf(path)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
-            return (reader or Reader)(data).header()
+            return (reader or GgufReader)(data).header()
         except (struct.error, ValueError, OverflowError) as error:
             why = "it ends in its header" if isinstance(error, struct.error) else error
             raise ConfigError("model", f"'{path}' is a damaged GGUF file: {why}") from error
 
 
-class Reader:
+class GgufReader:
     """A position in a mapped file. Reads are checked against the end: a slice past it comes back short."""
 
     def __init__(self, data: mmap.mmap) -> None:
@@ -186,7 +186,7 @@ class Reader:
     def _tensor(self) -> tuple[TensorEntry, int]:
         """Read a tensor's header, and where its data starts."""
         name, n_dimensions = self._string(), self._number("I")
-        if n_dimensions > _MOST_DIMENSIONS:
+        if n_dimensions > _MAX_DIMENSIONS:
             raise ValueError(f"tensor {name!r} has {n_dimensions} dimensions")
         shape = tuple(self._number("Q") for _ in range(n_dimensions))[::-1]
         return TensorEntry(name, shape, self._number("I")), self._number("Q")
@@ -206,7 +206,7 @@ class Reader:
             return self._words(length)
         if kind in _NUMBERS:
             return self._numbers(_NUMBERS[kind], length)
-        if nesting == _MOST_NESTING:
+        if nesting == _MAX_NESTING:
             raise ValueError("arrays are nested too deep")
         return [self._value(kind, nesting + 1) for _ in range(length)]
 

@@ -16,7 +16,7 @@ from cobali_ray.core.spans import NO_SPANS
 from cobali_ray.core.stats import TickStats
 from cobali_ray.telemetry.exposition import TOTALS
 from cobali_ray.telemetry.histogram import Histogram
-from cobali_ray.telemetry.lives import Lives, Seen
+from cobali_ray.telemetry.lives import Lives, LivesView
 from cobali_ray.telemetry.names import (
     HISTOGRAMS,
     KINDS,
@@ -234,17 +234,17 @@ class Collector:
         self._idle_shown_s = max(self._idle_shown_s, snapshot.totals["idle_seconds"])
         return replace(snapshot, totals={**snapshot.totals, "idle_seconds": self._idle_shown_s})
 
-    def seen(self, last: int, since: int = 0, before: int | None = None) -> Seen:
+    def seen(self, last: int, since: int = 0, before: int | None = None) -> LivesView:
         """Return the newest `last` records of ticks `since .. before`, who ended in them, and who is open."""
         return self._read(lambda: self._seen(last, since, before))
 
-    def _seen(self, last: int, since: int, before: int | None) -> Seen:
+    def _seen(self, last: int, since: int, before: int | None) -> LivesView:
         size, end = len(self._ring), self._n_ticks if before is None else min(before, self._n_ticks)
         start = max(since, self._n_ticks - size, end - last, 0)
         ticks = [stats for i in range(start, end) if (stats := self._ring[i % size]) is not None]
         first = ticks[0].tick_id if ticks else since
         ended = self._lives.ended(first, self._n_ticks + 1 if before is None else before)
-        return Seen(ticks, self._lives.open(), ended, self._n_ticks)
+        return LivesView(ticks, self._lives.open(), ended, self._n_ticks)
 
     def _read(self, copy: Callable[[], T]) -> T:
         """Copy while no write is under way. A writer that writes without pause wins after READ_ATTEMPTS."""

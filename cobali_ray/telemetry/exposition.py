@@ -17,7 +17,7 @@ from cobali_ray.telemetry.names import HISTOGRAMS, KINDS, PHASES
 from cobali_ray.telemetry.presence import Presence, presence_families
 from cobali_ray.telemetry.snapshot import Snapshot
 from cobali_ray.telemetry.tenants import MEASURES
-from cobali_ray.telemetry.usage import Usage, usage_families
+from cobali_ray.telemetry.usage import ProcessUsage, usage_families
 
 TOTALS = {
     "prompt_tokens": "Prompt tokens of requests whose prompt was computed, cached ones included.",
@@ -42,7 +42,7 @@ TOTALS = {
 }
 
 
-class Counts(NamedTuple):
+class EngineMetrics(NamedTuple):
     """What is known of an engine: of both at best."""
 
     snapshot: Snapshot | None
@@ -51,23 +51,23 @@ class Counts(NamedTuple):
 
 def render(snapshot: Snapshot | None, presence: Presence | None = None) -> str:
     """Return the Prometheus text format, version 0.0.4, of what is known of one engine."""
-    return render_all([Counts(snapshot, presence)])
+    return render_all([EngineMetrics(snapshot, presence)])
 
 
-def render_all(engines: Sequence[Counts], processes: Sequence[Usage] = ()) -> str:
+def render_all(engines: Sequence[EngineMetrics], processes: Sequence[ProcessUsage] = ()) -> str:
     """Return the text of several engines: what has one name stands together, as Prometheus wants it.
 
     `processes` are those of the server that are no engine; they have no label `engine`.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Server(engines, processes))
+    registry.register(_ServerCollector(engines, processes))
     return generate_latest(registry).decode()
 
 
-class _Server:
+class _ServerCollector:
     """What prometheus_client calls a custom collector."""
 
-    def __init__(self, engines: Sequence[Counts], processes: Sequence[Usage]) -> None:
+    def __init__(self, engines: Sequence[EngineMetrics], processes: Sequence[ProcessUsage]) -> None:
         self._engines, self._processes = engines, processes
 
     def collect(self) -> Iterator[Metric]:
@@ -79,7 +79,7 @@ class _Server:
         yield from joined.values()
 
 
-def _of(counts: Counts) -> Iterator[Metric]:
+def _of(counts: EngineMetrics) -> Iterator[Metric]:
     if counts.presence is not None:
         yield from of_engine(counts.presence.engine_id, presence_families(counts.presence))
     if counts.snapshot is not None:

@@ -13,7 +13,7 @@ from cobali_ray.core.spans import DECODE, TickSpans
 from cobali_ray.core.stats import TickStats
 from cobali_ray.telemetry.log import TICK_FIELDS
 
-LONGEST_PROMPT: Final = 2000
+MAX_PROMPT_CHARS: Final = 2000
 """Characters of a prompt that are shown where prompts are shown."""
 _OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY
 _PLAIN: Final = tuple(name for name in TICK_FIELDS if name != "gaps_s")

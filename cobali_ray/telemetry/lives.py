@@ -11,7 +11,7 @@ from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.stats import TickStats
 
 
-class Seen(NamedTuple):
+class LivesView(NamedTuple):
     """What a reader takes away: records by reference, to be made into something elsewhere."""
 
     ticks: list[TickStats]
@@ -38,7 +38,7 @@ class Lives:
 
     def enter(self, sequence: Sequence) -> None:
         self._open[sequence.request_id] = sequence
-        if not sequence.request.said:  # else its first token came elsewhere
+        if not sequence.request.sent_tokens:  # else its first token came elsewhere
             self._silent.setdefault(_line(sequence), {})[sequence.request_id] = sequence
 
     def first_tokens(self) -> list[float]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.stats import TickStats
 from cobali_ray.telemetry.histogram import HistogramView
-from cobali_ray.telemetry.usage import Usage
+from cobali_ray.telemetry.usage import ProcessUsage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Snapshot:
     """By reason."""
     last_tick_age_s: float | None
     """Since the end of the last tick while there is work, 0 when idle; None without a clock."""
-    usage: Usage | None = None
+    usage: ProcessUsage | None = None
     """What the engine's process takes; None where nobody asked the system."""
 
     def histogram(self, name: str, value: str = "") -> HistogramView:

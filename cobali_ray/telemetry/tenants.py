@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from cobali_ray.core.events import RequestStats
 
-MOST_TENANTS = 50
+MAX_TENANTS = 50
 """Names that have series of their own; whoever comes later is counted with the others."""
 ANYONE, OTHERS = "anyone", "others"
 """Who needs no key, and who came too late for series of their own."""
@@ -30,7 +30,7 @@ class Tenants:
         if computed is None:
             computed = stats.ttft_s is not None
         name, known = tenant or ANYONE, self._by_measure["tenant_requests"]
-        if name not in known and len(known) >= MOST_TENANTS:
+        if name not in known and len(known) >= MAX_TENANTS:
             name = OTHERS
         values = (
             1.0,

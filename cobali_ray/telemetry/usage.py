@@ -20,7 +20,7 @@ PARTS: Final = {
 }
 
 
-class Usage(NamedTuple):
+class ProcessUsage(NamedTuple):
     """What one process takes."""
 
     part: str
@@ -32,14 +32,14 @@ class Usage(NamedTuple):
     """On all CPUs together, since the process began."""
 
 
-def usage_of(process: psutil.Process, part: str) -> Usage:
+def usage_of(process: psutil.Process, part: str) -> ProcessUsage:
     """Ask the system about a process. Raises psutil.Error if it is gone or not ours to see."""
     with process.oneshot():
         times = process.cpu_times()
-        return Usage(part, process.pid, process.memory_info().rss, times.user + times.system)
+        return ProcessUsage(part, process.pid, process.memory_info().rss, times.user + times.system)
 
 
-def usage_families(processes: Sequence[Usage]) -> Iterator[Metric]:
+def usage_families(processes: Sequence[ProcessUsage]) -> Iterator[Metric]:
     memory = GaugeMetricFamily("cobali_process_memory_bytes", "Resident memory of a process.", labels=_LABELS)
     text = "Time of a process on all CPUs."
     cpu = CounterMetricFamily("cobali_process_cpu_seconds", text, labels=_LABELS)
@@ -51,7 +51,7 @@ def usage_families(processes: Sequence[Usage]) -> Iterator[Metric]:
     yield cpu
 
 
-def beside() -> list[Usage]:
+def beside() -> list[ProcessUsage]:
     """Ask about all ingresses and front ends of this process's own server, on this machine.
 
     All of them, because each scrape may be answered by another ingress. It reads a file per process of the

@@ -21,7 +21,7 @@ WRITES: Final = "completion"
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class AnswerPiece:
     """A piece of an answer: what it says, or what was thought before."""
 
     text: str = ""
@@ -29,7 +29,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class AnswerEnd:
     """How an answer ended, and the server's own numbers of it."""
 
     finish_reason: str | None = None
@@ -39,7 +39,7 @@ class Ending:
     """Fields of the request that the server does not know."""
 
 
-class Asker:
+class ServerClient:
     """A server at an address, and the key it is asked with."""
 
     def __init__(self, url: str, key: str | None, transport: httpx2.BaseTransport | None = None) -> None:
@@ -93,8 +93,8 @@ class Asker:
             self._require_good(answer)
         return answer.headers.get(IGNORED, "")
 
-    def stream(self, path: str, body: dict[str, Any]) -> Generator[Piece | Ending]:
-        """Ask for a chat or a completion, and yield its pieces as they come and an Ending after them.
+    def stream(self, path: str, body: dict[str, Any]) -> Generator[AnswerPiece | AnswerEnd]:
+        """Ask for a chat or a completion, and yield its pieces as they come and an AnswerEnd after them.
 
         Closing this iterator tells the server to stop.
 
@@ -116,8 +116,8 @@ class Asker:
                     thought = said.get("reasoning_content") or said.get("reasoning") or ""
                     text = said.get("content") or choice.get("text") or ""
                     if text or thought:
-                        yield Piece(text, thought)
-            yield Ending(reason, usage, timings, answer.headers.get(IGNORED, ""))
+                        yield AnswerPiece(text, thought)
+            yield AnswerEnd(reason, usage, timings, answer.headers.get(IGNORED, ""))
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

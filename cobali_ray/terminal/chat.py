@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from cobali_ray.errors import CobaliError, ConfigError
-from cobali_ray.terminal.asking import Asker, Ending
+from cobali_ray.terminal.asking import AnswerEnd, ServerClient
 from cobali_ray.terminal.conversation import Conversation, read_setting
 from cobali_ray.terminal.drawing import Drawing, numbers_of
 from cobali_ray.terminal.lines import Command, command_in, edit_lines, read_text
@@ -68,18 +68,18 @@ def chat(
             return
         save_history = edit_lines([f"/{word}" for word in COMMANDS])
         try:
-            Chat(asker, conversation, console, input).run()
+            ChatLoop(asker, conversation, console, input).run()
         finally:
             save_history()
 
 
-def print_answer(asker: Asker, path: str, body: dict[str, Any]) -> None:
+def print_answer(asker: ServerClient, path: str, body: dict[str, Any]) -> None:
     """Print an answer as plain text while it comes, without its reasoning. Its last line ends in any case."""
     last = ""
     try:
         with closing(asker.stream(path, body)) as events:
             for event in events:
-                if not isinstance(event, Ending) and event.text:
+                if not isinstance(event, AnswerEnd) and event.text:
                     typer.echo(event.text, nl=False)
                     sys.stdout.flush()
                     last = event.text
@@ -88,11 +88,11 @@ def print_answer(asker: Asker, path: str, body: dict[str, Any]) -> None:
             typer.echo()
 
 
-class Chat:
+class ChatLoop:
     """The loop: read, ask, draw. `ask` reads a line after a prompt, as `input` does."""
 
     def __init__(
-        self, asker: Asker, conversation: Conversation, console: Console, ask: Callable[[str], str]
+        self, asker: ServerClient, conversation: Conversation, console: Console, ask: Callable[[str], str]
     ) -> None:
         self._asker, self._conversation, self._console, self._ask = asker, conversation, console, ask
         self._unanswered: str | None = None
@@ -134,12 +134,12 @@ class Chat:
     def _answer(self, question: str) -> bool:
         """Ask, and draw the answer. Returns whether it was stopped."""
         self._conversation.ask(question)
-        said, ending, stopped = "", Ending(), False
+        said, ending, stopped = "", AnswerEnd(), False
         try:
             events = self._asker.stream(PATH, self._conversation.body())
             with closing(events), Drawing(self._console) as drawing:
                 for event in events:
-                    if isinstance(event, Ending):
+                    if isinstance(event, AnswerEnd):
                         ending = event
                         continue
                     said += event.text

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from cobali_ray.errors import ConfigError
 
-OWN: Final = frozenset({"messages", "model", "n", "stream", "stream_options"})
+OWN_PARAMETERS: Final = frozenset({"messages", "model", "n", "stream", "stream_options"})
 """Parameters that a chat sets itself. It shows one answer, so `n` is among them."""
 
 
@@ -68,7 +68,7 @@ def read_setting(text: str, where: str = "--set") -> tuple[str, Any]:
     name, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not name.isidentifier():
         raise ConfigError(where, f"expected NAME=VALUE such as temperature=0.2, got '{text}'")
-    if name in OWN:
+    if name in OWN_PARAMETERS:
         raise ConfigError(where, f"{name} is set by the chat itself")
     try:
         return name, json.loads(value) if value else None

@@ -14,13 +14,13 @@ from rich.markdown import Markdown
 from rich.segment import Segment
 from rich.text import Text
 
-from cobali_ray.terminal.asking import Ending
+from cobali_ray.terminal.asking import AnswerEnd
 
 FENCE = re.compile(r"^ {0,3}(```+|~~~+)(.*)$")
 ITEM = re.compile(r" {0,3}(?:[-*+]|\d{1,9}[.)])\s")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 REDRAW_S = 0.08
-_MOST_LINES_BELOW = 2
+_MAX_LINES_BELOW = 2
 """Kept free under a block that grows: the cursor's line and one more."""
 
 
@@ -52,7 +52,7 @@ def split_blocks(text: str) -> tuple[list[str], str]:
     return [block for block in blocks if block], text[begun:]
 
 
-class Block:
+class TextBlock:
     """Something without the empty lines around it."""
 
     def __init__(self, inner: RenderableType) -> None:
@@ -76,14 +76,14 @@ def _is_empty(line: list[Segment]) -> bool:
     return all(not part.text.strip() and not (part.style and part.style.bgcolor) for part in line)
 
 
-class Tail(Block):
+class Tail(TextBlock):
     """The last lines of a block that may be higher than the terminal, and an empty one with the cursor.
 
     There the terminal writes ^C. At the end of a full line it would wrap, and the next drawing be a line off.
     """
 
     def lines(self, console: Console, options: ConsoleOptions) -> list[list[Segment]]:
-        return [*super().lines(console, options)[-max(1, console.height - _MOST_LINES_BELOW) :], []]
+        return [*super().lines(console, options)[-max(1, console.height - _MAX_LINES_BELOW) :], []]
 
 
 class Drawing:
@@ -143,10 +143,10 @@ class Drawing:
         if self._n_blocks:
             self._console.print()
         self._n_blocks += 1
-        self._console.print(Block(Markdown(block)))
+        self._console.print(TextBlock(Markdown(block)))
 
 
-def numbers_of(ending: Ending, *, stopped: bool = False) -> str:
+def numbers_of(ending: AnswerEnd, *, stopped: bool = False) -> str:
     """Return the server's numbers of an answer as one line."""
     usage, timings = ending.usage, ending.timings
     said = []

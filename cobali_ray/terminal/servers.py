@@ -19,7 +19,7 @@ from cobali_ray.errors import ConfigError, NoServerError, StartError
 from cobali_ray.models.completion import complete_model
 from cobali_ray.ports import free_port
 from cobali_ray.signals import end_with_parent, ended_in_order
-from cobali_ray.terminal.asking import Asker
+from cobali_ray.terminal.asking import ServerClient
 
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
 POLL_S: Final = 0.1
@@ -49,7 +49,7 @@ Model = Annotated[
 @contextlib.contextmanager
 def server_for(
     model: str | None, *, url: str | None, key: str | None, console: Console
-) -> Iterator[tuple[Asker, str]]:
+) -> Iterator[tuple[ServerClient, str]]:
     """Yield a server that has the model, or any where none is named, and the model's name there.
 
     Without `url` it is the one at the usual address, if it has the model; else one is started, and ends
@@ -58,7 +58,7 @@ def server_for(
     Raises:
         ConfigError, StartError: what to change, in one line.
     """
-    with contextlib.closing(Asker(url or DEFAULT_URL, key)) as there:
+    with contextlib.closing(ServerClient(url or DEFAULT_URL, key)) as there:
         try:
             names = there.models()
         except NoServerError:
@@ -70,7 +70,7 @@ def server_for(
             return
         if url is not None:
             raise ConfigError("MODEL", f"{there.url} has no model '{model}'; it has {', '.join(names)}")
-    with _started(model, console) as own, contextlib.closing(Asker(own, key)) as there:
+    with _started(model, console) as own, contextlib.closing(ServerClient(own, key)) as there:
         yield there, there.models()[0]
 
 
@@ -117,7 +117,7 @@ def _wait_ready(
     child: subprocess.Popen[bytes], url: str, log: IO[bytes], name: str, console: Console
 ) -> float:
     started = time.monotonic()
-    with contextlib.closing(Asker(url, None)) as there, console.status("") as status:
+    with contextlib.closing(ServerClient(url, None)) as there, console.status("") as status:
         while not there.is_ready():
             if child.poll() is not None:
                 raise StartError("The server", _last_words(log))

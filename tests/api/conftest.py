@@ -6,7 +6,7 @@ from fake_client import FakeApiClock, FakeClient, Wire
 from openai import AsyncOpenAI
 
 from cobali_ray.api.app import build_api
-from cobali_ray.api.fleet import Fleet, Model
+from cobali_ray.api.fleet import Fleet, ServedModel
 from cobali_ray.api.judges import Judges
 from cobali_ray.settings import ApiSettings
 
@@ -35,7 +35,7 @@ def judges():
 @pytest.fixture
 def make_app(client, clock, judges):
     def make(*, names=(), listens=None, **settings):
-        fleet = Fleet([Model({"0": client}, names)])
+        fleet = Fleet([ServedModel({"0": client}, names)])
         return build_api(fleet, ApiSettings(**settings), clock=clock, judges=judges, listens=listens)
 
     return make

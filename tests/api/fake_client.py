@@ -11,7 +11,7 @@ import orjson
 from cobali_ray.backend.markers import Markers
 from cobali_ray.chat.format import GENERIC, Format
 from cobali_ray.core.cache import CacheView, SlotMove, SlotView
-from cobali_ray.core.dispatch.messages import Attended, Described, Lost, Returned, Told
+from cobali_ray.core.dispatch.messages import Attended, Described, EventReceived, Lost, Returned
 from cobali_ray.core.events import Delta, End, RequestStats, TokenLogprob
 from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, LoadView, ModelCard, TickFeed
 from cobali_ray.errors import (
@@ -21,7 +21,7 @@ from cobali_ray.errors import (
     InvalidParameterError,
     TooManyTokensError,
 )
-from cobali_ray.telemetry.exposition import Counts
+from cobali_ray.telemetry.exposition import EngineMetrics
 from cobali_ray.telemetry.feed import lives_json
 from cobali_ray.telemetry.presence import Presence
 
@@ -238,7 +238,7 @@ class FakeClient:
             end = next((event for event in step if isinstance(event, End)), None)
             if end is not None and not isinstance(end.error, EngineDiedError):
                 self._over(request_id)
-            self.hear(Told(step, "here"))
+            self.hear(EventReceived(step, "here"))
             if end is not None:
                 if isinstance(end.error, EngineDiedError):
                     self._die(request_id)
@@ -288,7 +288,7 @@ class FakeClient:
         self.observed.append((name, seconds))
 
     async def counts(self):
-        return Counts(None, Presence(self.engine.engine_id, self.present, 0.0, 0))
+        return EngineMetrics(None, Presence(self.engine.engine_id, self.present, 0.0, 0))
 
 
 class FakeApiClock:

@@ -7,7 +7,7 @@ from fake_client import CARD, FakeClient, Wire
 from openai import NotFoundError
 
 from cobali_ray.api.app import build_api
-from cobali_ray.api.fleet import Fleet, Model
+from cobali_ray.api.fleet import Fleet, ServedModel
 from cobali_ray.core.adapters import Adapter
 from cobali_ray.core.embedding import EmbeddingKind
 from cobali_ray.core.route import names_of
@@ -34,7 +34,7 @@ def client():
 @pytest.fixture
 def make_app(client, clock):
     def make(**settings):
-        model = Model({"0": client}, ("fake", "alias"), adapters=NAMES)
+        model = ServedModel({"0": client}, ("fake", "alias"), adapters=NAMES)
         return build_api(Fleet([model]), ApiSettings(**settings), clock=clock)
 
     return make

@@ -7,7 +7,7 @@ import pytest
 from fake_client import FakeClient, Wire, says
 
 from cobali_ray.api.app import build_api
-from cobali_ray.api.fleet import Fleet, Model
+from cobali_ray.api.fleet import Fleet, ServedModel
 from cobali_ray.errors import UnloadedError
 from cobali_ray.settings import ApiSettings
 from tests.waiting import until
@@ -46,7 +46,7 @@ def client():
 
 @pytest.fixture
 def ask(client, clock):
-    app = build_api(Fleet([Model({"0": client}, ("fake",))]), ApiSettings(), clock=clock)
+    app = build_api(Fleet([ServedModel({"0": client}, ("fake",))]), ApiSettings(), clock=clock)
 
     def go(path, body=b"", **kwargs):
         WHOSE.set("a request's")

@@ -7,7 +7,7 @@ import pytest
 from fake_client import FakeApiClock, Wire
 from structlog.testing import capture_logs
 
-from cobali_ray.api.viewers import BACKLOG, EVENTS_PER_S, LONGEST_PERIOD_S, PERIOD_S
+from cobali_ray.api.viewers import BACKLOG, EVENTS_PER_S, MAX_PERIOD_S, PERIOD_S
 from cobali_ray.core.life import Life
 from cobali_ray.core.stats import EngineState, EngineStatus
 from cobali_ray.errors import LoadingError
@@ -220,7 +220,7 @@ async def test_viewers_share_the_poll_and_late_ones_get_the_past(app, client, cl
     [
         pytest.param(3, PERIOD_S, id="few"),
         pytest.param(10, 10 / EVENTS_PER_S, id="ten"),
-        pytest.param(100, LONGEST_PERIOD_S, id="a-hundred"),
+        pytest.param(100, MAX_PERIOD_S, id="a-hundred"),
     ],
 )
 async def test_the_more_look_the_less_often_each_is_told(app, client, clock, n_viewers, period_s):

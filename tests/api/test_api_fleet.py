@@ -9,7 +9,7 @@ from fake_client import FakeClient, Wire, ends_with, says, stats
 from openai import NotFoundError
 
 from cobali_ray.api.app import build_api
-from cobali_ray.api.fleet import Fleet, Model
+from cobali_ray.api.fleet import Fleet, ServedModel
 from cobali_ray.core.events import Delta, End, RequestStats, TokenLogprob
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
@@ -43,7 +43,7 @@ class Engines(dict):
 
     def fleet(self, **aliases):
         return Fleet(
-            Model({id_: self[id_] for id_ in ids}, (name, *aliases.get(name, ())))
+            ServedModel({id_: self[id_] for id_ in ids}, (name, *aliases.get(name, ())))
             for name, ids in self.models.items()
         )
 

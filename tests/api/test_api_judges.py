@@ -10,7 +10,7 @@ import pytest
 from fake_client import Wire
 
 from cobali_ray.api.judges import Judges
-from cobali_ray.backend.grammar import Case
+from cobali_ray.backend.grammar import ConstraintText
 
 pytestmark = pytest.mark.anyio
 
@@ -109,8 +109,8 @@ async def test_nobody_waits_for_what_another_tenant_has_judged(make_app):
 
 async def test_a_verdict_is_remembered_and_its_field_is_not():
     judges = Judges()
-    case = Case("json_schema", json.dumps({"type": "array", "maxItems": 1, "uniqueItems": True}))
-    strict, broken = case._replace(strict=True), Case("regex", "(?=a)b")
+    case = ConstraintText("json_schema", json.dumps({"type": "array", "maxItems": 1, "uniqueItems": True}))
+    strict, broken = case._replace(strict=True), ConstraintText("regex", "(?=a)b")
     cases = (case, strict, broken)
     assert [judges.known("", one) for one in cases] == [None] * 3
     await judges.judge("", cases)
@@ -122,17 +122,17 @@ async def test_a_verdict_is_remembered_and_its_field_is_not():
 
 async def test_what_takes_too_much_memory_is_refused_for_that():
     judges = Judges()
-    await judges.judge("", [Case("regex", "a")])
+    await judges.judge("", [ConstraintText("regex", "a")])
     (process,) = judges._idle
     resource.prlimit(process.pid, resource.RLIMIT_AS, (1 << 20, 1 << 20))
-    await judges.judge("", [case := Case("regex", "a" * 15_000_000)])
+    await judges.judge("", [case := ConstraintText("regex", "a" * 15_000_000)])
     assert "more than 1024 MiB to compile" in judges.known("", case)
-    await judges.judge("", [other := Case("regex", "b")])
+    await judges.judge("", [other := ConstraintText("regex", "b")])
     assert judges.known("", other)[1] == ()
 
 
 async def test_a_process_that_was_killed_while_idle_is_no_verdict_on_what_comes_next():
-    judges, first, second = Judges(), Case("regex", "a+"), Case("regex", "b+")
+    judges, first, second = Judges(), ConstraintText("regex", "a+"), ConstraintText("regex", "b+")
     await judges.judge("a", [first])
     (process,) = judges._idle
     os.kill(process.pid, signal.SIGKILL)
@@ -143,7 +143,7 @@ async def test_a_process_that_was_killed_while_idle_is_no_verdict_on_what_comes_
 
 
 async def test_a_verdict_is_known_to_whose_it_is():
-    judges, case = Judges(), Case("regex", "a+")
+    judges, case = Judges(), ConstraintText("regex", "a+")
     await judges.judge("alice", [case])
     assert judges.known("alice", case) is not None
     assert judges.known("bob", case) is None

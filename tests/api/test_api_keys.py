@@ -7,7 +7,7 @@ import pytest
 from fake_client import says
 
 from cobali_ray.api.app import build_api
-from cobali_ray.api.fleet import Fleet, Model
+from cobali_ray.api.fleet import Fleet, ServedModel
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import ApiSettings
 from tests.waiting import until
@@ -197,7 +197,7 @@ async def test_each_of_two_ingresses_grants_its_share(keys, client, clock):
     keys.write(alice="requests_per_minute: 4, concurrent_requests: 4, tokens_per_minute: 6000")
     settings = ApiSettings(api_keys_file=keys.path, n_ingress=2)
     for _ in range(2):
-        keys.app = build_api(Fleet([Model({"0": client})]), settings, clock=clock)
+        keys.app = build_api(Fleet([ServedModel({"0": client})]), settings, clock=clock)
         wires = [await keys.ask("alice") for _ in range(3)]
         assert [wire.status for wire in wires] == [200, 200, 429]
         assert wires[0].headers["x-ratelimit-limit-requests"] == "2"

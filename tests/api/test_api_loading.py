@@ -7,7 +7,7 @@ import pytest
 from fake_client import FakeClient, Wire, says
 
 from cobali_ray.api.app import build_api
-from cobali_ray.api.fleet import Fleet, Model
+from cobali_ray.api.fleet import Fleet, ServedModel
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
 from cobali_ray.errors import LoadingError, ModelBusyError, ModelTooLargeError, NoRoomError, UnloadedError
 from cobali_ray.settings import ApiSettings
@@ -51,7 +51,7 @@ def engines():
 @pytest.fixture
 def fleet(engines):
     return Fleet(
-        Model({name: engine}, [name], n_stay=int(name == "c"), max_waiting=2)
+        ServedModel({name: engine}, [name], n_stay=int(name == "c"), max_waiting=2)
         for name, engine in engines.items()
     )
 
@@ -132,7 +132,7 @@ async def test_a_request_waits_for_loading_no_longer_than_it_has_time(app, engin
 
 async def test_a_model_is_loaded_where_it_can_be(engines, clock):
     engines["a"].the_card, engines["a"].load_step = LoadingError(), LoadingError()
-    app = build_api(Fleet([Model(engines, ["b"], n_stay=0)]), ApiSettings(), clock=clock)
+    app = build_api(Fleet([ServedModel(engines, ["b"], n_stay=0)]), ApiSettings(), clock=clock)
     assert (await Wire(app, CHAT, ask("b")).run()).status == 200
     engines["b"].load_step = engines["c"].load_step = LoadingError()
     assert (await Wire(app, "/v1/models/load", {"model": "b"}).run()).status == 503
@@ -147,7 +147,7 @@ async def test_a_model_that_is_gone_again_at_once_is_not_our_fault(app, engines)
 async def test_a_key_loads_only_what_it_may_ask_for(engines, clock, tmp_path):
     file = tmp_path / "keys.yaml"
     file.write_text("keys: {alice: {key: k, models: [a]}}")
-    fleet = Fleet(Model({name: engine}, [name]) for name, engine in engines.items())
+    fleet = Fleet(ServedModel({name: engine}, [name]) for name, engine in engines.items())
     app = build_api(fleet, ApiSettings(api_keys_file=file), clock=clock)
     moves, tokens = ("/v1/models/load", "/v1/models/unload"), {"model": "b", "content": "once"}
     for path, body in (*((path, {"model": "b"}) for path in moves), (CHAT, ask("b")), ("/tokenize", tokens)):
@@ -193,7 +193,7 @@ async def test_neither_a_busy_model_nor_one_that_is_to_stay_makes_room(app, engi
 
 async def test_a_model_makes_no_room_for_an_engine_of_its_own(engines):
     a, b = engines["a"], engines["b"]
-    (model,) = Fleet([Model({"a": a, "b": b}, ["m"], n_stay=0)]).models
+    (model,) = Fleet([ServedModel({"a": a, "b": b}, ["m"], n_stay=0)]).models
     await a.load()
     needs_room(b, a)
     with pytest.raises(NoRoomError):
@@ -236,7 +236,9 @@ async def test_models_are_loaded_and_unloaded_by_hand(app, engines, post):
 
 
 async def test_loading_needs_a_key_where_there_are_keys(engines, clock):
-    app = build_api(Fleet([Model({"a": engines["a"]}, ["a"])]), ApiSettings(api_keys=("k",)), clock=clock)
+    app = build_api(
+        Fleet([ServedModel({"a": engines["a"]}, ["a"])]), ApiSettings(api_keys=("k",)), clock=clock
+    )
     for verb in ("load", "unload"):
         assert (await Wire(app, f"/v1/models/{verb}", {"model": "a"}).run()).status == 401
     keyed = Wire(app, "/v1/models/load", {"model": "a"}, headers=[("x-api-key", "k")])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from response_rules import Checked, events_of
 
 from cobali_ray.api.responses.frames import ResponseWriter
-from cobali_ray.api.responses.read import Written
+from cobali_ray.api.responses.read import ResponseTemplate
 from cobali_ray.api.responses.tools import Callee
 from cobali_ray.api.tally import StreamWriter, Tally
 from cobali_ray.api.translate import Call
@@ -59,7 +59,7 @@ def end_of(n_output, reason):
 
 def told(batches, call=CALL):
     """Return the stream's events and the answer in one piece."""
-    written = Written({"store": False}, CALLEES)
+    written = ResponseTemplate({"store": False}, CALLEES)
     frames, tally = ResponseWriter(written, call), Tally(call)
     writer = StreamWriter(call, frames, tally)
     answer, whole = ResponseWriter(written, call), Tally(call)

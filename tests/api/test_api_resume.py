@@ -292,7 +292,7 @@ async def test_one_who_has_read_all_that_is_waited_for_gets_what_comes(app, said
 
 
 async def test_beyond_so_many_streams_are_plain_and_say_so(app, client, said, monkeypatch):
-    monkeypatch.setattr(streams, "MOST_STREAMS", 1)
+    monkeypatch.setattr(streams, "MAX_STREAMS", 1)
     said.say("one")
     async with Cut(app) as cut, Cut(app) as other:
         assert other.wire.headers["x-cobali-ignored-fields"] == "resumable"
@@ -305,7 +305,7 @@ async def test_beyond_so_many_streams_are_plain_and_say_so(app, client, said, mo
 
 
 async def test_one_key_does_not_take_all_the_room(make_app, said, monkeypatch):
-    monkeypatch.setattr(streams, "MOST_OF_KEY", 1)
+    monkeypatch.setattr(streams, "MAX_OF_KEY", 1)
     app = make_app(api_keys=("mine", "other"))
     said.say("one")
     mine, other = [("x-api-key", "mine")], [("x-api-key", "other")]
@@ -319,7 +319,7 @@ async def test_what_is_over_is_forgotten_for_want_of_room_the_first_to_end_first
     cuts = [Cut(app) for _ in range(3)]
     for i, cut in enumerate(cuts):
         if i == 2:
-            monkeypatch.setattr(streams, "OVER_BYTES", 2000)
+            monkeypatch.setattr(streams, "ENDED_BYTES", 2000)
         async with cut:
             await cut.task
     assert [(await cut.read_on(3).run()).status for cut in cuts] == [404, 200, 200]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from fake_client import IDLE, FakeClient, says
 
-from cobali_ray.api.fleet import Fleet, Model
+from cobali_ray.api.fleet import Fleet, ServedModel
 from cobali_ray.core.events import Delta
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import EngineState, EngineStatus
@@ -30,7 +30,7 @@ class Engines(dict):
         self.model = self.model_of(n_stay=1, **settings)
 
     def model_of(self, **settings):
-        return Fleet([Model(self, ["m"], **settings)], now=lambda: self.now_s).models[0]
+        return Fleet([ServedModel(self, ["m"], **settings)], now=lambda: self.now_s).models[0]
 
     def unload(self, engine_id):
         self[engine_id].present = False
@@ -139,7 +139,7 @@ async def test_an_idle_engine_more_makes_room_for_another_model_while_the_first_
 
     wanted.load = load_if_there_is_room
     engines["a"].script = lambda _: [asyncio.Event()]
-    fleet = Fleet([Model(engines, ["m"], n_stay=1), Model({"w": wanted}, ["w"], n_stay=0)])
+    fleet = Fleet([ServedModel(engines, ["m"], n_stay=1), ServedModel({"w": wanted}, ["w"], n_stay=0)])
     fleet.models[0].generate(Request(request_id="open", prompt=(1,), max_tokens=5))
     await fleet.models[1].load()
     assert wanted.loads == ["load"]

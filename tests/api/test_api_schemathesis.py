@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from schemathesis import checks
 
 from cobali_ray.api.app import build_api
-from cobali_ray.api.fleet import Fleet, Model
+from cobali_ray.api.fleet import Fleet, ServedModel
 from cobali_ray.backend.port import InfillMarks
 from cobali_ray.settings import ApiSettings
 
@@ -22,7 +22,7 @@ CHECKS = (
 def app():
     client = FakeClient()
     client.infill = InfillMarks(0, 0, 0)
-    return build_api(Fleet([Model({"0": client})]), ApiSettings(), clock=FakeApiClock())
+    return build_api(Fleet([ServedModel({"0": client})]), ApiSettings(), clock=FakeApiClock())
 
 
 document = (

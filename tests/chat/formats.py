@@ -11,8 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 
-from cobali_ray.chat.format import OWN, Kind, derive
-from cobali_ray.chat.splitter import Answer, Splitter
+from cobali_ray.chat.format import KNOWN_FORMATS, Kind, derive
+from cobali_ray.chat.splitter import ParsedAnswer, Splitter
 from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.errors import InvalidParameterError
 from tests.chat.comparison import sources
@@ -197,7 +197,7 @@ def split(form, prompt, pieces, tools=TOOLS):
 
 
 def read(form, prompt, pieces, tools=TOOLS):
-    return Answer().add(split(form, prompt, pieces, tools))
+    return ParsedAnswer().add(split(form, prompt, pieces, tools))
 
 
 def calls_of(answer):
@@ -225,7 +225,9 @@ def round_trips(name, n_sets=N_SETS):
 
 def table_row(name):
     form, calls = format_of(name), format_of(name).calls
-    own = next((words for words, own in OWN.items() if own.recognise(sources()[name]) and own.calls), "")
+    own = next(
+        (words for words, own in KNOWN_FORMATS.items() if own.recognise(sources()[name]) and own.calls), ""
+    )
     opener = " ".join(part for part in (calls.section_start, calls.start) if part) or "none"
     ticks = "````" if "```" in opener else "`"
     opener = f"{ticks}{opener}{ticks}".replace("\n", " ").replace("|", "\\|") if opener != "none" else opener
@@ -250,8 +252,9 @@ Every template of llama.cpp's source package ({LLAMA}) and the format that
 
 - *format*: {", ".join(f"`{kind}`" for kind in Kind)}, as `Kind` explains them;
   `-like` with its own quotes and keys.
-- *found*: derived from what the template renders, or the name of an entry of `OWN`, for formats that cannot
-  be derived. Templates without calls get the generic format: the tools are described to the model in words.
+- *found*: derived from what the template renders, or the name of an entry of `KNOWN_FORMATS`, for formats
+  that cannot be derived.
+  Templates without calls get the generic format: the tools are described to the model in words.
 - *begins with*: what comes before the first call's name, except for the braces of JSON.
 - *several*: whether the template shows more than one call in one turn.
 - *reasoning*: the markers around it.

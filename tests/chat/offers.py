@@ -6,7 +6,7 @@ from jsonschema import Draft202012Validator
 
 from cobali_ray.backend.grammar import check
 from cobali_ray.chat.call_grammar import call_grammar
-from cobali_ray.chat.splitter import Answer, CallBroken
+from cobali_ray.chat.splitter import CallBroken, ParsedAnswer
 
 
 def tool(name, properties, required=(), **more):
@@ -65,7 +65,7 @@ def calls_in(form, text, tools=BOUNDED):
     """Return the calls that an answer is read as. Nothing else may be in it."""
     events = split(form, "", [text], tools)
     assert not any(isinstance(event, CallBroken) for event in events), text
-    answer = Answer().add(events)
+    answer = ParsedAnswer().add(events)
     assert not answer.content, text
     found = calls_of(answer)
     for name, arguments in found:

@@ -28,7 +28,7 @@ from cobali_ray.backend.grammar import check
 from cobali_ray.chat.call_grammar import after_reasoning, call_grammar
 from cobali_ray.chat.format import GENERIC, Format, Kind, derive
 from cobali_ray.chat.generic import written
-from cobali_ray.chat.splitter import Answer
+from cobali_ray.chat.splitter import ParsedAnswer
 from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.errors import InvalidParameterError
 from tests.chat.comparison import sources
@@ -444,7 +444,7 @@ def test_a_reference_leads_to_the_schema_of_its_own_tool(name):
     held = hold(form, Vocabulary(), tools, ended, required=True, parallel=False).text
     for seed in range(8):
         written_call = Vocabulary().written(held, random.Random(seed))
-        (called,) = Answer().add(split(form, ended, [written_call], tools=tools)).calls.values()
+        (called,) = ParsedAnswer().add(split(form, ended, [written_call], tools=tools)).calls.values()
         assert json.loads(called.arguments) == {"v": int(called.name[1:])}
 
 

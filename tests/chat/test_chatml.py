@@ -6,7 +6,7 @@ from importlib import resources
 import pytest
 
 from cobali_ray.chat.format import Kind, derive
-from cobali_ray.chat.splitter import Answer, Splitter
+from cobali_ray.chat.splitter import ParsedAnswer, Splitter
 from cobali_ray.chat.template import CHATML, ChatTemplate
 
 FILE = resources.files("cobali_workloads.models") / "chatml.jinja"
@@ -101,7 +101,7 @@ def test_calls_are_read_back_as_they_were(content, written):
             text = TEMPLATE.render([USER, turn], tools=[WEATHER, NOW], add_generation_prompt=False)
             _, _, answer = text.removesuffix("<|im_end|>\n").rpartition(PROMPT)
             splitter = Splitter(FORM, prompt=PROMPT, tools=[WEATHER, NOW])
-            found = Answer().add([*splitter.feed(answer), *splitter.end()])
+            found = ParsedAnswer().add([*splitter.feed(answer), *splitter.end()])
             assert [(call.name, json.loads(call.arguments)) for call in found.calls.values()] == these
             assert found.content.strip() == (content or "")
 

@@ -15,13 +15,13 @@ from formats import NO_CALLS, TOOLS, USER, calls_of, chunks, format_of, read, sp
 from cobali_ray.chat.format import GENERIC, Format, derive
 from cobali_ray.chat.generic import explanation, tell
 from cobali_ray.chat.splitter import (
-    Answer,
-    Arguments,
+    CallArguments,
     CallBegun,
     CallBroken,
     CallEnded,
-    Content,
-    Reasoning,
+    ContentText,
+    ParsedAnswer,
+    ReasoningText,
     Splitter,
 )
 from cobali_ray.chat.template import ChatTemplate
@@ -171,7 +171,7 @@ def test_an_answer_cut_anywhere_tells_the_beginning_of_what_the_whole_one_does(n
     whole = read(form, prompt, [text])
     for n in range(len(text)):
         splitter = Splitter(form, prompt=prompt, tools=TOOLS)
-        part = Answer().add([*splitter.feed(text[:n]), *splitter.cut()])
+        part = ParsedAnswer().add([*splitter.feed(text[:n]), *splitter.cut()])
         may_be_the_answer = name == LLAMA and not part.calls
         assert (text if may_be_the_answer else whole.content).startswith(part.content.rstrip()), text[:n]
         assert whole.reasoning.startswith(part.reasoning.rstrip()), text[:n]
@@ -351,29 +351,29 @@ def test_without_tools_nothing_is_a_call():
 
 def test_names_and_arguments_come_while_they_are_written():
     splitter = Splitter(format_of(QWEN), tools=TOOLS)
-    assert splitter.feed("Let me look.\n<tool_call>\n") == [Content("Let me look.")]
+    assert splitter.feed("Let me look.\n<tool_call>\n") == [ContentText("Let me look.")]
     assert splitter.feed('{"name": "get_wea') == []
     assert splitter.feed('ther", ') == [CallBegun(0, "get_weather")]
-    assert splitter.feed('"arguments": {"city": "Par') == [Arguments(0, '{"city": "Par')]
-    assert splitter.feed("is") == [Arguments(0, "is")]
-    assert splitter.feed('"}}\n') == [Arguments(0, '"}'), CallEnded(0)]
+    assert splitter.feed('"arguments": {"city": "Par') == [CallArguments(0, '{"city": "Par')]
+    assert splitter.feed("is") == [CallArguments(0, "is")]
+    assert splitter.feed('"}}\n') == [CallArguments(0, '"}'), CallEnded(0)]
     assert splitter.feed("</tool_call>") == splitter.end() == []
 
 
 def test_a_raw_argument_streams_as_json():
     splitter = Splitter(format_of(CODER), tools=TOOLS)
     splitter.feed("<tool_call>\n<function=get_weather>\n<parameter=city>\n")
-    assert splitter.feed('say "no') == [Arguments(0, 'say \\"no')]
-    assert splitter.feed("\nto") == [Arguments(0, "\\nto")]
-    assert splitter.feed("\n</parameter>\n<parameter=days>\n1") == [Arguments(0, '", "days": ')]
-    assert splitter.feed("2\n</parameter>\n</function>\n") == [Arguments(0, "12}"), CallEnded(0)]
+    assert splitter.feed('say "no') == [CallArguments(0, 'say \\"no')]
+    assert splitter.feed("\nto") == [CallArguments(0, "\\nto")]
+    assert splitter.feed("\n</parameter>\n<parameter=days>\n1") == [CallArguments(0, '", "days": ')]
+    assert splitter.feed("2\n</parameter>\n</function>\n") == [CallArguments(0, "12}"), CallEnded(0)]
 
 
 def test_a_broken_call_gives_its_text_back():
     events = split(format_of(QWEN), "", ['<tool_call>{"name": "now", "arguments": {"a": oops}}'])
     assert events[0] == CallBegun(0, "now")
     assert CallBroken(0, '<tool_call>{"name": "now", "arguments": {"a": oops') in events
-    assert Answer().add(events).calls == {}
+    assert ParsedAnswer().add(events).calls == {}
 
 
 @pytest.mark.parametrize("prompt", ["", "<think>\n"])
@@ -383,7 +383,7 @@ def test_no_more_is_held_back_than_may_be_a_marker(prompt):
     text = "If 1 <2 and <tool is a word, <tool_ca too, then so is </thin or so."
     for n_fed, char in enumerate(text, start=1):
         for event in splitter.feed(char):
-            assert isinstance(event, Reasoning if prompt else Content)
+            assert isinstance(event, ReasoningText if prompt else ContentText)
             said += event.text
         assert n_fed - len(said) < len("</tool_call>")
 

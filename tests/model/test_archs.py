@@ -28,7 +28,7 @@ from cobali_ray.engine.context import DIFFUSION
 from cobali_ray.engine.opening import open_engine
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import EngineSettings
-from cobali_ray.testing import FakeClock, Recorder
+from cobali_ray.testing import EventRecorder, FakeClock
 
 pytestmark = pytest.mark.model
 
@@ -77,7 +77,7 @@ class Served:
             "speculation": "auto",
         }
         settings = EngineSettings(model=str(path), **(asked | settings))
-        self.sink = Recorder()
+        self.sink = EventRecorder()
         self.engine = open_engine(settings, self.sink, clock=FakeClock(step_s=0.001), path=path)
         self.sequences, self.ticks, self.calls = {}, [], Counter()
         self.engine.scheduler.pacer.model.runs_s = len  # a second each: every gap is closed
@@ -121,7 +121,7 @@ class Served:
         return [one for event in events if isinstance(event, Delta) for one in event.logprobs]
 
     def close(self):
-        self.engine.part()
+        self.engine.flush()
         self.engine.close()
 
 
@@ -188,7 +188,7 @@ def converse(served):
     del served.sequences[gone]
     served.run()
     whole = served.ask("began here", drawn(9, 75))
-    served.ask("went on", whole[:75], said=whole[75:81])
+    served.ask("went on", whole[:75], sent_tokens=whole[75:81])
 
 
 def differences(served, alone):
@@ -196,7 +196,7 @@ def differences(served, alone):
     wrong, ends = {}, list(served.engine.backend.end_tokens)
     for request_id, sequence in served.sequences.items():
         tokens, told = tuple(sequence.tokens), served.logprobs(request_id)
-        start = sequence.n_prompt + len(sequence.request.said)
+        start = sequence.n_prompt + len(sequence.request.sent_tokens)
         assert [one.token_id for one in told] == list(tokens[start:])
         rows = alone.logprobs(tokens)[start - 1 : -1]
         drawn_ones = rows[np.arange(len(rows)), tokens[start:]]

@@ -8,15 +8,15 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from cobali_ray.backend.attention import NEVER, Measured
+from cobali_ray.backend.attention import UNREACHABLE_CELLS, AttentionTimes
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.core.limits import Grain
 from cobali_ray.core.plan import Span
 
 pytestmark = pytest.mark.model
 
-OFF_WINS = Measured(n_cells=128, on_s=(0.002, 0.02), off_s=(0.001, 0.01), pass_cells=777)
-ON_WINS = Measured(n_cells=128, on_s=(0.001, 0.01), off_s=(0.002, 0.02), pass_cells=777)
+OFF_WINS = AttentionTimes(n_cells=128, on_s=(0.002, 0.02), off_s=(0.001, 0.01), pass_cells=777)
+ON_WINS = AttentionTimes(n_cells=128, on_s=(0.001, 0.01), off_s=(0.002, 0.02), pass_cells=777)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ ON_WINS = Measured(n_cells=128, on_s=(0.001, 0.01), off_s=(0.002, 0.02), pass_ce
     ],
 )
 def test_plain_attention_must_be_clearly_faster(on_s, off_s, off_wins):
-    assert Measured(n_cells=64, on_s=on_s, off_s=off_s, pass_cells=1).off_wins is off_wins
+    assert AttentionTimes(n_cells=64, on_s=on_s, off_s=off_s, pass_cells=1).off_wins is off_wins
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_what_was_measured_is_remembered(open_tiny, tmp_path):
     found = json.loads(file.read_bytes())
     assert found["n_cells"] == 1024, "half a slot"
     assert all(0 < t < 1 for t in (*found["on_s"], *found["off_s"]))
-    assert 0 < found["pass_cells"] <= NEVER
+    assert 0 < found["pass_cells"] <= UNREACHABLE_CELLS
     written = file.stat().st_mtime_ns
     open_tiny(flash_attn="auto", measurements=folder)
     assert file.stat().st_mtime_ns == written, "not measured again"

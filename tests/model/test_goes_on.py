@@ -29,7 +29,7 @@ def begun(requests, run, n_tokens):
             if isinstance(event, Delta) and len(said) < n_tokens:
                 said += event.tokens
         if len(said) < len(run.answers[request.request_id]):
-            going.append(replace(request, said=tuple(said), attempt=1))
+            going.append(replace(request, sent_tokens=tuple(said), attempt=1))
     return going
 
 
@@ -38,9 +38,9 @@ def test_what_was_said_stays_where_it_is_computed_like_a_prompt(tiny, whole):
     going = begun(requests, run, 9)
     again = Run(tiny, going)
     for request in going:
-        assert again.answers[request.request_id][: len(request.said)] == list(request.said)
+        assert again.answers[request.request_id][: len(request.sent_tokens)] == list(request.sent_tokens)
     same = [again.answers[request.request_id] == run.answers[request.request_id] for request in going]
     assert sum(same) > len(same) / 2, "near-ties may fall otherwise, most tokens are no ties"
-    n_rows = [len(request.prompt) + len(request.said) for request in going]
+    n_rows = [len(request.prompt) + len(request.sent_tokens) for request in going]
     assert again.sequences[going[0].request_id].n_prompt == len(going[0].prompt)
     assert sum(stats.n_prefill for stats in again.ticks if stats) == sum(n_rows)

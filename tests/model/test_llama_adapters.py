@@ -16,7 +16,7 @@ from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.opening import adapters_of, limits_of, open_engine
 from cobali_ray.errors import BackendError, ConfigError
 from cobali_ray.settings import read_settings
-from cobali_ray.testing import FakeClock, Recorder
+from cobali_ray.testing import EventRecorder, FakeClock
 
 pytestmark = pytest.mark.model
 
@@ -45,7 +45,7 @@ def backend(open_tiny, adapters):
 def run(backend, requests):
     """Return what an engine says to requests that come at once, and how often it changed its adapter."""
     backend.clear()
-    events = Recorder()
+    events = EventRecorder()
     engine = Engine(backend, limits_of(backend, SETTINGS), FakeClock(step_s=1e-4), events, pacer=Pacer(None))
     for request in requests:
         engine.submit(request)

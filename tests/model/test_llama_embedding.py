@@ -7,12 +7,12 @@ import pytest
 from numpy_bert import NumpyBert
 
 from cobali_ray.backend.config import LlamaConfig
-from cobali_ray.backend.embedder import FLASH_TOGETHER, MOST_TEXTS, PLAIN_TOGETHER, LlamaEmbedder
+from cobali_ray.backend.embedder import FLASH_TOGETHER, MAX_TEXTS, PLAIN_TOGETHER, LlamaEmbedder
 from cobali_ray.backend.embedding_only import EmbeddingBackend, open_llama
 from cobali_ray.backend.llama import LlamaBackend
 from cobali_ray.backend.vocab import Vocab
 from cobali_ray.core.adapters import Adapter
-from cobali_ray.core.embedding import EmbeddingRequest, Piece
+from cobali_ray.core.embedding import EmbeddingRequest, TextPiece
 from cobali_ray.core.sequence import Account
 from cobali_ray.core.text_passes import EmbeddingJob, TextPasses
 from cobali_ray.engine.opening import open_engine
@@ -54,7 +54,7 @@ def unit(row):
 
 
 def whole(request, number):
-    return Piece(request, number, 0, request.text(number), last=True)
+    return TextPiece(request, number, 0, request.text(number), last=True)
 
 
 def vectors(embedder, request, n_most=1 << 30):
@@ -138,7 +138,7 @@ def test_a_text_left_in_the_middle_leaves_nothing_behind(open_model, tiny):
     request = random_texts(2, n_vocab=4000, longest=700, seed=2)
     long = EmbeddingRequest.of([[7] * 600], request_id="long")
     before = vectors(embedder, request)
-    embedder.embed([Piece(long, 0, 0, long.text(0)[:100], last=False)])
+    embedder.embed([TextPiece(long, 0, 0, long.text(0)[:100], last=False)])
     assert np.abs(np.array(vectors(embedder, request)) - np.array(before)).max() < 1e-6
 
 
@@ -148,9 +148,9 @@ def test_texts_beside_one_in_pieces_leave_nothing_behind_either(open_model, tiny
     long = EmbeddingRequest.of([list(range(5, 185))], request_id="long")
     alone = [*vectors(embedder, request), *vectors(embedder, long)]
     tokens = long.text(0)
-    embedder.embed([Piece(long, 0, 0, tokens[:60], last=False)])
-    first = embedder.embed([Piece(long, 0, 60, tokens[60:120], last=False), whole(request, 0)])
-    second = embedder.embed([Piece(long, 0, 120, tokens[120:], last=True), whole(request, 1)])
+    embedder.embed([TextPiece(long, 0, 0, tokens[:60], last=False)])
+    first = embedder.embed([TextPiece(long, 0, 60, tokens[60:120], last=False), whole(request, 0)])
+    second = embedder.embed([TextPiece(long, 0, 120, tokens[120:], last=True), whole(request, 1)])
     found = [unit(row) for row in (first[1], second[1], second[0])]
     assert np.abs(np.array(found) - np.array(alone)).max() < 1e-5
 
@@ -170,8 +170,12 @@ def test_generating_is_the_same_beside_it(open_tiny, tiny):
     [
         pytest.param(lambda r: [whole(r, 0)] * 300, id="too many texts"),
         pytest.param(lambda r: [whole(r, 1)], id="too long"),
-        pytest.param(lambda r: [Piece(r, 0, 4, r.text(0)[4:], last=True)], id="goes on and nothing is there"),
-        pytest.param(lambda r: [Piece(r, 0, 0, r.text(0)[:4], last=False)], id="half of what cannot be cut"),
+        pytest.param(
+            lambda r: [TextPiece(r, 0, 4, r.text(0)[4:], last=True)], id="goes on and nothing is there"
+        ),
+        pytest.param(
+            lambda r: [TextPiece(r, 0, 0, r.text(0)[:4], last=False)], id="half of what cannot be cut"
+        ),
     ],
 )
 def test_what_would_abort_is_refused(open_model, bert, pieces):
@@ -186,7 +190,7 @@ def test_what_the_file_says_decides(open_model, bert, tiny):
     backend = open_model(bert)
     assert isinstance(backend, EmbeddingBackend)
     assert not backend.generates
-    assert backend.embedder.kind == (64, 512, 512, PLAIN_TOGETHER, MOST_TEXTS, "mean", False, False)
+    assert backend.embedder.kind == (64, 512, 512, PLAIN_TOGETHER, MAX_TEXTS, "mean", False, False)
     cut = open_model(bert, n_ctx=100).embedder.kind
     assert (cut.n_most, cut.n_batch) == (100, PLAIN_TOGETHER)
     assert open_model(bert, flash_attn="on").embedder.kind.n_together == FLASH_TOGETHER

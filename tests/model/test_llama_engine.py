@@ -17,7 +17,7 @@ from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.engine.block_files import BlockFiles
 from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.engine import Engine
-from cobali_ray.testing import FakeClock, Recorder
+from cobali_ray.testing import EventRecorder, FakeClock
 
 pytestmark = pytest.mark.model
 
@@ -83,7 +83,7 @@ class Run:
             shares=backend.shares,
             dense=backend.dense,
         )
-        self.recorder, self.ticks, self.sequences = Recorder(), [], {}
+        self.recorder, self.ticks, self.sequences = EventRecorder(), [], {}
         clock = FakeClock(step_s=0.001)
         disk = None
         if (folder := asked.get("folder")) is not None:
@@ -103,7 +103,7 @@ class Run:
             engine.scheduler.check()
             if check:
                 check(engine, backend)
-        engine.part()
+        engine.flush()
         backend.close()
         self.answers = {i: s.tokens[s.n_prompt :].tolist() for i, s in self.sequences.items()}
 
@@ -349,7 +349,7 @@ def test_a_slot_taken_out_goes_on_in_another_engine_as_where_it_was_computed(tin
             n_slots=n_slots, n_ctx_slot=N_CTX, n_cells=backend.n_cells, token_budget=512, prefill_chunk=512,
             cell_bytes=backend.measure_cell(), copies=True,
         )  # fmt: skip
-        return Engine(backend, limits, FakeClock(step_s=0.001), Recorder())
+        return Engine(backend, limits, FakeClock(step_s=0.001), EventRecorder())
 
     def run(engine, request):
         sequence = engine.submit(request)

@@ -21,7 +21,7 @@ from cobali_ray.errors import (
     InvalidImageError,
     UnsupportedParameterError,
 )
-from cobali_ray.testing import FakeClock, Recorder
+from cobali_ray.testing import EventRecorder, FakeClock
 from cobali_workloads.models import writer
 from cobali_workloads.models.shapes import ModelShape
 from cobali_workloads.models.vocabulary import TrainedVocabulary
@@ -99,7 +99,7 @@ class Bench:
             n_host_cells=host,
             cell_bytes=self.backend.measure_cell() if host else 0,
         )
-        self.recorder = Recorder()
+        self.recorder = EventRecorder()
         self.engine = Engine(self.backend, limits, FakeClock(step_s=0.001), self.recorder)
 
     def ask(self, *requests):
@@ -284,7 +284,7 @@ def test_an_answer_goes_on_behind_what_was_said(bench):
     """As after an engine's death: the next one has nothing but the request and the tokens told so far."""
     request = asked("a", TEXT, picture(), BEHIND, max_tokens=12)
     whole = bench("gemma3").answer(request)
-    ((rest, _),) = bench("gemma3").ask(replace(request, said=tuple(whole[:5]), attempt=1))
+    ((rest, _),) = bench("gemma3").ask(replace(request, sent_tokens=tuple(whole[:5]), attempt=1))
     assert rest == whole
 
 

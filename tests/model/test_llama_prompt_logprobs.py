@@ -14,7 +14,7 @@ from cobali_ray.core.request import GREEDY, Request, SamplingParams
 from cobali_ray.engine.engine import Engine
 from cobali_ray.errors import BackendError
 from cobali_ray.models.registry import resolve
-from cobali_ray.testing import FakeClock, Recorder
+from cobali_ray.testing import EventRecorder, FakeClock
 
 pytestmark = pytest.mark.model
 
@@ -45,7 +45,7 @@ def play(backend, requests, *, chunk=128, target_s=None, n_scored_rows=None):
         n_slots=backend.n_slots, n_ctx_slot=backend.n_ctx_slot, n_cells=backend.n_cells, token_budget=256,
         prefill_chunk=chunk, n_scored_rows=n_scored_rows or backend.n_scored_rows, copies=backend.copies,
     )  # fmt: skip
-    events = Recorder()
+    events = EventRecorder()
     engine = Engine(backend, limits, FakeClock(step_s=0.001), events, entropy=lambda: 0)
     for request in requests:
         engine.submit(request)

@@ -199,7 +199,7 @@ def test_a_text_in_parts_has_the_tokens_of_the_whole(
     how = {"parse_special": parse_special, "add_special": add_special}
     whole = cut.tokenize(text, **how)  # short: llama.cpp sees all of it at once
     monkeypatch.setattr("cobali_ray.backend.vocab._SHORT_BYTES", -1)
-    monkeypatch.setattr("cobali_ray.backend.vocab.MOST_PER_PART", per_part)
+    monkeypatch.setattr("cobali_ray.backend.vocab.MAX_PER_PART", per_part)
     assert cut.tokenize(text, **how) == whole
     monkeypatch.undo()
 

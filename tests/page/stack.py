@@ -17,7 +17,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
 from cobali_ray.actors.client import ServeEngineClient
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.api.app import build_api
-from cobali_ray.api.fleet import Fleet, Model
+from cobali_ray.api.fleet import Fleet, ServedModel
 from cobali_ray.settings import ApiSettings, EngineSettings
 from cobali_ray.testing import LocalHandle, LocalResponse
 
@@ -99,7 +99,7 @@ class Site:
         for id_, client in clients.items():
             models.setdefault(self._settings_of(id_).model_id, {})[id_] = client
         fleet = Fleet(
-            Model(engines, (name,) if name else (), n_stay=len(engines.keys() - set(self._on_demand)))
+            ServedModel(engines, (name,) if name else (), n_stay=len(engines.keys() - set(self._on_demand)))
             for name, engines in models.items()
         )
         for id_, client in clients.items():

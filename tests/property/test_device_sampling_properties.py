@@ -7,7 +7,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from test_sampling_properties import chains, rows
 
-from cobali_ray.backend.row_sampler import Route, RowSampler
+from cobali_ray.backend.row_sampler import RowSampler, SamplingPath
 from cobali_ray.backend.sampling import sample_rows
 from cobali_ray.backend.sampling_top import sample_candidates
 
@@ -48,7 +48,7 @@ def is_told(row, ids, one):
     """Whether the candidates hold every token that equals the last one kept: `sample_candidates` says why."""
     patched = row.copy()
     one.patch(patched)
-    n_kept = 1 if one.route is Route.GREEDY else one.params.top_k
+    n_kept = 1 if one.route is SamplingPath.GREEDY else one.params.top_k
     least = np.sort(patched)[-n_kept] if n_kept <= len(row) else -np.inf
     return bool(np.isin(np.flatnonzero((patched >= least) & (patched > -np.inf)), ids).all())
 

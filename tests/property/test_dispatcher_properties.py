@@ -9,35 +9,35 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cobali_ray.core.dispatch.dispatcher import BACK_S, Dispatcher
 from cobali_ray.core.dispatch.messages import (
-    Answer,
-    Asked,
+    AnswerLoad,
     Attended,
     Cancel,
-    Clock,
     Deliver,
     Described,
+    EngineLoaded,
+    EngineLoadFailed,
+    EngineUnloaded,
+    EventReceived,
     Fail,
     Kill,
-    Left,
-    Load,
-    Loaded,
-    LoadFailed,
+    LoadEngine,
+    LoadRequested,
     Lost,
+    RequestArrived,
+    RequestLeft,
     Returned,
     Send,
     Silent,
     Survey,
     Surveyed,
-    Told,
     Unheard,
-    Unload,
-    Unloaded,
+    UnloadEngine,
     Unreadable,
     Wake,
-    Wanted,
+    WakeDue,
 )
 from cobali_ray.core.dispatch.models import ModelPlan
-from cobali_ray.core.dispatch.request import MOST_DEATHS, MOST_MOVES, Stage
+from cobali_ray.core.dispatch.request import MAX_DEATHS, MAX_MOVES, Stage
 from cobali_ray.core.events import Computing, Delta, End, RequestStats
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, LoadView
@@ -121,10 +121,10 @@ class DispatcherMachine(RuleBasedStateMachine):
                     assert request_id not in self.left
                     assert not self.told[request_id], "what was begun ends with an End"
                     self.over[request_id] = one.error
-                case Load(engine_id):
+                case LoadEngine(engine_id):
                     assert not self.loads, "one at a time"
                     self.loads.append(engine_id)
-                case Unload(engine_id):
+                case UnloadEngine(engine_id):
                     self.unloads.append(engine_id)
                 case Survey():
                     self.surveys += 1
@@ -133,7 +133,7 @@ class DispatcherMachine(RuleBasedStateMachine):
                     assert pid == self.process[engine_id]
                     self.killed.add((engine_id, pid))
                     self.process[engine_id] += 1
-                case Answer(ticket, _):
+                case AnswerLoad(ticket, _):
                     self.tickets.remove(ticket)
                 case Wake(at_s):
                     self.wakes.append(at_s)
@@ -146,13 +146,13 @@ class DispatcherMachine(RuleBasedStateMachine):
         engine = self.dispatcher.engines[engine_id]
         assert ENGINES[engine_id] == self.asked[client_id].model
         assert self.files.setdefault(client_id, engine.model) == engine.model, "no other file goes on with it"
-        assert list(request.said) == self.told[client_id], "it goes on behind what was told"
+        assert list(request.sent_tokens) == self.told[client_id], "it goes on behind what was told"
         if request.timeout_s is not None:
             assert 0 < request.timeout_s <= self.asked[client_id].request.timeout_s
         self.charge(engine_id, client_id, request)
-        self.calls[request.request_id] = [engine_id, client_id, len(request.said), False]
-        assert request.attempt <= MOST_MOVES
-        assert self.deaths.get(client_id, 0) <= MOST_DEATHS, "what kills engines does not go round for ever"
+        self.calls[request.request_id] = [engine_id, client_id, len(request.sent_tokens), False]
+        assert request.attempt <= MAX_MOVES
+        assert self.deaths.get(client_id, 0) <= MAX_DEATHS, "what kills engines does not go round for ever"
 
     def charge(self, engine_id, client_id, request):
         """Have an engine charge the tenant with what others gave it."""
@@ -183,7 +183,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         request = Request(
             request_id=request_id, prompt=(1,) * 70, max_tokens=10_000, timeout_s=timeout_s, tenant=tenant
         )
-        self.asked[request_id], self.told[request_id] = Asked(request, model), []
+        self.asked[request_id], self.told[request_id] = RequestArrived(request, model), []
         self.do(self.asked[request_id])
         if begun and request_id in self.calls:
             self.say_of(request_id, "delta")
@@ -196,7 +196,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             self.left.add(request_id)
             if request_id in self.charges:
                 self.charges[request_id][2] = True  # the engine may have charged it
-        self.do(Left(request_id))
+        self.do(RequestLeft(request_id))
         assert not self.calls_of(request_id), "it is cancelled"
 
     @rule(model=st.sampled_from(["big", "small"]), n_engines=st.integers(1, 2), stays=st.booleans())
@@ -204,10 +204,10 @@ class DispatcherMachine(RuleBasedStateMachine):
         ticket = f"t{self.n_tickets}"
         self.n_tickets += 1
         self.tickets.add(ticket)
-        self.do(Wanted(ticket, model, n_engines))
+        self.do(LoadRequested(ticket, model, n_engines))
         if not stays and ticket in self.tickets:
             self.tickets.discard(ticket)
-            self.do(Left(ticket))
+            self.do(RequestLeft(ticket))
 
     # -- engines
 
@@ -238,7 +238,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         ended=st.sampled_from([False, False, True]),
     )
     def be_silent(self, engine_id, silent_s, ended):
-        known = self.dispatcher.engines[engine_id].known
+        known = self.dispatcher.engines[engine_id].attendance
         if known is None or known.pid == self.process[engine_id]:
             self.do(Silent(engine_id, silent_s, self.now_s - silent_s, ended and known is not None))
 
@@ -269,7 +269,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             event = End(request_id, None if error else "stop", error, stats)
             call[3] = True
         self.gave(request_id, event)
-        self.do(Told([event], "here"))
+        self.do(EventReceived([event], "here"))
 
     def gave(self, request_id, event):
         """Note what an engine gave to a tenant, and that it took the request."""
@@ -314,7 +314,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             for request_id in mine:
                 engine_id = self.calls[request_id][0]
                 if computes:
-                    self.do(Told([Computing(request_id, on=True)], "here"))
+                    self.do(EventReceived([Computing(request_id, on=True)], "here"))
                 self.end_call(request_id, EngineDiedError())
                 self.attend(engine_id, anew=True, loaded=loaded, file=file, up_s=0.5)
 
@@ -325,7 +325,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         request_id = data.draw(st.sampled_from(self.former))
         before = {name: list(tokens) for name, tokens in self.told.items()}
         if request_id not in self.dispatcher._sent:
-            self.do(Told([Delta(request_id, "late", (77,))], "here"))
+            self.do(EventReceived([Delta(request_id, "late", (77,))], "here"))
             self.do(Returned("a", request_id, EngineDiedError()))
         assert self.told == before
 
@@ -341,7 +341,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     @rule(error=st.sampled_from(LOADS))
     def load(self, error):
         engine_id = self.loads.pop()
-        self.do(Loaded(engine_id) if error is None else LoadFailed(engine_id, error))
+        self.do(EngineLoaded(engine_id) if error is None else EngineLoadFailed(engine_id, error))
 
     @precondition(lambda self: getattr(self, "surveys", 0))
     @rule(idle=st.booleans())
@@ -359,7 +359,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     @precondition(lambda self: getattr(self, "unloads", None))
     @rule(error=st.sampled_from([None, ModelBusyError(1)]))
     def unload(self, error):
-        self.do(Unloaded(self.unloads.pop(), error))
+        self.do(EngineUnloaded(self.unloads.pop(), error))
 
     @rule(seconds=st.sampled_from([0.1, 0.6, 6.0, 61.0]))
     def pass_time(self, seconds):
@@ -367,7 +367,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.now_s += seconds
         while self.wakes and (at_s := min(self.wakes)) <= self.now_s:
             self.wakes.remove(at_s)
-            self.do(Clock(at_s))
+            self.do(WakeDue(at_s))
 
     # -- always
 

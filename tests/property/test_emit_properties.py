@@ -25,7 +25,7 @@ answers = st.lists(st.integers(0, len(PIECES) - 1), max_size=12)
 
 
 def request(stop, said=()):
-    return Request(request_id="a", prompt=(1,), max_tokens=99, stop=stop, said=said)
+    return Request(request_id="a", prompt=(1,), max_tokens=99, stop=stop, sent_tokens=said)
 
 
 def said(emitter, answer, asked, first=0):

@@ -25,7 +25,7 @@ from cobali_ray.core.limits import EngineLimits, Grain
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.request import ReasoningBudget, Request, SamplingParams
 from cobali_ray.core.spans import DECODE, PREFILL
-from cobali_ray.core.ticktime import Shape
+from cobali_ray.core.ticktime import TickShape
 from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.engine import Engine
 from cobali_ray.errors import (
@@ -35,7 +35,7 @@ from cobali_ray.errors import (
     RequestCancelledError,
     SlotFaultError,
 )
-from cobali_ray.testing import FakeClock, Recorder
+from cobali_ray.testing import EventRecorder, FakeClock
 
 N_CTX = 48
 WORDS = ["", "the quick brown fox ", "the quick red fox jumps over ", "lorem ipsum dolor sit amet "]
@@ -78,7 +78,7 @@ def lone_answer(request, end_probability):
     limits = EngineLimits(
         n_slots=1, n_ctx_slot=64, n_cells=64, token_budget=64, prefill_chunk=64, min_prefix=0
     )
-    events = Recorder()
+    events = EventRecorder()
     engine = Engine(backend, limits, FakeClock(), events, entropy=lambda: 0)
     tokens = engine.submit(request).tokens
     while engine.has_work:
@@ -178,9 +178,9 @@ def assert_untouched(asked, backend, dice, end_probability=0.0):
     """Run requests with drafts on an engine; what they are told is what each is told alone, without."""
     n = backend.n_slots
     limits = EngineLimits(n_slots=n, n_ctx_slot=N_CTX, n_cells=n * N_CTX, token_budget=64, prefill_chunk=64)
-    events, pacer, guesses = Recorder(), Pacer("auto"), Guesses({}, dice)
+    events, pacer, guesses = EventRecorder(), Pacer("auto"), Guesses({}, dice)
     for _ in range(6):
-        pacer.model.learn(Shape(1, 10, ()), 0.001)
+        pacer.model.learn(TickShape(1, 10, ()), 0.001)
     engine = Engine(
         backend,
         limits,
@@ -327,7 +327,7 @@ class EngineMachine(RuleBasedStateMachine):
             n_scored_rows=n_scored_rows,
         )  # fmt: skip
         self.end_probability = end_probability
-        self.clock, self.events = FakeClock(step_s=0.0005), Recorder()
+        self.clock, self.events = FakeClock(step_s=0.0005), EventRecorder()
         self.jobs, self.shelf = [], Shelf()
         self.disk = Disk(lambda: self.shelf, self.clock, block=4) if disk else None
         if self.disk is not None:
@@ -338,7 +338,7 @@ class EngineMachine(RuleBasedStateMachine):
         if dice is not None:
             speculation = Guesses({}, dice)
             for _ in range(6):
-                pacer.model.learn(Shape(1, 10, ()), 0.001)
+                pacer.model.learn(TickShape(1, 10, ()), 0.001)
         self.speculation = speculation
         self.engine = Engine(
             self.backend, self.limits, self.clock, self.events, pacer=pacer, speculation=speculation,

@@ -10,7 +10,7 @@ from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Request
 from cobali_ray.engine.engine import Engine
-from cobali_ray.testing import FakeClock, Recorder
+from cobali_ray.testing import EventRecorder, FakeClock
 
 SHARED = b"the same instructions for all of them, "
 SALTS = ["", "other", None]
@@ -35,7 +35,7 @@ def run(requests, n_ticks, *, n_slots, n_cells, **limits):
         "n_slots": n_slots, "n_ctx_slot": 96, "n_cells": n_cells, "token_budget": 64, "prefill_chunk": 32,
         "host_block": 8, "cell_bytes": 1024,
     }  # fmt: skip
-    events = Recorder()
+    events = EventRecorder()
     engine = Engine(
         backend, EngineLimits(**(base | limits)), FakeClock(), events, entropy=lambda: 0, check_every=1
     )

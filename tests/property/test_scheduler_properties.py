@@ -39,10 +39,10 @@ from cobali_ray.core.instructions import (
 )
 from cobali_ray.core.limits import EngineLimits, Grain
 from cobali_ray.core.pace import Pacer
-from cobali_ray.core.queue import MOST_PARKED
+from cobali_ray.core.queue import MAX_PARKED
 from cobali_ray.core.request import Request
 from cobali_ray.core.scheduler import Scheduler
-from cobali_ray.core.ticktime import Shape
+from cobali_ray.core.ticktime import TickShape
 from cobali_ray.errors import CacheFullError, InternalError, QueueFullError, SlotFaultError
 
 N_CTX = 24
@@ -126,7 +126,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def new_scheduler(self):
         pacer = Pacer(self.target_s, self.limits.grain)
         for _ in range(20 * self.drafts):  # it knows what a tick takes
-            pacer.model.learn(Shape(1, 10, ()), 0.01)
+            pacer.model.learn(TickShape(1, 10, ()), 0.01)
         if self.cut_s is not None:
             pacer.model.runs_s = lambda rows: self.cut_s * len(rows)
         return Twice(
@@ -268,7 +268,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             tenant=tenant if self.mixed else "",
             weight=2.0 if self.mixed and tenant == "c" else 1.0,
             priority=priority if self.mixed else 0,
-            said=(8,) * max(min(n_said, max_tokens - 1), 0),
+            sent_tokens=(8,) * max(min(n_said, max_tokens - 1), 0),
             n_prompt_logprobs=n_top,
             attempt=int(n_said > 0),
         )
@@ -387,7 +387,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def nobody_loses_its_slot_to_others_more_than_twice(self):
         if hasattr(self, "limits"):
-            assert all(s.n_parked <= MOST_PARKED for s in self.scheduler.slots.running)
+            assert all(s.n_parked <= MAX_PARKED for s in self.scheduler.slots.running)
 
     @invariant()
     def the_accounts_know_who_is_where(self):
@@ -443,7 +443,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for name, s in self.sequences.items():
             stats, one = self.ended[name].stats, self.requests[name]
             served += 0 if stats.queue_s is None else stats.n_prompt - stats.n_cached
-            served += 2 * (len(s.tokens) - s.n_prompt - len(one.said))
+            served += 2 * (len(s.tokens) - s.n_prompt - len(one.sent_tokens))
             assert s.account.n_open == s.account.n_waiting == 0
             assert s.account.served == self.sequences["r0"].account.served
         assert not self.sequences or self.sequences["r0"].account.served == served

@@ -12,7 +12,7 @@ import numpy as np
 from jsonschema import Draft202012Validator, ValidationError
 from jsonschema.validators import validator_for
 
-from cobali_ray.backend.grammar import Checked, check
+from cobali_ray.backend.grammar import CheckedGrammar, check
 from cobali_ray.backend.sampling import RowSampler, sample_rows
 from cobali_ray.backend.scripted import END_TOKEN, N_VOCAB
 from cobali_ray.core.request import Grammar, SamplingParams
@@ -131,7 +131,7 @@ def _logits(rng: np.random.Generator, n_rows: int, n_taken: int) -> np.ndarray[A
     return logits
 
 
-def _checked(text: str, *, strict: bool) -> Checked | str:
+def _checked(text: str, *, strict: bool) -> CheckedGrammar | str:
     try:
         return check(PARAM, "json_schema", text, strict=strict)
     except BadRequestError as error:

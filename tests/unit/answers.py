@@ -7,7 +7,7 @@ from cobali_ray.backend.scripted import END_TOKEN, N_BYTES, N_VOCAB, ByteVocab, 
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import GREEDY, Request
 from cobali_ray.engine.engine import Engine
-from cobali_ray.testing import FakeClock, Recorder
+from cobali_ray.testing import EventRecorder, FakeClock
 
 CALL, CALL_END, THINK = 257, 258, 259
 NAMES = {END_TOKEN: "<end>", CALL: "<call>", CALL_END: "</call>", THINK: "<think>"}
@@ -58,7 +58,7 @@ class OnEngine:
             n_slots=backend.n_slots, n_ctx_slot=backend.n_ctx_slot, n_cells=backend.n_cells, token_budget=64,
             prefill_chunk=32, min_prefix=0,
         )  # fmt: skip
-        self.events = Recorder()
+        self.events = EventRecorder()
         self.engine = Engine(
             backend, limits, FakeClock(step_s=0.001), self.events, entropy=lambda: 1, check_every=1
         )

@@ -10,9 +10,9 @@ from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.stats import TickStats
 from cobali_ray.errors import DeadlineExceededError, InternalError, RequestCancelledError
 from cobali_ray.telemetry.collector import Collector
-from cobali_ray.telemetry.exposition import Counts, render_all
+from cobali_ray.telemetry.exposition import EngineMetrics, render_all
 from cobali_ray.telemetry.presence import Presence
-from cobali_ray.telemetry.usage import Usage
+from cobali_ray.telemetry.usage import ProcessUsage
 
 N_SLOTS = 8
 N_CELLS = 1000
@@ -90,7 +90,7 @@ def fed_collector() -> Collector:
 
 
 def exposition() -> str:
-    snapshot = replace(fed_collector().snapshot(), usage=Usage("engine", 11, 3 << 20, 1.5))
+    snapshot = replace(fed_collector().snapshot(), usage=ProcessUsage("engine", 11, 3 << 20, 1.5))
     presence = Presence(engine_id="0", up=True, down_s=0.0, n_restarts=2)
-    others = [Usage("ingress", 12, 2 << 20, 0.5), Usage("front_end", 13, 1 << 20, 0.25)]
-    return render_all([Counts(snapshot, presence)], others)
+    others = [ProcessUsage("ingress", 12, 2 << 20, 0.5), ProcessUsage("front_end", 13, 1 << 20, 0.25)]
+    return render_all([EngineMetrics(snapshot, presence)], others)

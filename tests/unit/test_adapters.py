@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cobali_ray.backend.scripted import ScriptedBackend
-from cobali_ray.core.adapters import RUN, Adapter, Turns
+from cobali_ray.core.adapters import RUN, Adapter, AdapterTurns
 from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.pace import LEAST_CHUNK, Pacer
+from cobali_ray.core.pace import MIN_CHUNK, Pacer
 from cobali_ray.core.request import Request
-from cobali_ray.core.ticktime import Shape
+from cobali_ray.core.ticktime import TickShape
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.loop import EngineLoop
 from cobali_ray.errors import AdapterGoneError
-from cobali_ray.testing import FakeClock, Recorder
+from cobali_ray.testing import EventRecorder, FakeClock
 
 
 def member(adapter, *, decoding=True, n_computed=10):
@@ -39,7 +39,7 @@ class Times:
 
 def take_turns(members, times, n, turns=None):
     """Return who had each of the next `n` passes, which take as long as `times` says."""
-    turns, now_s, had = turns or Turns(), 0.0, []
+    turns, now_s, had = turns or AdapterTurns(), 0.0, []
     for _ in range(n):
         adapter, _ = turns.next(members, now_s, times)
         turns.took(adapter, now_s)
@@ -49,7 +49,7 @@ def take_turns(members, times, n, turns=None):
 
 
 def test_one_adapter_has_every_turn_and_all_the_time():
-    assert Turns().next([member("a"), member("a")], 5.0, Times()) == ("a", inf)
+    assert AdapterTurns().next([member("a"), member("a")], 5.0, Times()) == ("a", inf)
 
 
 def test_a_run_is_as_long_as_is_worth_a_change():
@@ -72,7 +72,7 @@ def test_a_run_ends_when_those_who_wait_would_have_their_token_too_late(adapters
 
 
 def test_whoever_waits_longest_is_next():
-    turns = Turns()
+    turns = AdapterTurns()
     assert (
         take_turns([member("a"), member("b"), member("c")], Times(), 2 * RUN, turns) == "a" * RUN + "b" * RUN
     )
@@ -81,13 +81,13 @@ def test_whoever_waits_longest_is_next():
 
 
 def test_a_run_that_its_own_left_is_over():
-    turns = Turns()
+    turns = AdapterTurns()
     take_turns([member("a"), member("b")], Times(), 1, turns)
     assert take_turns([member("b"), member("c")], Times(), RUN + 1, turns) == "b" * RUN + "c"
 
 
 def test_a_pass_may_take_what_streams_that_wait_leave_it():
-    turns, times = Turns(), Times(0.010, 0.1)
+    turns, times = AdapterTurns(), Times(0.010, 0.1)
     members = [member("a", decoding=False), member("b")]
     assert turns.next(members, 0.0, times) == ("a", pytest.approx(0.09))
     turns.took("a", 0.0)
@@ -96,7 +96,7 @@ def test_a_pass_may_take_what_streams_that_wait_leave_it():
 
 def test_prompts_that_wait_bind_no_pass():
     members = [member("a", decoding=False), member("b", decoding=False)]
-    assert Turns().next(members, 0.0, Times()) == ("a", inf)
+    assert AdapterTurns().next(members, 0.0, Times()) == ("a", inf)
 
 
 @given(
@@ -106,7 +106,7 @@ def test_prompts_that_wait_bind_no_pass():
 )
 def test_nobody_waits_for_ever_and_only_those_who_are_there_have_a_turn(crowds, tick_s, target_s):
     """Whoever comes and goes, an adapter that is there has a turn after a run of each other one."""
-    turns, times, waited, now_s = Turns(), Times(tick_s, target_s), {}, 0.0
+    turns, times, waited, now_s = AdapterTurns(), Times(tick_s, target_s), {}, 0.0
     for crowd in crowds:
         for _ in range(3):
             members = [member(one) for one in sorted(crowd)]
@@ -137,7 +137,7 @@ def test_what_is_not_known_takes_no_time():
     pacer = Pacer("auto")
     assert pacer.decode_s(4, 100) == 0.0
     for n in range(20):
-        pacer.model.learn(Shape(1 + n % 8, 100, ()), 0.01)
+        pacer.model.learn(TickShape(1 + n % 8, 100, ()), 0.01)
     assert pacer.decode_s(4, 100) == pytest.approx(0.01, rel=0.2)
 
 
@@ -165,7 +165,7 @@ class Setup:
     """An engine on such a backend."""
 
     def __init__(self, target_s="auto", n_slots=4):
-        self.clock, self.events = FakeClock(), Recorder()
+        self.clock, self.events = FakeClock(), EventRecorder()
         self.backend = Passes(self.clock, n_slots=n_slots, n_ctx_slot=1024, n_batch=516)
         limits = EngineLimits(
             n_slots=n_slots, n_ctx_slot=1024, n_cells=1024 * n_slots, token_budget=516, prefill_chunk=512,
@@ -214,8 +214,8 @@ def test_streams_of_other_adapters_wait_no_longer_than_the_target(target_s, most
         gaps += setup.engine.scheduler.counts.gaps
     chunks = [n for adapter, n in setup.backend.passes if adapter == "1"]
     assert len(chunks) > 10
-    assert max(chunks) > 5 * LEAST_CHUNK, "it is not starved for that"
-    assert chunks.count(LEAST_CHUNK) < len(chunks) / 10, "nor fed in crumbs"
+    assert max(chunks) > 5 * MIN_CHUNK, "it is not starved for that"
+    assert chunks.count(MIN_CHUNK) < len(chunks) / 10, "nor fed in crumbs"
     assert sorted(gaps)[-3] <= most_s, "but for the first, which teach what prompts take alone"
 
 
@@ -243,6 +243,6 @@ def test_the_door_refuses_what_is_to_go_on_under_an_adapter_that_is_not_there():
     setup = Setup()
     loop = EngineLoop(lambda _: (setup.engine, None), setup.clock, setup.events)
     loop._engine = setup.engine
-    asked = Request(request_id="r", prompt=(97, 98), max_tokens=5, adapter="9", said=(99,), attempt=1)
+    asked = Request(request_id="r", prompt=(97, 98), max_tokens=5, adapter="9", sent_tokens=(99,), attempt=1)
     with pytest.raises(AdapterGoneError):
         loop._check_door(asked)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobali_ray.api.answer import Times
+from cobali_ray.api.answer import Timings
 from cobali_ray.api.anthropic.answer import MessageWriter, input_of
 from cobali_ray.api.tally import StreamWriter, Tally
 from cobali_ray.api.translate import Call
@@ -78,7 +78,7 @@ def whole(one, batches):
     for batch in batches:
         for news in tally.sort(batch, 0.5):
             answer.add(news)
-    return json.loads(orjson.dumps(answer.body(Times(0.1, 0.2))))
+    return json.loads(orjson.dumps(answer.body(Timings(0.1, 0.2))))
 
 
 def events_of(wire):

@@ -4,8 +4,8 @@ import pytest
 
 from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.core.pace import Pacer
-from cobali_ray.core.ticktime import Shape
-from cobali_ray.engine.calibration import MOST_S, calibration, measure
+from cobali_ray.core.ticktime import TickShape
+from cobali_ray.engine.calibration import MAX_S, calibration, measure
 from cobali_ray.settings import EngineSettings
 from cobali_ray.testing import FakeClock
 
@@ -43,7 +43,7 @@ def test_after_it_a_pacer_knows_what_any_tick_takes(limits, pass_s):
     assert pacer.model.knows_decode
     assert pacer.model.knows_prefill
     for n_decode, n_chunk in ((1, 0), (5, 0), (16, 0), (12, 40), (3, 200), (0, 100), (0, 500)):
-        shape = Shape(n_decode, 0, ((0, n_chunk),) if n_chunk else ())
+        shape = TickShape(n_decode, 0, ((0, n_chunk),) if n_chunk else ())
         expected = machine.seconds(n_decode, n_decode + n_chunk)
         assert pacer.model.predict(shape) == pytest.approx(expected, rel=0.1)
 
@@ -53,8 +53,8 @@ def test_it_takes_no_longer_than_it_may_and_leaves_nothing(limits, pass_s):
     machine = Machine(pass_s)
     began = machine.clock.now()
     found = measure(machine, limits, machine.clock.now)
-    assert machine.clock.now() - began <= MOST_S + machine.seconds(1, 1)
-    assert found[0][0] == Shape(1, 0, ())
+    assert machine.clock.now() - began <= MAX_S + machine.seconds(1, 1)
+    assert found[0][0] == TickShape(1, 0, ())
     machine.truncate(0, 0)
     with pytest.raises(Exception, match="1 of 0 tokens"):
         machine.truncate(0, 1)

@@ -9,14 +9,14 @@ from cobali_ray.core.events import Computing, Delta, End
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Grammar, ReasoningBudget, Request, SamplingParams
 from cobali_ray.engine.engine import Engine
-from cobali_ray.testing import FakeClock, Recorder
+from cobali_ray.testing import EventRecorder, FakeClock
 
 N = 40
 GREEDY = SamplingParams(temperature=0)
 
 
 def engine_on(backend=None, *, chunk=64):
-    backend, recorder = backend or ScriptedBackend(n_slots=1, n_ctx_slot=256), Recorder()
+    backend, recorder = backend or ScriptedBackend(n_slots=1, n_ctx_slot=256), EventRecorder()
     limits = EngineLimits(
         n_slots=backend.n_slots, n_ctx_slot=256, n_cells=256 * backend.n_slots, token_budget=chunk,
         prefill_chunk=chunk, min_prefix=4,
@@ -94,7 +94,7 @@ def test_an_answer_goes_on_as_if_nothing_had_happened(case):
     for n_told in sorted({1, 2, len(deltas) // 2, len(deltas) - 1}):
         said = tuple(token for delta in deltas[:n_told] for token in delta.tokens)
         n_scored = sum(len(delta.prompt) for delta in deltas[:n_told])
-        begun = {"said": said, "n_scored": n_scored, "attempt": 1}
+        begun = {"sent_tokens": said, "n_scored": n_scored, "attempt": 1}
         again = run(Request(**fields_of(case) | begun))
         rest = [delta._replace(stats=None) for delta in told(again)]
         assert rest == [delta._replace(stats=None) for delta in deltas[n_told:]], f"behind {len(said)} tokens"
@@ -119,7 +119,7 @@ def test_text_that_was_held_back_comes_once(overlaps):
     assert max(len(delta.tokens) for delta in deltas) > 1, "something was held back"
     for n_told in range(1, len(deltas)):
         said = tuple(token for delta in deltas[:n_told] for token in delta.tokens)
-        again = run(Request(**fields_of(case) | {"said": said}), overlaps=overlaps)
+        again = run(Request(**fields_of(case) | {"sent_tokens": said}), overlaps=overlaps)
         assert text(deltas[:n_told]) + text(told(again)) == whole[:20]
         assert again[-1].finish_reason == "stop"
 
@@ -127,7 +127,7 @@ def test_text_that_was_held_back_comes_once(overlaps):
 def test_what_was_said_is_computed_as_a_prompt():
     said = tuple(token for delta in told(run(request()))[:20] for token in delta.tokens)
     engine, recorder = engine_on(backend := ScriptedBackend(n_slots=2, n_ctx_slot=256))
-    engine.submit(request(said=said))
+    engine.submit(request(sent_tokens=said))
     while not recorder.events["a"]:
         engine.tick()
     assert backend.n_forwards == 1
@@ -168,7 +168,9 @@ def test_the_engine_says_when_a_request_is_prepared_and_only_waits():
 def test_who_is_in_the_middle_of_an_answer_goes_before_those_who_have_not_begun():
     (engine, recorder), order = engine_on(), []
     for name, said in (("new", ()), ("continued", (7,))):
-        engine.submit(Request(request_id=name, prompt=(1, 2), max_tokens=3, sampling=GREEDY, said=said))
+        engine.submit(
+            Request(request_id=name, prompt=(1, 2), max_tokens=3, sampling=GREEDY, sent_tokens=said)
+        )
     while engine.has_work:
         engine.tick()
         order += [
@@ -191,7 +193,7 @@ def test_what_was_said_is_no_cached_prompt():
     while engine.has_work:
         engine.tick()
     said = tuple(token for delta in told(recorder.events["a"])[:20] for token in delta.tokens)
-    engine.submit(Request(**fields_of(request()) | {"request_id": "b", "said": said}))
+    engine.submit(Request(**fields_of(request()) | {"request_id": "b", "sent_tokens": said}))
     while engine.has_work:
         engine.tick()
     (end,) = recorder.ends("b")

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from cobali_ray.core.admission import DrainRate, Line, Occupancy, admit, check_request
-from cobali_ray.core.lifecycle import TRANSITIONS, Change, Status, advance
+from cobali_ray.core.lifecycle import TRANSITIONS, Status, StatusChange, advance
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.plan import Span, plan_chunks
 from cobali_ray.core.request import Grammar, ReasoningBudget, Request, SamplingParams
@@ -83,7 +83,7 @@ def test_shortest_goes_first_until_others_passed_it_by_its_own_length():
 ALLOWED = set(TRANSITIONS)
 
 
-@pytest.mark.parametrize(("status", "change"), list(product(Status, Change)))
+@pytest.mark.parametrize(("status", "change"), list(product(Status, StatusChange)))
 def test_lifecycle_is_its_table(status, change):
     if (status, change) in ALLOWED:
         assert advance(status, change) is TRANSITIONS[status, change]

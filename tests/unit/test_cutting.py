@@ -26,7 +26,7 @@ def test_looking_stops_when_there_are_too_many():
 
 
 def test_parts_begin_at_special_tokens(monkeypatch):
-    monkeypatch.setattr("cobali_ray.backend.vocab.MOST_PER_PART", 2)
+    monkeypatch.setattr("cobali_ray.backend.vocab.MAX_PER_PART", 2)
     text = b"x<a>y<a><a>z<a>"
     cut = list(parts(text, find_specials(text, [b"<a>"])))
     assert cut == [b"x<a>y<a>", b"<a>z<a>"]

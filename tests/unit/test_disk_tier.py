@@ -14,7 +14,7 @@ import structlog
 from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
 from cobali_ray.core.disk_tier import WAIT_S, DiskTier
 from cobali_ray.core.host_tier import name_behind
-from cobali_ray.core.instructions import Load
+from cobali_ray.core.instructions import LoadBlocks
 from cobali_ray.core.lifecycle import Status
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Request
@@ -26,7 +26,7 @@ from cobali_ray.engine.loop import EngineLoop
 from cobali_ray.engine.opening import SCRIPTED, engine_on
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import read_settings
-from cobali_ray.testing import FakeClock, Recorder
+from cobali_ray.testing import EventRecorder, FakeClock
 
 BLOCK = 8
 BLOCK_BYTES = BLOCK * CELL_BYTES
@@ -203,7 +203,7 @@ class Setup:
             n_slots=n_slots, n_ctx_slot=256, n_cells=n_slots * 256, token_budget=16, prefill_chunk=8,
             min_prefix=8, n_host_cells=n_host_cells, host_block=BLOCK, cell_bytes=CELL_BYTES,
         )  # fmt: skip
-        self.clock, self.events, self.jobs = FakeClock(step_s=0.001), Recorder(), []
+        self.clock, self.events, self.jobs = FakeClock(step_s=0.001), EventRecorder(), []
         self.disk = Disk(lambda: files_in(folder, most_bytes), self.clock, block=BLOCK)
         if held:
             self.disk.open()
@@ -241,7 +241,7 @@ def kept(folder):
     """Have an engine answer and leave what it computed on the disk; return what it said."""
     engine = Setup(folder)
     (said,) = engine.ask(TEXT)
-    engine.engine.part()
+    engine.engine.flush()
     return said
 
 
@@ -254,8 +254,8 @@ def test_a_prefix_outlives_the_engine(tmp_path):
     told = [(tick.n_disk_hits, tick.n_loaded, tick.n_restored) for tick in second.ticks]
     assert told[0] == (1, whole, whole)
     assert sum(n for _, n, _ in told) == whole
-    assert "Listed(names=9, n_bytes=" in (story := second.engine.scheduler.story.text())
-    assert "Load(load_id=1, start=0, names=9)" in story
+    assert "BlocksListed(names=9, n_bytes=" in (story := second.engine.scheduler.story.text())
+    assert "LoadBlocks(load_id=1, start=0, names=9)" in story
     assert second.ticks[0].n_disk_bytes == size_of(tmp_path) > 0
 
 
@@ -268,7 +268,7 @@ def test_a_prefix_is_read_under_its_own_salt_alone(tmp_path, salt):
     ):  # one that the slot loses, one that it holds at the end
         first.submit(name, text, salt=salt)
     first.run()
-    first.engine.part()
+    first.engine.flush()
     if salt is None:
         assert not list(tmp_path.glob("*/*.kv")), "nothing is left of what may not be kept"
     for other in ("", "alice", "bob", None):
@@ -289,7 +289,7 @@ def test_what_a_slot_holds_for_another_salt_does_not_keep_the_disk_from_being_re
     first = Setup(tmp_path, n_slots=1)
     first.submit("0", TEXT, salt="alice")
     first.run()
-    first.engine.part()
+    first.engine.flush()
     second = Setup(tmp_path, n_slots=1)
     for name, salt in (("0", "bob"), ("1", "alice")):
         second.submit(name, TEXT, salt=salt)
@@ -349,7 +349,7 @@ def test_who_asks_for_the_same_waits_for_the_same_read(tmp_path):
     s.submit("b", TEXT + TEXT)
     s.submit("c", OTHERS[0])
     assert [(one.start, len(one.names)) for one in loads] == [(0, 9), (72, 0)]
-    assert all(isinstance(one, Load) for one in loads)
+    assert all(isinstance(one, LoadBlocks) for one in loads)
 
 
 def test_what_slots_or_host_memory_hold_is_not_read(tmp_path):
@@ -389,7 +389,7 @@ def test_who_waits_for_a_grammar_too_waits_for_both(tmp_path):
 def test_after_a_failure_of_all_what_was_being_read_is_nobodys(tmp_path):
     first = Setup(tmp_path)
     (said,) = first.ask(TEXT)
-    first.engine.part()
+    first.engine.flush()
     s = Setup(tmp_path, held=True)
     s.submit("gone", TEXT)
     s.engine.fail_all(ConfigError("x", "broken"))
@@ -416,7 +416,7 @@ def test_damaged_files_are_said_once_and_computed(tmp_path, damage):
     warnings = [log for log in logs if log["log_level"] == "warning"]
     assert [log["setting"] for log in warnings] == ["disk_cache_dir"]
     assert second.cached() == 0
-    second.engine.part()
+    second.engine.flush()
     third = Setup(tmp_path)
     assert third.ask(TEXT) == [said]
     assert third.cached() == 72, "what was damaged is written anew"
@@ -451,7 +451,7 @@ def test_a_disk_that_cannot_be_written_is_said_once_and_served_without(tmp_path,
         s.clock.advance(1000)
         s.submit("later", OTHERS[0])
         s.run()
-        s.engine.part()
+        s.engine.flush()
     warnings = [log for log in logs if log["log_level"] == "warning"]
     assert [log["setting"] for log in warnings] == ["disk_cache_dir"]
     assert error.strerror in warnings[0]["error"]
@@ -508,7 +508,7 @@ def test_a_folder_that_is_removed_is_made_again(tmp_path, what):
 
 
 def test_what_the_writer_cannot_follow_is_not_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(disk_module, "MOST_BEHIND", 20 * BLOCK_BYTES)
+    monkeypatch.setattr(disk_module, "MAX_BEHIND", 20 * BLOCK_BYTES)
     s = Setup(tmp_path, n_slots=1)
     s.disk.open()
     waiting = []
@@ -525,7 +525,7 @@ def test_the_model_file_decides_and_other_settings_do_not(tmp_path):
         settings = read_settings(
             {"model": SCRIPTED, "disk_cache_dir": tmp_path, "host_cache_mib": 8, **settings}
         )
-        engine = engine_on(ScriptedBackend(), settings, Recorder())
+        engine = engine_on(ScriptedBackend(), settings, EventRecorder())
         return engine._disk._find()._home
 
     assert kind_of() == kind_of(n_slots=3, disk_cache_gib=0.5)
@@ -535,7 +535,7 @@ def test_the_model_file_decides_and_other_settings_do_not(tmp_path):
     for content in (b"a", b"b", b"a"):
         (tmp_path / "x.gguf").write_bytes(content)
         with suppress(FileNotFoundError):
-            engine = engine_on(ScriptedBackend(), settings, Recorder(), path=tmp_path / "x.gguf")
+            engine = engine_on(ScriptedBackend(), settings, EventRecorder(), path=tmp_path / "x.gguf")
         found.append(engine._disk._find()._home)
     assert found[0] == found[2] != found[1]
 
@@ -550,7 +550,7 @@ def test_in_threads_it_does_the_same(tmp_path):
     """The loop with its real threads: two engines, one after the other."""
 
     def serve():
-        events, ended = Recorder(), threading.Event()
+        events, ended = EventRecorder(), threading.Event()
 
         def sink(batch):
             events(batch)

@@ -3,31 +3,31 @@
 import pytest
 
 from cobali_ray.core.dispatch.dispatcher import BACK_S, END_GRACE_S, VERDICT_S, Dispatcher
-from cobali_ray.core.dispatch.engines import AWAY, TRANSITIONS, Change, Engine, Phase
+from cobali_ray.core.dispatch.engines import AWAY, TRANSITIONS, EngineChange, EngineRecord, Phase
 from cobali_ray.core.dispatch.messages import (
-    Asked,
     Attended,
     Cancel,
-    Clock,
     Deliver,
     Described,
+    EngineLoaded,
+    EngineLoadFailed,
+    EventReceived,
     Fail,
     HangUp,
     Kill,
-    Load,
-    Loaded,
-    LoadFailed,
+    LoadEngine,
     Log,
     Lost,
     Reattend,
+    RequestArrived,
     Returned,
     Send,
     Silent,
-    Told,
     Wake,
+    WakeDue,
 )
 from cobali_ray.core.dispatch.models import ModelPlan
-from cobali_ray.core.dispatch.request import MOST_DEATHS, MOST_MOVES
+from cobali_ray.core.dispatch.request import MAX_DEATHS, MAX_MOVES
 from cobali_ray.core.events import Computing, Delta, End, RequestStats
 from cobali_ray.core.request import Grammar, Request
 from cobali_ray.core.stats import Attendance, EngineStatus
@@ -44,24 +44,26 @@ from cobali_ray.errors import (
 )
 
 STATS = RequestStats(3, 1, 1, 0.1, 0.2, 0.3, 0.0, 0.4)
-NEWS = {Change.FOUND, Change.FOUND_EMPTY}
+NEWS = {EngineChange.FOUND, EngineChange.FOUND_EMPTY}
 
 
-@pytest.mark.parametrize("change", Change)
+@pytest.mark.parametrize("change", EngineChange)
 @pytest.mark.parametrize("phase", Phase)
 def test_the_whole_table_of_phases(phase, change):
     after = TRANSITIONS.get((phase, change), phase)
-    engine = Engine("a", 5.0)
+    engine = EngineRecord("a", 5.0)
     engine.phase = phase
     assert engine.advance(change) == (after is not phase)
     assert engine.phase is after
     if phase in AWAY:
-        assert after is phase or change in NEWS | {Change.ENDED}, "what is away has to be heard from first"
+        assert after is phase or change in NEWS | {EngineChange.ENDED}, (
+            "what is away has to be heard from first"
+        )
     if after is Phase.PRESENT and phase is not Phase.PRESENT:
-        assert change in {Change.FOUND, Change.LOADED}
-    if change is Change.ENDED:
+        assert change in {EngineChange.FOUND, EngineChange.LOADED}
+    if change is EngineChange.ENDED:
         assert after is (Phase.UNKNOWN if phase is Phase.UNKNOWN else Phase.RESTARTING)
-    if change is Change.SILENT:
+    if change is EngineChange.SILENT:
         assert after in AWAY
 
 
@@ -87,14 +89,14 @@ class Site:
 
     def ask(self, name="r", **fields):
         request = Request(request_id=name, prompt=(1, 2, 3), max_tokens=500, **fields)
-        return self.do(Asked(request, "m"))
+        return self.do(RequestArrived(request, "m"))
 
     def say(self, *words):
-        return self.do(Told(words, "here"))
+        return self.do(EventReceived(words, "here"))
 
     def after(self, seconds):
         self.now_s += seconds
-        return self.do(Clock(self.now_s))
+        return self.do(WakeDue(self.now_s))
 
 
 def ends_with(out, error):
@@ -173,14 +175,14 @@ DEATHS = {
 def test_deaths_count_where_something_was_computed(grammar, words, counts):
     site = Site()
     (send,) = site.ask(grammar=grammar)
-    for n_deaths in range(1, MOST_MOVES + 2):
+    for n_deaths in range(1, MAX_MOVES + 2):
         site.say(*(word._replace(request_id=send.request.request_id) for word in words))
         out = site.do(Returned("a", send.request.request_id, EngineDiedError()))
         if ends := [one for one in out if isinstance(one, Deliver | Fail)]:
             break
         (send,) = site.attend(incarnation_id=f"e{n_deaths}")[-1:]
     assert ends_with(ends, EngineDiedError)
-    assert n_deaths == (MOST_DEATHS if counts else MOST_MOVES) + 1
+    assert n_deaths == (MAX_DEATHS if counts else MAX_MOVES) + 1
 
 
 def test_an_engine_that_ends_has_its_requests_go_on_behind_what_was_told():
@@ -192,7 +194,7 @@ def test_an_engine_that_ends_has_its_requests_go_on_behind_what_was_told():
     away = site.dispatcher.engines["a"].away(5.0)
     assert (away.status, away.down_s) == (EngineStatus.RESTARTING, 1.0)
     (send,) = [one for one in site.attend(incarnation_id="e2") if isinstance(one, Send)]
-    assert (send.request.said, send.request.attempt, send.request.timeout_s) == ((5, 6, 7), 1, 96.0)
+    assert (send.request.sent_tokens, send.request.attempt, send.request.timeout_s) == ((5, 6, 7), 1, 96.0)
     assert site.say(Delta("r", "late", (9,))) == [], "the last words of the dead are nobody's"
     (told,) = site.say(End("r~1", "stop", None, STATS._replace(n_output=3, n_said=3)))
     end = told.event
@@ -281,9 +283,9 @@ def test_a_death_shows_though_serve_sent_the_call_to_the_successor():
 def test_what_is_let_go_is_loaded_for_a_request_but_not_for_ever():
     site = Site()
     site.ask()
-    assert site.do(Returned("a", "r", UnloadedError())) == [Load("a")]
+    assert site.do(Returned("a", "r", UnloadedError())) == [LoadEngine("a")]
     assert ends_with(site.ask("more"), QueueFullError), "as many wait as may"
-    assert [type(one) for one in site.do(Loaded("a"))] == [Send]
+    assert [type(one) for one in site.do(EngineLoaded("a"))] == [Send]
     assert ends_with(site.do(Returned("a", "r", UnloadedError())), UnloadedError)
 
 
@@ -291,9 +293,9 @@ def test_an_engine_that_goes_away_while_it_loads_is_waited_for():
     site = Site(loaded=False)
     site.ask()
     site.do(Lost("a"))
-    assert site.do(LoadFailed("a", LoadingError())) == []
-    assert site.attend(incarnation_id="e2", loaded=False)[-1] == Load("a"), "its successor loads it"
-    (send,) = site.do(Loaded("a"))
+    assert site.do(EngineLoadFailed("a", LoadingError())) == []
+    assert site.attend(incarnation_id="e2", loaded=False)[-1] == LoadEngine("a"), "its successor loads it"
+    (send,) = site.do(EngineLoaded("a"))
     assert send.request.attempt == 1
 
 

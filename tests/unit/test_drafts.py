@@ -4,7 +4,7 @@ from array import array
 
 import pytest
 
-from cobali_ray.core.drafts import Draft, Guesses, look_up
+from cobali_ray.core.drafts import Draft, StreamDrafts, look_up
 from cobali_ray.core.request import Request
 from cobali_ray.core.sequence import Sequence
 
@@ -60,7 +60,7 @@ def said(sequence, text):
 
 def test_guesses_are_judged_by_what_is_said_whether_they_were_computed_or_not():
     sequence = Sequence(Request(request_id="a", prompt=tuple(b"so, so,"), max_tokens=99), arrived_s=0.0)
-    guesses = Guesses(sequence)
+    guesses = StreamDrafts(sequence)
     guesses.renew(4)
     assert guesses.draft == Draft(tokens(" so,"), 3)
     before = guesses.n_expected(4)

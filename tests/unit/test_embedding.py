@@ -26,7 +26,7 @@ from cobali_ray.errors import (
     RequestCancelledError,
     TextTooLongError,
 )
-from cobali_ray.testing import FakeClock, Recorder
+from cobali_ray.testing import EventRecorder, FakeClock
 
 KIND = EmbeddingKind(width=16, n_most=100, n_batch=100, n_together=100, n_texts=8, pooling="mean")
 SPLITS = KIND._replace(splits=True, n_most=1000)
@@ -262,7 +262,7 @@ class Clocked(ScriptedEmbedder):
 
 
 def make(*, target=None, **kwargs):
-    clock, recorder = FakeClock(), Recorder()
+    clock, recorder = FakeClock(), EventRecorder()
     embedder = Clocked(clock, **({"n_most": 128, "n_batch": 128} | kwargs))
     backend = ScriptedBackend(
         n_ctx_slot=512, embedder=embedder, tick_s=0.01, sleep=clock.advance, now=clock.now

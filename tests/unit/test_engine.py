@@ -15,7 +15,7 @@ from cobali_ray.errors import (
     InvalidParameterError,
 )
 from cobali_ray.settings import read_settings
-from cobali_ray.testing import FakeClock, Recorder
+from cobali_ray.testing import EventRecorder, FakeClock
 
 
 class Setup:
@@ -44,7 +44,7 @@ class Setup:
             prefill_chunk=chunk, min_prefix=min_prefix, n_host_cells=n_host_cells,
             copies=copies,
         )  # fmt: skip
-        self.clock, self.events = FakeClock(step_s=0.001), Recorder()
+        self.clock, self.events = FakeClock(step_s=0.001), EventRecorder()
         self.engine = Engine(
             self.backend, self.limits, self.clock, self.events, entropy=lambda: 1, check_every=1,
             speculation=speculation,
@@ -288,12 +288,12 @@ def test_a_cache_overcommitted_twofold_computes_hardly_more_than_a_whole_one():
 def test_how_much_host_memory_is_taken(monkeypatch, asked, n_tokens):
     monkeypatch.setattr("cobali_ray.backend.memory.available_bytes", lambda: 50_000 * 1024)
     settings = read_settings({"model": SCRIPTED} | asked)
-    assert engine_on(ScriptedBackend(), settings, Recorder()).limits.n_host_cells == n_tokens
+    assert engine_on(ScriptedBackend(), settings, EventRecorder()).limits.n_host_cells == n_tokens
 
 
 def test_slots_are_saved_without_host_memory_too():
     settings = read_settings({"model": SCRIPTED, "host_cache_mib": 0, "slot_save_path": "somewhere"})
-    limits = engine_on(ScriptedBackend(), settings, Recorder()).limits
+    limits = engine_on(ScriptedBackend(), settings, EventRecorder()).limits
     assert (limits.n_host_cells, limits.cell_bytes) == (0, CELL_BYTES)
 
 
@@ -302,7 +302,7 @@ def test_where_it_cannot_be_nothing_is_kept_outside(monkeypatch, cell_bytes, fre
     monkeypatch.setattr("cobali_ray.backend.memory.available_bytes", lambda: free)
     monkeypatch.setattr(ScriptedBackend, "measure_cell", lambda _self: cell_bytes)
     settings = read_settings({"model": SCRIPTED})
-    assert engine_on(ScriptedBackend(), settings, Recorder()).limits.n_host_cells == 0
+    assert engine_on(ScriptedBackend(), settings, EventRecorder()).limits.n_host_cells == 0
 
 
 def test_who_asks_the_same_again_is_answered_in_fewer_ticks_and_nobody_else():

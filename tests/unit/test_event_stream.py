@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from cobali_ray.api.dispatch import MAX_PENDING, MOST_AT_ONCE, EventStream
+from cobali_ray.api.dispatch import MAX_AT_ONCE, MAX_PENDING, EventStream
 from cobali_ray.core.events import Delta, End, RequestStats
 from cobali_ray.errors import EngineDiedError, RequestCancelledError
 
@@ -72,4 +72,4 @@ async def test_a_reader_who_is_far_behind_leaves_others_their_turn():
         taken += await anext(stream)
     task.cancel()
     assert [event.text for event in taken] == [str(i) for i in range(MAX_PENDING)]
-    assert turns >= MAX_PENDING // MOST_AT_ONCE - 1
+    assert turns >= MAX_PENDING // MAX_AT_ONCE - 1

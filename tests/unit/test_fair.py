@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from cobali_ray.core.admission import Entered, Line, Occupancy, admit, n_ahead
-from cobali_ray.core.fair import CREDIT, MOST_ELSEWHERE, Accounts, Elsewhere
+from cobali_ray.core.admission import AdmittedCounts, Line, Occupancy, admit, n_ahead
+from cobali_ray.core.fair import CREDIT, MAX_ELSEWHERE, Accounts, ServedElsewhere
 from cobali_ray.core.instructions import (
     Assign,
     Compute,
@@ -19,7 +19,7 @@ from cobali_ray.core.instructions import (
     TickEnded,
 )
 from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.queue import AGEING_S, MOST_PARKED
+from cobali_ray.core.queue import AGEING_S, MAX_PARKED
 from cobali_ray.core.request import Request
 from cobali_ray.core.scheduler import Scheduler
 from cobali_ray.errors import InvalidParameterError, QueueFullError, WaitTooLongError
@@ -115,7 +115,7 @@ def test_what_others_gave_counts_with_the_next_request():
 
 
 def test_each_engine_is_told_once_what_the_others_gave():
-    elsewhere = Elsewhere()
+    elsewhere = ServedElsewhere()
     elsewhere.note("a", "alice", 100)
     elsewhere.note("b", "alice", 10)
     elsewhere.note("a", "bob", 1)
@@ -126,7 +126,7 @@ def test_each_engine_is_told_once_what_the_others_gave():
     assert [elsewhere.take(one, "alice") for one in "abc"] == [5, 105, 0]
     assert elsewhere.take("b", "bob") == 1
     elsewhere.note("a", "alice", 1e9)
-    assert elsewhere.take("b", "alice") == MOST_ELSEWHERE, "an hour alone elsewhere shuts nobody out here"
+    assert elsewhere.take("b", "alice") == MAX_ELSEWHERE, "an hour alone elsewhere shuts nobody out here"
     assert elsewhere.take("b", "alice") == 0
 
 
@@ -166,7 +166,7 @@ def test_nobody_is_parked_more_than_twice():
         s.tick(6)
         s.submit(ask(f"urgent{i}", max_tokens=3))
     s.tick(300)
-    assert s.ends["patient"].stats.n_preempted == MOST_PARKED
+    assert s.ends["patient"].stats.n_preempted == MAX_PARKED
     assert s.ends["patient"].stats.n_output == 100
 
 
@@ -215,7 +215,7 @@ def test_who_is_due_by_age_is_not_passed_by_who_needs_less_room():
     s = Setup(n_slots=3, tick_s=1.0, n_ctx_slot=200, n_cells=200)
     s.submit(ask("runs", priority=5, n_prompt=60))
     s.tick()
-    s.scheduler.sequence("runs").n_parked = MOST_PARKED
+    s.scheduler.sequence("runs").n_parked = MAX_PARKED
     s.submit(ask("aged", priority=1, n_prompt=150, max_tokens=5))
     s.tick(12)
     s.submit(ask("small", max_tokens=5))
@@ -321,7 +321,7 @@ def test_who_could_not_begin_in_time_is_refused_with_the_time():
 
 def test_who_comes_back_when_told_is_hardly_refused_again():
     """Sixty requests at once for a queue of eight, of which one a second leaves it."""
-    s, door, n_refused = Setup(n_slots=2, tick_s=0.1), Entered(), 0
+    s, door, n_refused = Setup(n_slots=2, tick_s=0.1), AdmittedCounts(), 0
     s.submit(ask("first", max_tokens=20))  # its stay is all that is known when the burst comes
     door.note(s.scheduler.sequence("first").request)
     comes_s = {f"a{i}": 3.0 for i in range(60)}
@@ -377,7 +377,7 @@ def test_what_is_cached_of_a_prompt_needs_no_time_at_the_door(n_others):
 
 
 def test_the_door_forgets_who_left():
-    entered = Entered()
+    entered = AdmittedCounts()
     for i in range(3):
         entered.note(ask(f"a{i}"))
     inside = Setup().scheduler

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobali_ray.actors.frames import MAX_MESSAGE_BYTES, Frames, frame
+from cobali_ray.actors.frames import MAX_MESSAGE_BYTES, FrameReader, frame
 from cobali_ray.errors import InternalError
 
 
 @given(st.lists(st.binary(max_size=300), max_size=8), st.lists(st.integers(1, 400), min_size=1))
 def test_messages_come_out_as_they_went_in_however_they_are_cut(messages, lengths):
-    stream, frames, read = b"".join(map(frame, messages)), Frames(), []
+    stream, frames, read = b"".join(map(frame, messages)), FrameReader(), []
     while stream:
         for n_bytes in lengths:
             read += frames.feed(stream[:n_bytes])
@@ -19,7 +19,7 @@ def test_messages_come_out_as_they_went_in_however_they_are_cut(messages, length
 
 
 def test_a_message_is_out_with_its_last_byte():
-    frames, stream = Frames(), frame(b"one") + frame(b"") + frame(b"two")
+    frames, stream = FrameReader(), frame(b"one") + frame(b"") + frame(b"two")
     assert frames.feed(stream[:6]) == []
     assert frames.feed(stream[6:7]) == [b"one"]
     assert frames.feed(stream[7:-1]) == [b""]
@@ -29,6 +29,6 @@ def test_a_message_is_out_with_its_last_byte():
 
 def test_a_length_that_nobody_sends_is_not_waited_for():
     longest, too_long = (n.to_bytes(4, "little") for n in (MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES + 1))
-    assert Frames().feed(longest) == []
+    assert FrameReader().feed(longest) == []
     with pytest.raises(InternalError, match=str(MAX_MESSAGE_BYTES + 1)):
-        Frames().feed(too_long)
+        FrameReader().feed(too_long)

@@ -8,7 +8,7 @@ from statistics import mean
 
 import pytest
 
-from cobali_ray.core.goodput import MOST_ROWS, MOST_STREAMS, Speculation
+from cobali_ray.core.goodput import MAX_ROWS, MAX_STREAMS, Speculation
 from cobali_ray.core.request import Request
 from cobali_ray.core.sequence import Sequence
 
@@ -160,7 +160,7 @@ def test_now_and_then_a_tick_has_none_so_that_its_time_is_known():
 @pytest.mark.parametrize(
     ("streams", "bounds"),
     [
-        pytest.param([stream(i) for i in range(MOST_STREAMS + 1)], {}, id="many-streams"),
+        pytest.param([stream(i) for i in range(MAX_STREAMS + 1)], {}, id="many-streams"),
         pytest.param([], {}, id="nobody"),
         pytest.param([stream(prompt=NEW)], {}, id="nothing-comes-twice"),
         pytest.param([stream()], {"room": 0}, id="no-room"),
@@ -184,16 +184,16 @@ def test_ticks_that_nobody_asked_about_teach_nothing():
 
 
 def test_drafts_keep_their_bounds():
-    streams = [stream(i, max_tokens=4 + i) for i in range(MOST_STREAMS)]
+    streams = [stream(i, max_tokens=4 + i) for i in range(MAX_STREAMS)]
     for room in (1, 2, 7, 100):
         speculation, n_drafts = Speculation(), 0
         for _ in range(200):
             found = drafts(speculation, streams, room=room)
             n_drafted = sum(map(len, found.values()))
             assert n_drafted <= room
-            assert n_drafted + len(streams) <= MOST_ROWS
+            assert n_drafted + len(streams) <= MAX_ROWS
             for slot_id, draft in found.items():
                 assert len(draft) < streams[slot_id].request.max_tokens, "the token behind it counts"
             speculation.took(0.011)
             n_drafts += len(found)
-        assert n_drafts or room < MOST_STREAMS
+        assert n_drafts or room < MAX_STREAMS

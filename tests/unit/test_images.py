@@ -14,7 +14,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     import ray.serve  # noqa: F401  its models use pydantic's old ways; nothing of Ray is started
 
 from cobali_ray.actors.engine_server import EngineServer
-from cobali_ray.backend.batch import Embedded, Part, TickBatch
+from cobali_ray.backend.batch import ImagePart, ImageRows, TickBatch
 from cobali_ray.backend.image_pass import Positions
 from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
 from cobali_ray.core.drafts import Draft, look_up
@@ -22,7 +22,7 @@ from cobali_ray.core.events import End
 from cobali_ray.core.instructions import Submitted
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.media import Image, Rows, ids_of, place_of, whole_prefix
-from cobali_ray.core.placement import Held, place
+from cobali_ray.core.placement import SlotContents, place
 from cobali_ray.core.plan import Span, cut_at_images
 from cobali_ray.core.request import Request
 from cobali_ray.core.sequence import Sequence
@@ -91,7 +91,7 @@ def test_what_an_image_leaves_no_room_for_waits():
 
 def test_a_prompt_begins_nowhere_inside_an_image():
     tokens = array("i", [*range(10), *ids_of(DIGEST, 0, 20), *range(50, 60)])
-    half = Held(0, tokens[:20], 20, 99.0, idle=True)
+    half = SlotContents(0, tokens[:20], 20, 99.0, idle=True)
     limits = EngineLimits(
         n_slots=1, n_ctx_slot=64, n_cells=64, token_budget=64, prefill_chunk=64, min_prefix=4
     )
@@ -153,7 +153,7 @@ def test_a_batch_has_no_image_of_the_last_one():
 
 
 def embedded(n):
-    return Embedded(np.zeros((n, 4), np.float32), None, n, causal=True)
+    return ImageRows(np.zeros((n, 4), np.float32), None, n, causal=True)
 
 
 class FakeProjector:
@@ -166,7 +166,7 @@ class FakeProjector:
         self.gate.set()
 
     def read(self, image):
-        return None if image == b"broken" else [Part((7,)), Part((), 3), Part((8,))]
+        return None if image == b"broken" else [ImagePart((7,)), ImagePart((), 3), ImagePart((8,))]
 
     def encode(self, image):
         self.begun.set()

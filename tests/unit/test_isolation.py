@@ -9,7 +9,7 @@ from cobali_ray.core.host_tier import HostTier
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Request
 from cobali_ray.engine.engine import Engine
-from cobali_ray.testing import FakeClock, Recorder
+from cobali_ray.testing import EventRecorder, FakeClock
 
 PROMPT = b"You are the assistant of a large company, and this is its secret handbook of 80 tokens."
 SALTS = [
@@ -30,7 +30,7 @@ class Setup:
     def __init__(self, n_slots=2, n_cells=None, **limits):
         n_cells = n_cells or 128 * n_slots
         self.backend = ScriptedBackend(n_slots=n_slots, n_ctx_slot=128, n_cells=n_cells, n_batch=64)
-        self.events = Recorder()
+        self.events = EventRecorder()
         base = {
             "n_slots": n_slots, "n_ctx_slot": 128, "n_cells": n_cells, "token_budget": 64,
             "prefill_chunk": 64, "min_prefix": 8, "copies": True, "n_host_cells": 256, "host_block": 8,

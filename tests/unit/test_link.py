@@ -58,13 +58,13 @@ class Engine(LocalHandle):
 class Setup:
     def __init__(self):
         self.clock, self.engine, self.heard = FakeClock(), Engine(), []
-        self.known = engines.Engine("0", 5.0)
+        self.known = engines.EngineRecord("0", 5.0)
         self.link = EngineLink(self.engine, self.known, self.hear, now=self.clock.now)
 
     def hear(self, event):
         self.heard.append(event)
         if isinstance(event, Attended):
-            self.known.known = event.attendance
+            self.known.attendance = event.attendance
 
     async def answer(self, **fields):
         """Answer the open call; return once the next one is open."""
@@ -94,14 +94,14 @@ async def s():
 @pytest.fixture
 def soon(monkeypatch):
     monkeypatch.setattr(link, "SILENT_S", 0.001)
-    monkeypatch.setattr(link, "LOOK_S", 0.001)
+    monkeypatch.setattr(link, "POLL_S", 0.001)
 
 
 async def test_an_answer_is_told_with_when_it_was_asked_for(s):
     s.clock.advance(3.0)
     await s.answer(model="m")
     assert s.heard == [Attended("0", Attendance("e1", 0, model="m", pid=os.getpid()), 0.0)]
-    assert s.engine.heard[-1][1] == s.known.known, "the engine is told what is known of it"
+    assert s.engine.heard[-1][1] == s.known.attendance, "the engine is told what is known of it"
 
 
 @pytest.mark.parametrize("end", [lambda call: call.die(ActorDiedError()), lambda call: call.task.cancel()])

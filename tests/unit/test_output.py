@@ -160,7 +160,7 @@ class ScreenOf:
 def test_a_flood_is_counted_and_said_once_a_second(screen):
     for i in range(332):
         screen.take(status=429 if i % 2 else 200)
-    assert len(screen.lines) == output.MOST_LINES
+    assert len(screen.lines) == output.MAX_LINES
     ((delay_s, tell),) = screen.later
     assert delay_s == pytest.approx(1.0)
     tell()
@@ -168,16 +168,16 @@ def test_a_flood_is_counted_and_said_once_a_second(screen):
     screen.now_s += 1.0
     screen.take(tenant="next")
     assert screen.lines[-1].endswith("next")
-    assert len(screen.lines) == output.MOST_LINES + 2
+    assert len(screen.lines) == output.MAX_LINES + 2
 
 
 def test_what_was_left_out_is_said_before_the_end(screen):
-    for _ in range(output.MOST_LINES + 3):
+    for _ in range(output.MAX_LINES + 3):
         screen.take()
     screen.screen.close()
     assert screen.lines[-1] == "... and 3 more in this second (3 x 200)"
     screen.take()
-    assert len(screen.lines) == output.MOST_LINES + 1
+    assert len(screen.lines) == output.MAX_LINES + 1
 
 
 def test_a_start_that_is_broken_off_leaves_no_wheel_behind_its_last_words(screen):
@@ -371,8 +371,8 @@ def test_several_engines_are_a_table_that_fits():
 APART = """
 import os, subprocess, sys
 from pathlib import Path
-from cobali_ray.actors.output import Apart
-apart = Apart(Path(sys.argv[1]) / "driver.log")
+from cobali_ray.actors.output import RedirectedOutput
+apart = RedirectedOutput(Path(sys.argv[1]) / "driver.log")
 print("chatter")
 subprocess.run(["echo", "of a child"])
 apart.terminal.write("for the user\\n")

@@ -7,9 +7,9 @@ import pytest
 
 from cobali_ray.core.leastsquares import LeastSquares
 from cobali_ray.core.limits import EngineLimits, Grain
-from cobali_ray.core.pace import LEAST_CHUNK, MOST_GAP_S, PATIENCE_S, STRETCH, Pacer, best_prefill_s
+from cobali_ray.core.pace import MAX_GAP_S, MIN_CHUNK, PATIENCE_S, STRETCH, Pacer, best_prefill_s
 from cobali_ray.core.plan import Span
-from cobali_ray.core.ticktime import Shape, TickTimeModel
+from cobali_ray.core.ticktime import TickShape, TickTimeModel
 
 
 @dataclass
@@ -95,7 +95,7 @@ def simulate(pacer, machine, *, limits=LIMITS, n_streams=15, n_prompt=8000, n_pr
         by_slot = {s.slot_id: s for s in slots}
         decoding = [p for p in plan if by_slot[p.slot_id].decoding]
         chunks = tuple((p.start, p.length) for p in plan if not by_slot[p.slot_id].decoding)
-        shape = Shape(len(decoding), sum(p.start for p in decoding), chunks)
+        shape = TickShape(len(decoding), sum(p.start for p in decoding), chunks)
         seconds = machine.seconds(shape, rng)
         predicted = pacer.learn(shape, seconds)
         if predicted:
@@ -134,7 +134,7 @@ def p99(values):
 @pytest.mark.parametrize("noise", [0.0, 0.03])
 def test_gaps_stay_within_the_target(factor, noise):
     machine = Machine(noise=noise)
-    decode_s = machine.seconds(Shape(15, 15 * 2000, ()), random.Random(0))
+    decode_s = machine.seconds(TickShape(15, 15 * 2000, ()), random.Random(0))
     pacer = Pacer(factor * decode_s)
     gaps, errors, _, _ = simulate(pacer, machine)
     assert p99(gaps) <= 1.1 * factor * decode_s
@@ -151,7 +151,7 @@ def test_whole_steps_are_taken_where_they_fit():
     assert sorted(errors)[len(errors) // 2] <= 0.10
     best = 0.0
     for chunk in (16, 32, 63, 129, 257, 385, 513):
-        shapes = [Shape(15, 15 * 800, ((start, chunk),)) for start in range(0, 4000, chunk)]
+        shapes = [TickShape(15, 15 * 800, ((start, chunk),)) for start in range(0, 4000, chunk)]
         times = [Tiled().seconds(shape, random.Random(0)) for shape in shapes]
         if p99(times) <= 1.1 * target_s:
             best = max(best, 4000 / sum(times))
@@ -172,7 +172,7 @@ def test_grain_counts_from_the_tokens_beside_decoding(left, counted, padded, who
 def test_a_prompts_next_piece_has_no_company():
     pacer = Pacer(1.0, GRAIN)
     for _ in range(12):
-        pacer.learn(Shape(15, 1000, ()), 0.01)
+        pacer.learn(TickShape(15, 1000, ()), 0.01)
     slots = [View(0, 50, 1, decoding=True), View(1, 300, 4000), View(2, 0, 60), View(3, 0, 40)]
     limits = replace(LIMITS, grain=GRAIN)
     assert [s.slot_id for s in planned(pacer, slots, limits)] == [0, 2, 3]
@@ -181,7 +181,7 @@ def test_a_prompts_next_piece_has_no_company():
 
 def test_a_target_just_above_the_decode_tick_still_moves_prompts():
     plan = planned(known(0.1, target=0.056), beside(1, 400), LIMITS)
-    assert [p.length for p in plan] == [1, LEAST_CHUNK]
+    assert [p.length for p in plan] == [1, MIN_CHUNK]
 
 
 def known(decode_s, target="auto"):
@@ -189,7 +189,7 @@ def known(decode_s, target="auto"):
 
     def measured(n_decode, chunk):
         seconds = decode_s * (0.5 + 0.05 * n_decode + 0.01 * chunk)
-        return Shape(n_decode, 0, ((0, chunk),) if chunk else ()), seconds
+        return TickShape(n_decode, 0, ((0, chunk),) if chunk else ()), seconds
 
     pacer = Pacer(target)
     pacer.model.calibrate(
@@ -225,7 +225,7 @@ def test_auto_minimises_what_its_objective_says(device, slower):
     alone_s = min((decode_s / 4 + added_s(n)) / n for n in (128, 256, 512))
     for n_streams, n_prompts in ((15, 1), (8, 1), (4, 2), (10, 5)):
         allowed = [
-            n for n in range(4, 3073) if decode_s + added_s(n) <= min(MOST_GAP_S, STRETCH * alone_s * n)
+            n for n in range(4, 3073) if decode_s + added_s(n) <= min(MAX_GAP_S, STRETCH * alone_s * n)
         ]
         chosen_s = best_prefill_s(decode_s, n_streams, n_prompts, added_s, alone_s)
         chosen = max(n for n in range(4, 3073) if added_s(n) <= chosen_s + 1e-12)
@@ -299,7 +299,7 @@ def test_least_squares_finds_the_line_and_ignores_a_burst():
 def test_longest_chunk_solves_chunk_time():
     model, rng = TickTimeModel(), random.Random(0)
     for i in range(60):
-        shape = Shape(0, 0, ((37 * i, 20 + 11 * (i % 17)),))
+        shape = TickShape(0, 0, ((37 * i, 20 + 11 * (i % 17)),))
         model.learn(shape, Machine().seconds(shape, rng))
     for start in (0, 1000, 5000):
         length = model.longest_chunk(start, 0.02)
@@ -319,5 +319,5 @@ def test_what_was_tried_is_known_although_planning_is_a_question():
         slots[-1].n_computed = 256
         (chunk,) = [span for span in planned(pacer, slots, limits) if span.length > 1]
         n_tried += pacer._trying
-        pacer.learn(Shape(3, 30, ((chunk.start, chunk.length),)), 0.03 + 0.001 * chunk.length)
+        pacer.learn(TickShape(3, 30, ((chunk.start, chunk.length),)), 0.03 + 0.001 * chunk.length)
     assert n_tried

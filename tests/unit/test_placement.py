@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cobali_ray.core.lifecycle import Change
+from cobali_ray.core.lifecycle import StatusChange
 from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.placement import Held, Place, n_shared, place, recompute_cost, worth
+from cobali_ray.core.placement import Placement, SlotContents, n_shared, place, recompute_cost, worth
 from cobali_ray.core.request import Request
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.slots import Slots
@@ -44,7 +44,7 @@ def limits(n_slots=4, **changes):
 
 def held(slot_id, *values, idle=True, fades=0.0):
     known = tokens(*values)
-    return Held(slot_id, known, len(known), recompute_cost(0, len(known)) - fades, idle)
+    return SlotContents(slot_id, known, len(known), recompute_cost(0, len(known)) - fades, idle)
 
 
 PROMPT = tokens(*range(100))
@@ -55,28 +55,28 @@ LONG = (*range(40), *range(900, 2860))
 @pytest.mark.parametrize(
     ("slots", "changes", "expected"),
     [
-        pytest.param([held(0), held(1)], {}, Place(0, 0), id="the-first-of-equals"),
-        pytest.param([held(0, *range(500, 600)), held(1)], {}, Place(1, 0), id="an-empty-slot-first"),
-        pytest.param([held(0), held(1, *range(50))], {}, Place(1, 50), id="a-hit-that-destroys-nothing"),
-        pytest.param([held(0, *range(3)), held(1)], {}, Place(1, 0), id="a-prefix-too-short"),
-        pytest.param([held(0, *range(50)), held(1)], {"min_prefix": 0}, Place(1, 0), id="reuse-off"),
-        pytest.param([held(0, *range(100))], {}, Place(0, 98), id="two-tokens-are-computed-again"),
-        pytest.param([held(0, *LONG), held(1)], {}, Place(1, 0),
+        pytest.param([held(0), held(1)], {}, Placement(0, 0), id="the-first-of-equals"),
+        pytest.param([held(0, *range(500, 600)), held(1)], {}, Placement(1, 0), id="an-empty-slot-first"),
+        pytest.param([held(0), held(1, *range(50))], {}, Placement(1, 50), id="a-hit-that-destroys-nothing"),
+        pytest.param([held(0, *range(3)), held(1)], {}, Placement(1, 0), id="a-prefix-too-short"),
+        pytest.param([held(0, *range(50)), held(1)], {"min_prefix": 0}, Placement(1, 0), id="reuse-off"),
+        pytest.param([held(0, *range(100))], {}, Placement(0, 98), id="two-tokens-are-computed-again"),
+        pytest.param([held(0, *LONG), held(1)], {}, Placement(1, 0),
             id="a-hit-that-destroys-a-history-is-declined"),
-        pytest.param([held(0, *LONG), held(1)], {"copies": True}, Place(1, 40, 0),
+        pytest.param([held(0, *LONG), held(1)], {"copies": True}, Placement(1, 40, 0),
             id="or-copied-where-it-can-be"),
-        pytest.param([held(0, *LONG, idle=False), held(1)], {"copies": True}, Place(1, 40, 0),
+        pytest.param([held(0, *LONG, idle=False), held(1)], {"copies": True}, Placement(1, 40, 0),
             id="from-a-busy-slot-too"),
         pytest.param([held(0, *LONG, idle=False), held(1, *range(900, 1900)), held(2, *range(900, 950))],
-            {"copies": True}, Place(2, 40, 0), id="and-over-the-least-valuable"),
+            {"copies": True}, Placement(2, 40, 0), id="and-over-the-least-valuable"),
         pytest.param([held(0, *LONG, idle=False), held(1, *range(40), 7, idle=False), held(2)],
-            {"copies": True}, Place(2, 40, 1), id="from-the-shortest-that-has-it"),
-        pytest.param([held(0, *range(40), *range(900, 12_000)), held(1)], {"copies": True}, Place(1, 0),
+            {"copies": True}, Placement(2, 40, 1), id="from-the-shortest-that-has-it"),
+        pytest.param([held(0, *range(40), *range(900, 12_000)), held(1)], {"copies": True}, Placement(1, 0),
             id="not-where-the-copy-is-dearer-than-what-it-saves"),
-        pytest.param([held(0, *LONG)], {"copies": True}, Place(0, 40), id="taken-if-there-is-no-other"),
+        pytest.param([held(0, *LONG)], {"copies": True}, Placement(0, 40), id="taken-if-there-is-no-other"),
         pytest.param([held(0, *range(900, 1400)), held(1, *range(900, 1000)), held(2, *range(900, 1900))], {},
-            Place(1, 0), id="the-least-valuable-goes"),
-        pytest.param([held(0, *range(900, 1100)), held(1, *range(900, 1400), fades=500)], {}, Place(1, 0),
+            Placement(1, 0), id="the-least-valuable-goes"),
+        pytest.param([held(0, *range(900, 1100)), held(1, *range(900, 1400), fades=500)], {}, Placement(1, 0),
             id="a-faded-history-is-worth-less-than-a-fresh-short-one"),
     ],
 )  # fmt: skip
@@ -128,7 +128,7 @@ class Server:
         sequence = Sequence(Request(request_id="r", prompt=tuple(prompt), max_tokens=n_answer), arrived_s=0.0)
         chosen = self.slots.place(sequence)
         self.slots.assign(sequence, chosen)
-        sequence.change(Change.ASSIGN)
+        sequence.change(StatusChange.ASSIGN)
         self.n_prompt += len(prompt)
         self.n_cached += chosen.n_keep
         sequence.tokens.extend(range(10**6, 10**6 + n_answer))

@@ -6,17 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cobali_ray.backend.logprobs import MOST_SCORED, PromptRows, n_scored_rows, score_rows
+from cobali_ray.backend.logprobs import MAX_SCORED, PromptRows, n_scored_rows, score_rows
 from cobali_ray.backend.scripted import N_VOCAB, ScriptedBackend, _chain
 from cobali_ray.core.events import Delta
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.request import GREEDY, Request, SamplingParams
-from cobali_ray.core.ticktime import Shape, TickTimeModel
-from cobali_ray.engine.emit import MOST_VALUES
+from cobali_ray.core.ticktime import TickShape, TickTimeModel
+from cobali_ray.engine.emit import MAX_VALUES
 from cobali_ray.engine.engine import Engine
 from cobali_ray.errors import InternalError, InvalidParameterError, PromptTooLongError
-from cobali_ray.testing import FakeClock, Recorder
+from cobali_ray.testing import EventRecorder, FakeClock
 
 PROMPT = tuple(b"how likely is each letter of this text, given all those before it?")
 
@@ -33,7 +33,7 @@ class Run:
     def __init__(self, *, backend=None, **limits):
         self.backend = backend or ScriptedBackend(n_slots=3, n_ctx_slot=256)
         known = {"n_slots": 3, "n_ctx_slot": 256, "n_cells": 768, "token_budget": 64, "prefill_chunk": 64}
-        self.events, self.rows, self.starts = Recorder(), [], []
+        self.events, self.rows, self.starts = EventRecorder(), [], []
         self.engine = Engine(
             self.backend, EngineLimits(**known | limits), FakeClock(), self.events, check_every=1
         )
@@ -137,7 +137,7 @@ def test_deltas_are_small():
     run = Run().play(request(n_prompt_logprobs=20))
     sizes = [len(e.prompt) for e in run.events.events["a"] if isinstance(e, Delta) and e.prompt]
     assert sum(sizes) == len(PROMPT)
-    assert max(sizes) * 21 <= MOST_VALUES
+    assert max(sizes) * 21 <= MAX_VALUES
 
 
 def test_broken_logits_end_their_own_request():
@@ -173,7 +173,7 @@ def test_rows_are_measured_and_left_as_they_are():
 
 
 def test_the_room_for_rows_is_bounded():
-    assert n_scored_rows(260) == n_scored_rows(32_000) == MOST_SCORED
+    assert n_scored_rows(260) == n_scored_rows(32_000) == MAX_SCORED
     for n_vocab in (128_256, 151_936, 262_144, 10_000_000):
         assert n_scored_rows(n_vocab) >= 2
         assert n_scored_rows(n_vocab) * n_vocab * 4 <= 64 << 20 or n_scored_rows(n_vocab) == 2
@@ -188,12 +188,12 @@ def test_what_is_refused(fields):
 def test_what_rows_take_is_learned_apart_from_what_tokens_take():
     model = TickTimeModel()
     for i in range(40):
-        model.learn(Shape(0, 0, ((0, 50 + i),)), 1e-3 * (50 + i))
+        model.learn(TickShape(0, 0, ((0, 50 + i),)), 1e-3 * (50 + i))
     for i in range(60):
         n = 10 + 8 * (i % 7)
-        model.learn(Shape(0, 0, ((0, n),), n), 3e-3 * n)
+        model.learn(TickShape(0, 0, ((0, n),), n), 3e-3 * n)
     assert model.out_s == pytest.approx(2e-3, rel=0.15)
-    assert model.predict(Shape(0, 0, ((0, 64),))) == pytest.approx(0.064, rel=0.05)
+    assert model.predict(TickShape(0, 0, ((0, 64),))) == pytest.approx(0.064, rel=0.05)
     assert model.longest_chunk(0, 0.3, scored=True) == pytest.approx(model.longest_chunk(0, 0.1), rel=0.1)
 
 
@@ -201,10 +201,10 @@ def test_beside_streams_their_chunks_are_shorter():
     def chunks(n_top, short=()):
         pacer = Pacer(0.05)
         for i in range(20):
-            pacer.learn(Shape(1, 10, ()), 0.005)
-            pacer.learn(Shape(0, 0, ((0, 20 + i),)), 1e-3 * (20 + i))
+            pacer.learn(TickShape(1, 10, ()), 0.005)
+            pacer.learn(TickShape(0, 0, ((0, 20 + i),)), 1e-3 * (20 + i))
         for i in range(60):
-            pacer.learn(Shape(0, 0, ((0, 20 + i % 5),), 20 + i % 5), 3e-3 * (20 + i % 5))
+            pacer.learn(TickShape(0, 0, ((0, 20 + i % 5),), 20 + i % 5), 3e-3 * (20 + i % 5))
         run = Run()
         stream = run.engine.submit(request("s", prompt=PROMPT[:4], max_tokens=50, n_prompt_logprobs=None))
         run.engine.tick()

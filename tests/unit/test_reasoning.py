@@ -12,7 +12,7 @@ from cobali_ray.backend.sampling import sample_rows
 from cobali_ray.backend.sampling_top import sample_candidates
 from cobali_ray.backend.scripted import END_TOKEN, N_VOCAB
 from cobali_ray.core.events import Delta
-from cobali_ray.core.reasoning import Reasoning
+from cobali_ray.core.reasoning import ReasoningMonitor
 from cobali_ray.core.request import GREEDY, ReasoningBudget, SamplingParams
 
 SHOWN = (THINK, CALL, CALL_END)
@@ -74,7 +74,7 @@ def test_the_bound_holds_and_a_shorter_answer_is_untouched(tokens, n_tokens, beg
     """Seen from all that was said: so many free tokens inside at most, then the closing in one go."""
     closing = tuple(b"</t>")
     asked = ReasoningBudget(n_tokens, "" if begun else "<think>", "</t>", closing)
-    watch = Reasoning(asked, lambda token: shown([token]))
+    watch = ReasoningMonitor(asked, lambda token: shown([token]))
     said, forced, inside = [], [], 0
     for token in tokens + [ord("x")] * n_closing:
         now = watch.forced
@@ -116,7 +116,7 @@ def test_forced_tokens_count_as_sampled_ones():
     assert named[b"/"].top[0][1] == b"f"
     penal = SamplingParams(temperature=0, presence_penalty=2)
     row = RowSampler(penal, (), end_tokens=frozenset({END_TOKEN}), n_vocab=N_VOCAB)
-    row.reasoning = Reasoning(budget(0, OPEN), lambda token: bytes([token]))
+    row.reasoning = ReasoningMonitor(budget(0, OPEN), lambda token: bytes([token]))
     logits = np.zeros((1, N_VOCAB), np.float32)
     logits[0, ord("<")] = 1.5
     logits[0, ord("y")] = 1.0
@@ -125,7 +125,7 @@ def test_forced_tokens_count_as_sampled_ones():
 
 def test_what_came_in_place_of_a_closing_token_ends_the_closing():
     """Seen by an engine that goes on with an answer whose grammar had refused that token."""
-    reasoning = Reasoning(budget(1, OPEN), lambda token: bytes([token]))
+    reasoning = ReasoningMonitor(budget(1, OPEN), lambda token: bytes([token]))
     for token in b"a<x":
         reasoning.take(token)
     assert reasoning.forced is None
@@ -137,7 +137,7 @@ def test_what_was_forced_leaves_every_place_its_random_number():
     rows = rng.normal(0, 3, (12, N_VOCAB)).astype(np.float32)
     free = RowSampler(params, (), end_tokens=frozenset(), n_vocab=N_VOCAB)
     bound = RowSampler(params, (), end_tokens=frozenset(), n_vocab=N_VOCAB)
-    bound.reasoning = Reasoning(budget(0, OPEN), lambda token: bytes([token % 256]))
+    bound.reasoning = ReasoningMonitor(budget(0, OPEN), lambda token: bytes([token % 256]))
     for _ in b"</t>":
         sample_rows(rows[:1].copy(), [bound])
         sample_rows(rows[:1].copy(), [free])
@@ -150,7 +150,7 @@ def test_candidates_force_as_rows_do():
     told = []
     for on_device in (False, True):
         rows = [RowSampler(GREEDY, (), end_tokens=frozenset(), n_vocab=N_VOCAB) for _ in range(2)]
-        rows[1].reasoning = Reasoning(budget(3, OPEN), lambda token: bytes([token % 256]))
+        rows[1].reasoning = ReasoningMonitor(budget(3, OPEN), lambda token: bytes([token % 256]))
         tokens = []
         for row in logits:
             both = np.stack([row, row])

@@ -12,7 +12,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from cobali_ray.actors import remote_wire, wire
 from cobali_ray.actors.address import Address, others_reach
-from cobali_ray.actors.remote_wire import MAX_BACKLOG, NEW_BEATS, SILENT_BEATS, Heard
+from cobali_ray.actors.remote_wire import MAX_BACKLOG, NEW_BEATS, SILENT_BEATS, Reception
 from cobali_ray.actors.wire import Pusher
 from cobali_ray.core.events import Delta, End, RequestStats
 from tests.waiting import until
@@ -120,13 +120,13 @@ def test_nothing_is_opened_for_others_where_there_are_none(host, reached):
 @given(st.integers(1, 50), st.data())
 def test_a_message_that_is_missing_is_noticed_with_the_next_one(n, data):
     gone = data.draw(st.sets(st.integers(0, n - 1)))
-    heard = Heard()
+    heard = Reception()
     for number in sorted(set(range(n + 1)) - gone):
         assert heard.hear(7, number) is (number == 0 or number - 1 not in gone)
 
 
 def test_another_connection_may_hide_what_the_one_before_lost():
-    heard = Heard()
+    heard = Reception()
     assert heard.hear(7, 0)
     assert not heard.hear(8, 0)
     assert heard.hear(8, 1)
@@ -134,7 +134,7 @@ def test_another_connection_may_hide_what_the_one_before_lost():
 
 def test_an_engine_is_gone_once_until_it_is_heard_again(monkeypatch):
     monkeypatch.undo()
-    heard = Heard()
+    heard = Reception()
     assert [heard.look() for _ in range(NEW_BEATS)] == [False] * NEW_BEATS, "it has to connect first"
     for _ in range(3):
         assert [heard.look() for _ in range(SILENT_BEATS + 3)] == [i == SILENT_BEATS - 1 for i in range(7)]
@@ -164,7 +164,7 @@ async def test_an_engine_on_the_same_node_takes_the_unix_socket(puller):
     stream = puller.open("a")
     assert not near.send([(puller.address, Delta("a", "text", (1,)))])
     assert [event.text for event in await read(stream, 1)] == ["text"]
-    assert stream.source == wire.HERE
+    assert stream.source == wire.LOCAL
     assert len(puller._engines) == 1
     near.close()
 

@@ -10,7 +10,7 @@ from cobali_ray.core.plan import Span, lay_out
 from cobali_ray.core.request import Request
 from cobali_ray.core.runs import CELL_STEP, Row, cells_of, runs_of
 from cobali_ray.core.sequence import Sequence
-from cobali_ray.core.ticktime import Shape
+from cobali_ray.core.ticktime import TickShape
 
 PASS = 10_000
 
@@ -122,4 +122,4 @@ def test_the_pacer_knows_what_a_deep_stream_costs_the_others():
 
 
 def pacer_shape(n_decode, cells, *chunks):
-    return Shape(n_decode, cells, tuple(chunks))
+    return TickShape(n_decode, cells, tuple(chunks))

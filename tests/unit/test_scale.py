@@ -2,7 +2,7 @@
 
 import pytest
 
-from cobali_ray.core.scale import AGAIN_S, Demand, handicaps
+from cobali_ray.core.scale import RETRY_S, Demand, handicaps
 
 
 def grows_at(requests, demand=None):
@@ -42,7 +42,7 @@ def test_after_a_failure_nothing_is_tried_for_a_minute():
     demand = Demand(1.0)
     assert grows_at(steady(2.0, 3.25), demand) == [3.0]
     demand.failed(5.0)
-    assert grows_at(steady(2.0, 80.0, 5.0), demand)[0] == 5.0 + AGAIN_S
+    assert grows_at(steady(2.0, 80.0, 5.0), demand)[0] == 5.0 + RETRY_S
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.plan import Span
 from cobali_ray.core.request import Request
-from cobali_ray.core.scheduler import MOST_PLACED, Scheduler
-from cobali_ray.core.story import Story, tell
+from cobali_ray.core.scheduler import MAX_PLACED, Scheduler
+from cobali_ray.core.story import Story, describe
 from cobali_ray.errors import (
     CacheFullError,
     DeadlineExceededError,
@@ -493,7 +493,7 @@ def test_nobody_waits_for_what_cannot_be_copied(changes):
 def test_a_burst_gets_its_slots_over_several_ticks_and_the_door_knows_of_the_free_ones():
     s = Setup(n_slots=80, n_cells=80 * 32, token_budget=400, prefill_chunk=4)
     s.submit(*(request(f"r{i}", max_tokens=9) for i in range(90)))
-    for n_running in (MOST_PLACED, 2 * MOST_PLACED, 80):
+    for n_running in (MAX_PLACED, 2 * MAX_PLACED, 80):
         s.tick()
         assert (len(s.scheduler.slots.running), s.scheduler.head_waits) == (n_running, n_running == 80)
 
@@ -550,7 +550,7 @@ def test_a_broken_invariant_tells_its_story_and_the_story_can_be_told_again():
     again = Setup().scheduler
     told = [again.handle(event) for event, _ in story]
     assert told == [answer for _, answer in story]
-    assert tell(told[-1][0]) == "Compute(streams 0, chunks 1:4+2)"
+    assert describe(told[-1][0]) == "Compute(streams 0, chunks 1:4+2)"
     sabotage(again)
     with pytest.raises(InvariantError) as repeated:
         again.handle(last)

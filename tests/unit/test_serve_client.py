@@ -22,10 +22,10 @@ from cobali_ray.actors.client import ServeEngineClient, Vocabularies
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.actors.processes import began_at
 from cobali_ray.api import dispatch
-from cobali_ray.api.fleet import Fleet, Model
+from cobali_ray.api.fleet import Fleet, ServedModel
 from cobali_ray.backend.scripted import ByteVocab, ScriptedEmbedder
-from cobali_ray.core.dispatch.messages import Lost, Silent, Told
-from cobali_ray.core.embedding import EmbeddingRequest, Piece
+from cobali_ray.core.dispatch.messages import EventReceived, Lost, Silent
+from cobali_ray.core.embedding import EmbeddingRequest, TextPiece
 from cobali_ray.core.events import Delta, End
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.core.stats import EngineStatus
@@ -85,7 +85,7 @@ class Setup:
         self.settings = EngineSettings(**values)
         self.handle = Handle(self.settings)
         self.client = ServeEngineClient(self.handle)
-        self.fleet = Fleet([Model({ONLY_ENGINE: self.client})])
+        self.fleet = Fleet([ServedModel({ONLY_ENGINE: self.client})])
         (self.model,) = self.fleet.models
         self.known = self.model.dispatch.state.engines[ONLY_ENGINE]
 
@@ -93,7 +93,7 @@ class Setup:
         self.client.start()
         await asyncio.wait_for(asyncio.shield(self.client._connecting), WAIT_S)
         async with asyncio.timeout(WAIT_S):
-            while self.known.known is None:  # noqa: ASYNC110 a call is no event
+            while self.known.attendance is None:  # noqa: ASYNC110 a call is no event
                 await asyncio.sleep(0)
 
     def generate(self, request_id="a", *, max_tokens=5, n_prompt=3):
@@ -368,7 +368,7 @@ async def test_a_run_that_breaks_leaves_nothing_running(make, monkeypatch):
 
     def note(event):
         hear(event)
-        if isinstance(event, Told) and isinstance(event.words[-1], End):
+        if isinstance(event, EventReceived) and isinstance(event.words[-1], End):
             ended.set()
 
     async def break_late(request):
@@ -590,7 +590,7 @@ def on_two_nodes(monkeypatch):
 async def known(s):
     """Wait until the engine has made itself known."""
     async with asyncio.timeout(WAIT_S):
-        while not s.known.known.wire_key:  # noqa: ASYNC110 a call is no event
+        while not s.known.attendance.wire_key:  # noqa: ASYNC110 a call is no event
             await asyncio.sleep(0.001)
     assert not s.client._puller._engines, "it came the long way"
 
@@ -806,7 +806,7 @@ async def test_vectors_travel_the_whole_way(make):
     assert [end.error for end in ends] == [None]
     alone = ScriptedEmbedder()
     for number in range(199):
-        (row,) = alone.embed([Piece(request, number, 0, request.text(number), last=True)])
+        (row,) = alone.embed([TextPiece(request, number, 0, request.text(number), last=True)])
         assert (rows[number] == row).all()
     await setup.counted(stop=1)
     text = render(await setup.handle.server.snapshot())

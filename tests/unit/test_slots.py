@@ -2,9 +2,9 @@
 
 import pytest
 
-from cobali_ray.core.lifecycle import Change
+from cobali_ray.core.lifecycle import StatusChange
 from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.placement import Place
+from cobali_ray.core.placement import Placement
 from cobali_ray.core.request import Request
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.slots import Slots
@@ -17,8 +17,8 @@ def open_slots(n_slots=2):
 
 def assigned(slots, slot_id, *, n_keep=0, donor_id=None):
     sequence = Sequence(Request(request_id=str(slot_id), prompt=(1, 2, 3, 4), max_tokens=5), arrived_s=0.0)
-    slots.assign(sequence, Place(slot_id, n_keep, donor_id))
-    sequence.change(Change.ASSIGN)
+    slots.assign(sequence, Placement(slot_id, n_keep, donor_id))
+    sequence.change(StatusChange.ASSIGN)
     return sequence
 
 

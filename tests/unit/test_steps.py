@@ -68,12 +68,12 @@ def test_a_disk_that_fills_is_told_each_time_until_somebody_wishes_for_something
     def is_full(_):
         full = next(looks, None)
         if full is None:
-            wishes.put(serving.Wish.STOP)
+            wishes.put(serving.SignalAction.STOP)
         return bool(full)
 
     monkeypatch.setattr(serving, "is_full", is_full)
     wish = serving._next_wish(wishes, JsonLines(out), Path("/tmp/ray/logs"), look_s=0.0)
-    assert wish is serving.Wish.STOP
+    assert wish is serving.SignalAction.STOP
     lines = [orjson.loads(line) for line in out.getvalue().splitlines()]
     assert [line["level"] for line in lines] == ["error", "error"]
     assert all("/tmp/ray/logs is full" in line["detail"] and "TMPDIR" in line["detail"] for line in lines)

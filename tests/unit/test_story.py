@@ -16,7 +16,7 @@ from cobali_ray.core.story import Story, load
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.loop import EngineLoop
 from cobali_ray.errors import InternalError, InvariantError
-from cobali_ray.testing import FakeClock, Recorder
+from cobali_ray.testing import EventRecorder, FakeClock
 
 WAIT_S = 30.0
 LIMITS = EngineLimits(
@@ -32,7 +32,7 @@ def open_engine(story, *, overlaps=False):
         tick_s=0.01, sleep=clock.advance, now=clock.now, overlaps=overlaps,
     )  # fmt: skip
     return Engine(
-        backend, LIMITS, clock, Recorder(), pacer=Pacer("auto"), speculation=Speculation(), story=story
+        backend, LIMITS, clock, EventRecorder(), pacer=Pacer("auto"), speculation=Speculation(), story=story
     )
 
 
@@ -57,7 +57,7 @@ def run(engine):
     engine.fail_all(InternalError("broken"))
     for names in (["a2"], ["ccc", "dddd", "eeeee"], ["ffffff"], ["a3"]):
         for name in names:
-            engine.submit(ask(name, 60, said=(70, 71) if name == "a2" else ()))
+            engine.submit(ask(name, 60, sent_tokens=(70, 71) if name == "a2" else ()))
         while engine.has_work:
             engine.tick()
 
@@ -85,7 +85,9 @@ def test_a_story_without_its_beginning_is_not_written():
 
 def test_a_running_loop_tells_its_story():
     engine = open_engine(Story(None))
-    loop = EngineLoop(lambda sink: (engine, Recorder()), FakeClock(), lambda batch: None, stall_timeout_s=inf)
+    loop = EngineLoop(
+        lambda sink: (engine, EventRecorder()), FakeClock(), lambda batch: None, stall_timeout_s=inf
+    )
     loop.start()
     loop.wait_open()
     loop.submit(ask("a"))

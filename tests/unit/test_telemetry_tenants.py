@@ -6,7 +6,7 @@ from cobali_ray.core.events import End
 from cobali_ray.core.request import Request
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.telemetry.exposition import render
-from cobali_ray.telemetry.tenants import ANYONE, MOST_TENANTS, OTHERS
+from cobali_ray.telemetry.tenants import ANYONE, MAX_TENANTS, OTHERS
 
 
 def enter(collector, request_id, **kwargs):
@@ -34,11 +34,11 @@ def test_what_ended_requests_took_is_counted_for_their_tenant():
 
 def test_names_are_bounded():
     collector = make_collector()
-    for i in range(MOST_TENANTS + 5):
+    for i in range(MAX_TENANTS + 5):
         enter(collector, f"r{i}", tenant=f"t{i}")
         collector.on_end(End(f"r{i}", "stop", None, LIFE))
     counts = collector.snapshot().tenants["tenant_requests"]
-    assert len(counts) == MOST_TENANTS + 1
+    assert len(counts) == MAX_TENANTS + 1
     assert counts[OTHERS] == 5
 
 

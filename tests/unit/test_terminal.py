@@ -11,8 +11,8 @@ from rich.console import Console
 
 from cobali_ray.errors import ConfigError, NoAnswerError, NoServerError
 from cobali_ray.terminal import servers
-from cobali_ray.terminal.asking import Asker, Ending, Piece
-from cobali_ray.terminal.chat import COMMANDS, Chat, print_answer
+from cobali_ray.terminal.asking import AnswerEnd, AnswerPiece, ServerClient
+from cobali_ray.terminal.chat import COMMANDS, ChatLoop, print_answer
 from cobali_ray.terminal.conversation import Conversation, read_setting
 from cobali_ray.terminal.drawing import Drawing, harmless, numbers_of, split_blocks
 from cobali_ray.terminal.lines import Command, command_in, read_text
@@ -197,9 +197,9 @@ def test_the_numbers_are_the_servers():
     usage = {"completion_tokens": 31, "prompt_tokens": 14, "prompt_tokens_details": {"cached_tokens": 3}}
     timings = {"ttft_s": 0.0119, "tokens_per_second": 174.5}
     line = "31 tokens, prompt 14 (3 cached), first after 12 ms, 174.5 tok/s"
-    assert numbers_of(Ending("stop", usage, timings)) == line
-    assert "length limit" in numbers_of(Ending("length", usage, timings))
-    assert numbers_of(Ending(), stopped=True) == "stopped"
+    assert numbers_of(AnswerEnd("stop", usage, timings)) == line
+    assert "length limit" in numbers_of(AnswerEnd("length", usage, timings))
+    assert numbers_of(AnswerEnd(), stopped=True) == "stopped"
 
 
 class FakeAsker:
@@ -234,17 +234,17 @@ def talk():
     def talk(asker, *lines):
         out = io.StringIO()
         conversation = Conversation("m")
-        Chat(asker, conversation, Console(file=out, width=100), typed(*lines)).run()
+        ChatLoop(asker, conversation, Console(file=out, width=100), typed(*lines)).run()
         return conversation, out.getvalue()
 
     return talk
 
 
-ENDING = Ending("stop", {"completion_tokens": 1}, {})
+ENDING = AnswerEnd("stop", {"completion_tokens": 1}, {})
 
 
 def test_what_was_said_is_sent_again(talk):
-    asker = FakeAsker([Piece("One."), ENDING], [Piece("Two."), ENDING])
+    asker = FakeAsker([AnswerPiece("One."), ENDING], [AnswerPiece("Two."), ENDING])
     _, shown = talk(asker, "a?", "/system Be brief.", "/set seed=7", "b?")
     assert asker.bodies[1] == {
         "model": "m",
@@ -261,17 +261,17 @@ def test_what_was_said_is_sent_again(talk):
 
 
 def test_retry_asks_the_last_question_again(talk):
-    asker = FakeAsker([Piece("One."), ENDING], [Piece("Two."), ENDING])
+    asker = FakeAsker([AnswerPiece("One."), ENDING], [AnswerPiece("Two."), ENDING])
     conversation, _ = talk(asker, "/retry", "a?", "/retry")
     assert [message["content"] for message in conversation.messages] == ["a?", "Two."]
 
 
 def test_a_question_that_was_refused_is_not_lost(talk):
-    asker = FakeAsker([NoAnswerError("the queue is full")], [Piece("One."), ENDING])
+    asker = FakeAsker([NoAnswerError("the queue is full")], [AnswerPiece("One."), ENDING])
     conversation, shown = talk(asker, "a?", "/retry")
     assert "Error: the queue is full" in shown
     assert [message["content"] for message in conversation.messages] == ["a?", "One."]
-    asker = FakeAsker([NoAnswerError("the queue is full")], [Piece("One."), ENDING])
+    asker = FakeAsker([NoAnswerError("the queue is full")], [AnswerPiece("One."), ENDING])
     conversation, _ = talk(asker, "a?", "b?")
     assert [message["content"] for message in conversation.messages] == ["b?", "One."]
     _, shown = talk(FakeAsker([NoAnswerError("the queue is full")]), "a?", "/new", "/retry")
@@ -279,7 +279,9 @@ def test_a_question_that_was_refused_is_not_lost(talk):
 
 
 def test_ctrl_c_stops_the_answer_and_the_second_leaves(talk):
-    asker = FakeAsker([Piece("Half"), KeyboardInterrupt(), Piece(" more")], [Piece("One."), ENDING])
+    asker = FakeAsker(
+        [AnswerPiece("Half"), KeyboardInterrupt(), AnswerPiece(" more")], [AnswerPiece("One."), ENDING]
+    )
     conversation, shown = talk(asker, "a?", KeyboardInterrupt(), "never read")
     assert conversation.messages[-1]["content"] == "Half"
     assert "stopped" in shown
@@ -293,7 +295,7 @@ def test_ctrl_c_stops_the_answer_and_the_second_leaves(talk):
 
 def test_commands_say_what_they_did(talk, tmp_path):
     file = tmp_path / "c.json"
-    asker = FakeAsker([Piece("One."), ENDING])
+    asker = FakeAsker([AnswerPiece("One."), ENDING])
     lines = [
         "a?",
         f"/save {file}",
@@ -318,10 +320,10 @@ def test_commands_say_what_they_did(talk, tmp_path):
 @pytest.mark.parametrize(
     ("pieces", "error", "printed"),
     [
-        ([Piece("One"), Piece("."), ENDING], None, "One.\n"),
-        ([Piece("One.\n"), ENDING], None, "One.\n"),
-        ([Piece("On"), KeyboardInterrupt()], KeyboardInterrupt, "On\n"),
-        ([Piece("On"), NoAnswerError("gone")], NoAnswerError, "On\n"),
+        ([AnswerPiece("One"), AnswerPiece("."), ENDING], None, "One.\n"),
+        ([AnswerPiece("One.\n"), ENDING], None, "One.\n"),
+        ([AnswerPiece("On"), KeyboardInterrupt()], KeyboardInterrupt, "On\n"),
+        ([AnswerPiece("On"), NoAnswerError("gone")], NoAnswerError, "On\n"),
         ([NoAnswerError("refused")], NoAnswerError, ""),
     ],
 )
@@ -340,12 +342,12 @@ def test_a_setting_that_the_server_refuses_is_not_set(talk):
     assert shown.count("The server does not know foo.") == 1
     conversation = Conversation("m", settings={"temperature": "hot"})
     with pytest.raises(NoAnswerError, match="valid number"):
-        Chat(FakeAsker(), conversation, Console(file=io.StringIO()), typed("never read")).run()
+        ChatLoop(FakeAsker(), conversation, Console(file=io.StringIO()), typed("never read")).run()
 
 
 def answering(respond):
-    """Return an Asker of a server that answers with a function of the request."""
-    return Asker("http://here:1/v1/", "secret", httpx2.MockTransport(respond))
+    """Return a ServerClient of a server that answers with a function of the request."""
+    return ServerClient("http://here:1/v1/", "secret", httpx2.MockTransport(respond))
 
 
 def test_a_stream_is_read_to_its_ending():
@@ -364,8 +366,8 @@ def test_a_stream_is_read_to_its_ending():
         return httpx2.Response(200, text=lines, headers={"x-cobali-ignored-fields": "foo"})
 
     *pieces, ending = answering(respond).stream("/v1/chat/completions", {})
-    assert pieces == [Piece(reasoning="Hm."), Piece("Yes"), Piece(".")]
-    assert ending == Ending("stop", {"completion_tokens": 2}, {"ttft_s": 0.1}, "foo")
+    assert pieces == [AnswerPiece(reasoning="Hm."), AnswerPiece("Yes"), AnswerPiece(".")]
+    assert ending == AnswerEnd("stop", {"completion_tokens": 2}, {"ttft_s": 0.1}, "foo")
 
 
 def test_settings_are_checked_by_the_server():
@@ -420,14 +422,14 @@ def test_what_goes_wrong_says_what_to_change(respond, kind, says):
 def test_an_error_in_the_middle_of_a_stream_is_told():
     lines = 'data: {"choices": [{"text": "a"}]}\n\ndata: {"error": {"message": "The engine stopped."}}\n\n'
     stream = answering(lambda _: httpx2.Response(200, text=lines)).stream("/v1/completions", {})
-    assert next(stream) == Piece("a")
+    assert next(stream) == AnswerPiece("a")
     with pytest.raises(NoAnswerError, match="The engine stopped"):
         next(stream)
 
 
 def test_an_address_that_is_none_is_refused():
     with pytest.raises(ConfigError, match="not an address such as"):
-        Asker("localhost:8000", None)
+        ServerClient("localhost:8000", None)
 
 
 def listing(*names):
@@ -449,7 +451,7 @@ def find(monkeypatch):
             return listing("own")(request) if own else respond(request)
 
         transport = httpx2.MockTransport(answer)
-        monkeypatch.setattr(servers, "Asker", lambda url, key: Asker(url, key, transport))
+        monkeypatch.setattr(servers, "ServerClient", lambda url, key: ServerClient(url, key, transport))
         monkeypatch.setattr(servers, "_started", started)
         with server_for(model, url=url, key=None, console=Console()) as (asker, name):
             return asker.url, name

@@ -200,7 +200,7 @@ def test_a_request_that_goes_on_elsewhere_is_followed_there_by_the_wall_clock(ou
     first.submit("other", "hello", max_tokens=9)
     for _ in range(3):
         first.tick()
-    second.submit("r~1", "hello", max_tokens=9, said=(7, 8), attempt=1, tenant="alice")
+    second.submit("r~1", "hello", max_tokens=9, sent_tokens=(7, 8), attempt=1, tenant="alice")
     second.run()
     recording, feeds = Recording(), []
     for setup, node, unix_s in ((first, "10.0.0.1", 1000.0), (second, "10.0.0.2", 1007.0)):

@@ -13,8 +13,8 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 from telemetry_records import fed_collector
 
-from cobali_ray.telemetry.exposition import Counts, render_all
-from cobali_ray.telemetry.usage import Usage, usage_of
+from cobali_ray.telemetry.exposition import EngineMetrics, render_all
+from cobali_ray.telemetry.usage import ProcessUsage, usage_of
 
 WAIT = "input()"
 ASK = "import json; from cobali_ray.telemetry.usage import beside; print(json.dumps(beside()))"
@@ -38,8 +38,8 @@ def test_a_process_is_counted_as_the_system_says():
 
 
 def test_engines_are_told_by_their_label_and_the_other_parts_have_none():
-    snapshot = replace(fed_collector().snapshot(), usage=Usage("engine", 7, 1000, 2.5))
-    text = render_all([Counts(snapshot)], [Usage("ingress", 8, 2000, 0.5)])
+    snapshot = replace(fed_collector().snapshot(), usage=ProcessUsage("engine", 7, 1000, 2.5))
+    text = render_all([EngineMetrics(snapshot)], [ProcessUsage("ingress", 8, 2000, 0.5)])
     found = {
         (sample.name, sample.labels.get("engine"), sample.labels["part"], sample.labels["pid"]): sample.value
         for family in text_string_to_metric_families(text)

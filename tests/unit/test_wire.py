@@ -14,7 +14,7 @@ from ear import Ear
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobali_ray.actors.frames import MAX_MESSAGE_BYTES, Frames, frame
+from cobali_ray.actors.frames import MAX_MESSAGE_BYTES, FrameReader, frame
 from cobali_ray.actors.wire import MAX_BACKLOG, Connection, Pusher, decode, encode
 from cobali_ray.core.events import TIERS, Computing, Delta, End, RequestStats, TokenLogprob, Vectors
 from cobali_ray.errors import CobaliError, InternalError
@@ -375,7 +375,7 @@ async def test_being_woken_for_nothing_is_no_end(puller, pusher):
     assert not pusher.send([(puller.address, Delta("a", "one", (1,)))])
     await read(stream, 1)
     (engine,) = puller._engines
-    puller._read(loop, engine, Frames())
+    puller._read(loop, engine, FrameReader())
     puller._accept(loop)
     assert not pusher.send([(puller.address, Delta("a", "two", (1,)))])
     assert [event.text for event in await read(stream, 1)] == ["two"]

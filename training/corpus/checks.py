@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cobali_ray.chat.format import Format, derive
-from cobali_ray.chat.splitter import Answer, Splitter
+from cobali_ray.chat.splitter import ParsedAnswer, Splitter
 from training.corpus.example import Check
 from training.corpus.template import template
 
@@ -216,7 +216,7 @@ def _format() -> Format:
 
 def _is_calls(answer: str, facts: Mapping[str, Any]) -> bool:
     splitter = Splitter(_format(), tools=facts["tools"])
-    found = Answer().add([*splitter.feed(answer), *splitter.end()])
+    found = ParsedAnswer().add([*splitter.feed(answer), *splitter.end()])
     said = [[call.name, json.loads(call.arguments or "null")] for _, call in sorted(found.calls.items())]
     return not found.content.strip() and said == facts["wanted"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from cobali_ray.core.admission import fit
-from cobali_ray.core.events import Delta, End, RequestStats, Word
+from cobali_ray.core.events import Delta, End, EngineEvent, RequestStats
 from cobali_ray.core.limits import PrefillOrder
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import TickStats
@@ -71,7 +71,7 @@ def run_offline(
     texts: dict[str, list[str]] = {r.request_id: [] for r in requests}
     ends: dict[str, End] = {}
 
-    def sink(batch: list[tuple[str, Word]]) -> None:
+    def sink(batch: list[tuple[str, EngineEvent]]) -> None:
         for _, event in batch:
             if isinstance(event, Delta):
                 texts[event.request_id].append(event.text)

@@ -11,7 +11,7 @@ from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
 from cobali_workloads.commands import app
 from cobali_workloads.inside.micro import Step, time_step
-from cobali_workloads.inside.pace import Scene
+from cobali_workloads.inside.pace import PaceExperiment
 
 SCRIPTED = ("--model", "builtin:scripted:0")
 WORKLOADS = Path(__file__).parents[2] / "workloads"
@@ -146,7 +146,7 @@ def test_a_static_chunk_bounds_what_a_stream_waits_for():
     limits = EngineLimits(
         n_slots=4, n_ctx_slot=1024, n_cells=backend.n_cells, token_budget=260, prefill_chunk=256
     )
-    scene = Scene(backend, limits, n_streams=3, n_prompt=400, n_prompts=2)
+    scene = PaceExperiment(backend, limits, n_streams=3, n_prompt=400, n_prompts=2)
     for chunk, n_ticks in ((100, 4), (400, 1)):
         beside = scene.run(Pacer(None), chunk)
         assert beside.n_prefill == 800

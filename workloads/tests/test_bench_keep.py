@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from cobali_ray.errors import ConfigError
 from cobali_workloads.commands import app
-from cobali_workloads.inside.keep import RULES, Trace, Tree, Whole, generated, play, read_hashes
+from cobali_workloads.inside.keep import RULES, CacheTrace, Tree, Whole, generated, play, read_hashes
 from cobali_workloads.inside.oracle import Visit
 
 
@@ -68,7 +68,7 @@ def test_a_trace_of_hashes():
 
 
 def test_deep_tokens_cost_more():
-    deep = Trace("x", [visit("ab"), visit("ab")], block=1, tokens_each=4096)
+    deep = CacheTrace("x", [visit("ab"), visit("ab")], block=1, tokens_each=4096)
     assert 0.5 < play(deep, Tree(9, 1), 9).computed < 1 - 0.25 * 0.5
 
 

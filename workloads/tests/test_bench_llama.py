@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 from cobali_ray.backend import library
 from cobali_ray.settings import EngineSettings
 from cobali_workloads.commands import app
-from cobali_workloads.inside.handles import held_bytes, inside
+from cobali_workloads.inside.handles import held_bytes, llama_handles
 from cobali_workloads.inside.micro_llama import floor_step
-from cobali_workloads.inside.prefill import Packed, Prefill
+from cobali_workloads.inside.prefill import Packed, PrefillRunner
 
 pytestmark = pytest.mark.model
 
@@ -36,14 +36,14 @@ def test_the_floor_is_a_refusal_and_the_log_comes_back(open_tiny, log_heard):
         assert step.call() == -1
     library.forget_errors()
     lc = library.load()
-    lc.llama_decode(inside(backend).context, lc.llama_batch_init(1, 0, 1))
+    lc.llama_decode(llama_handles(backend).context, lc.llama_batch_init(1, 0, 1))
     assert "n_tokens == 0" in library.errors()
 
 
 def test_padding_holds_more_cache(open_tiny):
     backend = open_tiny()
     settings = EngineSettings(n_slots=4, n_ctx=512, token_budget=256, prefill_chunk=256, min_prefix=0)
-    runner = Prefill(backend, settings, filler=5)
+    runner = PrefillRunner(backend, settings, filler=5)
     prompts = [[10 + i] * n for i, n in enumerate((200, 20, 30, 40))]
     alone = runner.one_by_one(prompts)
     held_alone = held_bytes(backend)

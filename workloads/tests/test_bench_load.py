@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cobali_ray.errors import ConfigError
-from cobali_workloads.load.jobs import Load, cases_of
+from cobali_workloads.load.jobs import JobMaker, cases_of
 from cobali_workloads.load.options import DEFAULT, LoadOptions, shortened
 from cobali_workloads.load.prompts import WORDS, PromptMaker, measure_costs, uniform_costs
 from cobali_workloads.load.shape import (
+    Conversations,
     Fixed,
     Intruder,
     Prefix,
     PromptsFile,
     Repeat,
     Slo,
-    Trace,
-    Turns,
+    TraceFile,
     Uniform,
 )
 from cobali_workloads.load.target import parse_target
@@ -73,7 +73,7 @@ def shape(**values):
 
 
 def test_closed_jobs():
-    load = Load(shape(), MAKER)
+    load = JobMaker(shape(), MAKER)
     cases = cases_of(shape())
     assert [(c.label, c.clients) for c in cases] == [("2", 2), ("4", 4)]
     clients = load.closed(cases[1], "0.4")
@@ -88,7 +88,7 @@ def test_closed_jobs():
 
 
 def test_conversations_begin_where_the_last_one_ended():
-    jobs = Load(shape(turns=Turns(n_turns=2)), MAKER).closed(cases_of(shape())[0], "k")
+    jobs = JobMaker(shape(turns=Conversations(n_turns=2)), MAKER).closed(cases_of(shape())[0], "k")
     assert [job.begins for job in jobs[0]] == [True, False, True]
 
 
@@ -97,21 +97,23 @@ def test_a_case_with_an_intruder_runs_without_it_first():
     assert [(c.label, c.intruded) for c in cases_of(it)] == [
         ("2", False), ("2+intruder", True), ("4", False), ("4+intruder", True),
     ]  # fmt: skip
-    jobs = list(islice(Load(it, MAKER).intruders("k"), 3))
+    jobs = list(islice(JobMaker(it, MAKER).intruders("k"), 3))
     assert [(j.at_s, j.role, count(j.prompt), j.n_output) for j in jobs] == [
         (2.0, "intruder", 99, 3), (4.0, "intruder", 99, 3), (6.0, "intruder", 99, 3),
     ]  # fmt: skip
     assert len({j.prompt for j in jobs}) == 3
-    assert list(Load(shape(), MAKER).intruders("k")) == []
+    assert list(JobMaker(shape(), MAKER).intruders("k")) == []
 
 
 def test_open_jobs_follow_the_arrivals_or_the_trace():
     opened = replace(shape(), kind="open", rate_rps=5.0, n_requests=20)
-    jobs = Load(opened, MAKER).opened("k")
+    jobs = JobMaker(opened, MAKER).opened("k")
     assert len(jobs) == 20
     assert jobs == sorted(jobs, key=lambda j: j.at_s)
     trace = [Arrival(0.0, 16, 3), Arrival(1.5, 24, 9)]
-    replayed = Load(replace(opened, prompt=Trace(path="x"), output=Trace(path="x")), MAKER, trace=trace)
+    replayed = JobMaker(
+        replace(opened, prompt=TraceFile(path="x"), output=TraceFile(path="x")), MAKER, trace=trace
+    )
     assert [(j.at_s, count(j.prompt), j.n_output) for j in replayed.opened("k")] == [
         (0.0, 16, 3),
         (1.5, 24, 9),
@@ -120,17 +122,17 @@ def test_open_jobs_follow_the_arrivals_or_the_trace():
 
 
 def test_given_texts():
-    file = Load(replace(shape(), prompt=PromptsFile(path="x")), MAKER, texts=("one", "two"))
+    file = JobMaker(replace(shape(), prompt=PromptsFile(path="x")), MAKER, texts=("one", "two"))
     prompts = [j.prompt for jobs in file.closed(cases_of(shape())[0], "k") for j in jobs]
     assert len(set(prompts)) == 6, "a prompt that comes again has another beginning"
     assert [p.split("] ")[1] for p in prompts].count("two") == 3
-    same = Load(replace(shape(), prompt=Repeat(text="Hi ", n_times=2)), MAKER)
+    same = JobMaker(replace(shape(), prompt=Repeat(text="Hi ", n_times=2)), MAKER)
     assert {j.prompt for jobs in same.closed(cases_of(shape())[0], "k") for j in jobs} == {"Hi Hi "}
 
 
 def test_shared_prefix_of_a_shape():
     it = shape(prefix=Prefix(tokens=40, n_groups=2))
-    prompts = [j.prompt for jobs in Load(it, MAKER).closed(cases_of(it)[1], "k") for j in jobs]
+    prompts = [j.prompt for jobs in JobMaker(it, MAKER).closed(cases_of(it)[1], "k") for j in jobs]
     assert {count(p) for p in prompts} == {72}
     assert len({" ".join(p.split()[:8]) for p in prompts}) == 2
 
@@ -138,7 +140,7 @@ def test_shared_prefix_of_a_shape():
 @pytest.mark.parametrize(("fresh", "n_seen"), [(False, 1), (True, 2)])
 def test_fresh_prefixes_are_new_in_each_round(fresh, n_seen):
     it = shape(prefix=Prefix(tokens=40, n_groups=1, fresh=fresh))
-    load, case = Load(it, MAKER), cases_of(shape())[1]
+    load, case = JobMaker(it, MAKER), cases_of(shape())[1]
     prompts = [j.prompt for run in ("0.4", "1.4") for jobs in load.closed(case, run) for j in jobs]
     assert len({" ".join(p.split()[:8]) for p in prompts}) == n_seen
 
@@ -187,7 +189,7 @@ def test_options_make_a_shape():
     assert (made.prompt, made.output) == (Uniform(low=64, high=128), Fixed(tokens=32))
     assert made.slo == Slo(ttft_s=0.5, tpot_s=0.05)
     assert made.intruder == Intruder(every_s=3.0, prompt_tokens=2048, output_tokens=16)
-    assert (made.prefix, made.turns) == (Prefix(tokens=512, n_groups=4), Turns(n_turns=3))
+    assert (made.prefix, made.turns) == (Prefix(tokens=512, n_groups=4), Conversations(n_turns=3))
 
 
 def test_a_rate_means_an_open_loop():
@@ -206,7 +208,7 @@ def test_options_win_over_the_shape_file():
 @pytest.mark.parametrize("name", [path.stem for path in sorted(WORKLOADS.glob("*.yaml"))])
 def test_every_shape_makes_jobs_and_quick_ones_are_few(name):
     workload = LoadOptions(shape=WORKLOADS / f"{name}.yaml", quick=True).workload()
-    load = Load(workload.shape, MAKER, workload.texts, workload.trace)
+    load = JobMaker(workload.shape, MAKER, workload.texts, workload.trace)
     for case in cases_of(workload.shape):
         jobs = (
             load.opened("k")

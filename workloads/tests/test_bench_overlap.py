@@ -3,8 +3,8 @@
 import pytest
 
 from cobali_ray.backend.scripted import ScriptedBackend
-from cobali_workloads.inside.device import Span, Watched
-from cobali_workloads.inside.overlap import Trace, limits_for, middle, simulated, trace
+from cobali_workloads.inside.device import TimeSpan, WatchedBackend
+from cobali_workloads.inside.overlap import OverlapRun, limits_for, middle, simulated, trace
 from cobali_workloads.inside.runs import greedy_requests
 
 TICK_S = 0.002
@@ -30,7 +30,7 @@ def test_every_pass_takes_the_device_its_time(overlaps):
 def test_a_watched_backend_answers_like_the_one_inside():
     inner = ScriptedBackend(n_slots=2, n_ctx_slot=64, n_batch=64)
     plain, again = (
-        trace(Watched(inner, overlaps=overlaps), limits_for(Watched(inner, overlaps=False)),
+        trace(WatchedBackend(inner, overlaps=overlaps), limits_for(WatchedBackend(inner, overlaps=False)),
               greedy_requests(PROMPTS, max_tokens=5, ignore_eos=True))
         for overlaps in (False, True)
     )  # fmt: skip
@@ -38,8 +38,12 @@ def test_a_watched_backend_answers_like_the_one_inside():
     assert len(plain.device) == 5
 
 
-HAND_MADE = Trace(
-    0.0, 10.0, [Span(1, 3), Span(4, 6), Span(7, 9)], [Span(2, 3), Span(5, 6), Span(7.5, 9)], n_output=3
+HAND_MADE = OverlapRun(
+    0.0,
+    10.0,
+    [TimeSpan(1, 3), TimeSpan(4, 6), TimeSpan(7, 9)],
+    [TimeSpan(2, 3), TimeSpan(5, 6), TimeSpan(7.5, 9)],
+    n_output=3,
 )
 
 

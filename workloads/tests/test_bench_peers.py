@@ -11,7 +11,7 @@ from cobali_ray.errors import ConfigError
 from cobali_ray.settings import read_settings
 from cobali_ray.signals import ended_in_order
 from cobali_workloads.commands.peers_report import versus_best
-from cobali_workloads.load.jobs import Case, Load
+from cobali_workloads.load.jobs import JobMaker, LoadCase
 from cobali_workloads.load.options import Workload
 from cobali_workloads.load.prompts import PromptMaker, uniform_costs
 from cobali_workloads.load.run import ServeResult, contender
@@ -117,13 +117,13 @@ def test_a_load_for_each_share_of_the_capacity_and_for_each_level():
     assert (four.label, four.case.clients, four.case.intruded) == ("4+intruder", 4, True)
     assert fifteen.case.clients == 15
     assert (fifteen.alone.prompt.tokens, fifteen.alone.concurrency) == (4096, (1,))
-    intruders = Load(beside, PromptMaker(uniform_costs(1.0), 1)).intruders("k")
+    intruders = JobMaker(beside, PromptMaker(uniform_costs(1.0), 1)).intruders("k")
     assert [job.at_s for job in islice(intruders, 2)] == [10.0]
 
 
 def versus(ours, theirs, figure):
     """Compare rounds of one figure: ours, and those of others by name."""
-    case = Case(label="x")
+    case = LoadCase(label="x")
     names = ["cobali", *theirs]
     targets = [Target(name=n, url="", host="", port=0, address="", tls=False, model="") for n in names]
     result = ServeResult(Workload(PRESETS["burst-0.5b"].shape), targets, [case], Rounds())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.settings import EngineSettings
 from cobali_workloads.inside.lengths import SPREADS, batch_reduction, packed_rows
-from cobali_workloads.inside.prefill import Prefill, batches_of, pack, padded_ticks
+from cobali_workloads.inside.prefill import PrefillRunner, batches_of, pack, padded_ticks
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=40)
 
@@ -76,7 +76,7 @@ def test_batches_come_in_order_or_by_length():
 def runner():
     backend = ScriptedBackend(n_slots=4, n_ctx_slot=64, n_batch=32)  # strict: it checks every batch
     settings = EngineSettings(n_slots=4, n_ctx=64, token_budget=32, prefill_chunk=32, min_prefix=0)
-    return Prefill(backend, settings, filler=1)
+    return PrefillRunner(backend, settings, filler=1)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from cobali_ray.core.queue import MOST_PARKED
+from cobali_ray.core.queue import MAX_PARKED
 from cobali_ray.errors import QueueFullError
 from cobali_workloads.commands import app
 from cobali_workloads.commands.tenants import LOADS, figures
-from cobali_workloads.inside.tenants import TIMES, Load, run
+from cobali_workloads.inside.tenants import TIMES, TenantLoad, run
 
 
 def played(name, seconds=120):
@@ -43,13 +43,15 @@ def test_weights_share_what_is_served():
 def test_nobody_starves():
     """Three classes of three tenants, each alone too much for the server."""
     loads = [
-        Load(f"{t}{p}", 4.0, t, priority=p, weight=w) for t, w in (("a", 1), ("b", 5)) for p in (0, 1, 9)
+        TenantLoad(f"{t}{p}", 4.0, t, priority=p, weight=w)
+        for t, w in (("a", 1), ("b", 5))
+        for p in (0, 1, 9)
     ]
     played = run(loads, 40, 0)
     for load in loads:
         ends = [story.end for story in played.of(load.name) if story.end]
         assert all(isinstance(x.error, QueueFullError) or x.stats.n_output for x in ends), "let in is served"
-        assert max(x.stats.n_preempted for x in ends) <= MOST_PARKED
+        assert max(x.stats.n_preempted for x in ends) <= MAX_PARKED
         assert any(x.stats.n_output for x in ends), load.name
 
 

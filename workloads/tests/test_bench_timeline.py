@@ -5,13 +5,13 @@ import math
 import pytest
 
 from cobali_workloads.load.shape import Slo
-from cobali_workloads.load.timeline import Spread, Timeline, as_samples, summarise
+from cobali_workloads.load.timeline import RequestTimeline, Spread, as_samples, summarise
 
 NONE = Slo(ttft_s=1e9)
 
 
 def timeline(*deltas, sent=10.0, ended=None, due=None, n_output=None, **values):
-    return Timeline(
+    return RequestTimeline(
         due_s=sent if due is None else due,
         sent_s=sent,
         deltas_s=deltas,

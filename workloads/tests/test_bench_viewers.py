@@ -6,7 +6,7 @@ import pytest
 
 from cobali_ray.errors import ConfigError
 from cobali_workloads.commands.viewers import ALONE, WATCHED, figures_of, report_of, watching
-from cobali_workloads.load.timeline import Timeline
+from cobali_workloads.load.timeline import RequestTimeline
 from cobali_workloads.report.rounds import Rounds
 
 CONFIG = {"viewers": 10, "streams": 2, "tokens": 3, "rounds": 2}
@@ -18,7 +18,7 @@ def anyio_backend():
 
 
 def answer(*times, **said):
-    return Timeline(due_s=0, sent_s=0, deltas_s=times, ended_s=times[-1], n_output=len(times), **said)
+    return RequestTimeline(due_s=0, sent_s=0, deltas_s=times, ended_s=times[-1], n_output=len(times), **said)
 
 
 def test_throughput_counts_all_streams_and_gaps_lie_within_one():

@@ -7,29 +7,29 @@ from typer.testing import CliRunner
 
 from cobali_ray.core.plan import Plan, Span
 from cobali_ray.core.slots import Slots
-from cobali_ray.core.ticktime import Shape
+from cobali_ray.core.ticktime import TickShape
 from cobali_ray.errors import ConfigError
 from cobali_workloads.commands import app
 from cobali_workloads.inside import regret
-from cobali_workloads.inside.devices import DEVICES, N_SLOTS, RTX_4090, Device, Part
+from cobali_workloads.inside.devices import DEVICES, N_SLOTS, RTX_4090, BatchPart, Device
 from cobali_workloads.inside.regret import (
     CONTENDERS,
     LOADS,
-    MOST_S,
+    MAX_S,
     OURS,
-    Load,
     Machine,
+    RegretLoad,
     figures_of,
     opening,
     play,
 )
-from cobali_workloads.simulate.fleet import Ask
+from cobali_workloads.simulate.fleet import SimulatedRequest
 
 HALF_B = DEVICES["0.5b-q8_0"]
 
 
 def rows(*ids):
-    return [Part(i, 128, 1, 1) for i in ids]
+    return [BatchPart(i, 128, 1, 1) for i in ids]
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,10 @@ def rows(*ids):
         pytest.param(rows(*range(7)), 134.5, id="dense"),
         pytest.param(rows(0, 2, 3, 5, 8, 9, 12), 259, id="gaps"),
         pytest.param(rows(0, 2, 4, 6, 8, 12, 14), 283, id="every-second"),
-        pytest.param([*rows(*range(7)), Part(7, 0, 128, 1)], 692, id="dense-and-a-chunk"),
-        pytest.param([*rows(0, 2, 3, 5, 8, 9), Part(10, 0, 128, 1), *rows(12)], 785, id="gaps-and-a-chunk"),
+        pytest.param([*rows(*range(7)), BatchPart(7, 0, 128, 1)], 692, id="dense-and-a-chunk"),
+        pytest.param(
+            [*rows(0, 2, 3, 5, 8, 9), BatchPart(10, 0, 128, 1), *rows(12)], 785, id="gaps-and-a-chunk"
+        ),
     ],
 )
 def test_a_split_cache_is_cut_at_gaps_and_takes_what_was_measured(batch, measured_ms):
@@ -53,9 +55,9 @@ FLAT = Device(
 
 
 def test_further_outputs_and_further_micro_batches_cost_extra():
-    assert FLAT.seconds([Part(0, 0, 16, 1)]) == pytest.approx(0.016)
+    assert FLAT.seconds([BatchPart(0, 0, 16, 1)]) == pytest.approx(0.016)
     assert FLAT.seconds(rows(*range(16))) == pytest.approx(0.032), "16 more for 16 outputs"
-    assert FLAT.seconds([*rows(0), Part(3, 0, 600, 1)]) == pytest.approx(
+    assert FLAT.seconds([*rows(0), BatchPart(3, 0, 600, 1)]) == pytest.approx(
         0.601 + 0.0005 + 2 / 15 * 0.016, rel=0.01
     )
 
@@ -66,7 +68,7 @@ def test_a_busy_machine_takes_twice_as_long():
     slots, plan = Slots(FLAT.limits), Plan((), (), (Span(0, 0, 100, 1),), (), 100)
 
     def mean(now_s):
-        shape = Shape(0, 0, ((0, 100),))
+        shape = TickShape(0, 0, ((0, 100),))
         return sum(machine.seconds(plan, slots, shape, now_s) for _ in range(400)) / 400
 
     assert mean(9.9) == pytest.approx(0.1, rel=0.05)
@@ -77,13 +79,13 @@ def test_a_busy_machine_takes_twice_as_long():
 @pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
 def test_an_opening_measures_what_fits_into_its_time(device):
     measured = list(opening(device, device.limits))
-    assert 0 < sum(seconds for _, seconds in measured) <= MOST_S
+    assert 0 < sum(seconds for _, seconds in measured) <= MAX_S
     shapes = [shape for shape, _ in measured]
-    assert Shape(1, 0, ()) in shapes
+    assert TickShape(1, 0, ()) in shapes
     assert len(set(shapes)) == len(shapes)
     if device is RTX_4090:
-        assert Shape(0, 0, ((0, 512),)) in shapes
-        assert Shape(16, 0, ()) in shapes
+        assert TickShape(0, 0, ((0, 512),)) in shapes
+        assert TickShape(16, 0, ()) in shapes
 
 
 @pytest.fixture
@@ -99,7 +101,9 @@ def computed(monkeypatch):
     return seen
 
 
-LOAD = Load(asks=[Ask(f"{i}", 0.05 * i, bytes(200 + i), bytes(16)) for i in range(12)], warm=False)
+LOAD = RegretLoad(
+    asks=[SimulatedRequest(f"{i}", 0.05 * i, bytes(200 + i), bytes(16)) for i in range(12)], warm=False
+)
 
 
 @pytest.mark.parametrize(

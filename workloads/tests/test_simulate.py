@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.cli import app
 from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.ticktime import Shape, TickTimeModel
+from cobali_ray.core.ticktime import TickShape, TickTimeModel
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import EngineSettings
 from cobali_ray.testing import FakeClock
@@ -21,14 +21,14 @@ from cobali_workloads.inside.foresight import CLIENTS, LOADS, Bench, foresee
 from cobali_workloads.inside.policies import POLICIES
 from cobali_workloads.inside.record import RunRecord
 from cobali_workloads.inside.simulated import most_rps, one_cache, play, with_limits
-from cobali_workloads.load.jobs import Case
+from cobali_workloads.load.jobs import LoadCase
 from cobali_workloads.load.options import LoadOptions
 from cobali_workloads.load.trace import read_trace
-from cobali_workloads.simulate.fleet import Ask, Routed
+from cobali_workloads.simulate.fleet import RouterPolicy, SimulatedRequest
 from cobali_workloads.simulate.ticks import (
     Dice,
     Tick,
-    TickTimes,
+    TickProfile,
     fit,
     plain_table,
     read_times,
@@ -40,7 +40,7 @@ LIMITS = EngineLimits(
     n_slots=8, n_ctx_slot=4096, n_cells=32768, token_budget=264, prefill_chunk=256, prefill_order="shortest",
     n_host_cells=65536, cell_bytes=1024, copies=True, shares=True,
 )  # fmt: skip
-TIMES = TickTimes(limits=LIMITS, table=plain_table(pass_s=0.004, row_s=0.0015, token_s=0.0002))
+TIMES = TickProfile(limits=LIMITS, table=plain_table(pass_s=0.004, row_s=0.0015, token_s=0.0002))
 
 
 class Passes(ScriptedBackend):
@@ -71,7 +71,7 @@ def ticks_for(weights, n=200, noise=0.0):
     rng = random.Random(2)
     for i in range(n):
         n_decode, length = rng.randrange(1, 9), rng.randrange(16, 256)
-        shape = Shape(n_decode, 100 * n_decode, ((0, length),) if i % 2 else ())
+        shape = TickShape(n_decode, 100 * n_decode, ((0, length),) if i % 2 else ())
         seconds = weights[0] + weights[1] * n_decode + (weights[2] * length if i % 2 else 0.0)
         yield Tick(shape, seconds * rng.lognormvariate(0.0, noise), 0.001 if i else None)
 
@@ -80,11 +80,11 @@ def test_ticks_are_fitted_all_alike_and_scatter_as_they_did():
     times = fit(ticks_for((0.01, 0.001, 0.0002), n=2000, noise=0.2), LIMITS)
     model = times.model()
     assert isinstance(model, TickTimeModel)
-    assert model.predict(Shape(4, 400, ())) == pytest.approx(0.014, rel=0.1)
-    assert model.predict(Shape(4, 400, ((0, 200),))) == pytest.approx(0.054, rel=0.1)
+    assert model.predict(TickShape(4, 400, ())) == pytest.approx(0.014, rel=0.1)
+    assert model.predict(TickShape(4, 400, ((0, 200),))) == pytest.approx(0.054, rel=0.1)
     assert times.between_s == 0.001
     dice = Dice(times, seed=0)
-    drawn = sorted(dice.roll(Shape(4, 400, ())) for _ in range(4000))
+    drawn = sorted(dice.roll(TickShape(4, 400, ())) for _ in range(4000))
     assert drawn[2000] == pytest.approx(0.014, rel=0.05)
     assert drawn[-40] / drawn[2000] == pytest.approx(1.59, rel=0.1), "the 99th percentile of that scatter"
 
@@ -117,7 +117,7 @@ def test_a_recorded_run_is_fitted_when_it_is_read(tmp_path):
     assert [tick.shape for tick in ticks_of(recorded, LIMITS)] == [tick.shape for tick in seen]
     assert times.between_s == pytest.approx(0.001)
     write_times(times, tmp_path / "times.json")
-    assert read_times(tmp_path / "times.json").model().predict(Shape(4, 400, ())) == pytest.approx(
+    assert read_times(tmp_path / "times.json").model().predict(TickShape(4, 400, ())) == pytest.approx(
         0.014, rel=0.02
     )
 
@@ -139,8 +139,8 @@ def test_what_is_no_file_of_times_is_said_to_be_none(tmp_path, text):
 
 
 def test_every_request_of_a_fleet_ends_once_with_its_own_answer():
-    asks = [Ask(f"{i}", 0.02 * i, bytes([i]) * (50 + i), bytes(5 + i % 7)) for i in range(60)]
-    policy = Routed()
+    asks = [SimulatedRequest(f"{i}", 0.02 * i, bytes([i]) * (50 + i), bytes(5 + i % 7)) for i in range(60)]
+    policy = RouterPolicy()
     stories = play(TIMES, 3, lambda: policy, asks).stories
     assert not policy.router._bookings, "each was released"
     assert sorted(s.ask.request_id for s in stories) == sorted(a.request_id for a in asks)
@@ -152,14 +152,14 @@ def test_every_request_of_a_fleet_ends_once_with_its_own_answer():
 
 
 def test_time_passes_as_the_ticks_say():
-    (story,) = play(TIMES, 1, POLICIES["router"], [Ask("a", 1.0, bytes(100), bytes(3))]).stories
+    (story,) = play(TIMES, 1, POLICIES["router"], [SimulatedRequest("a", 1.0, bytes(100), bytes(3))]).stories
     first_s = 0.004 + 0.0002 * 100 + 0.0013
     assert [t - 1.0 for t in story.tokens_s] == pytest.approx([first_s, first_s + 0.0055, first_s + 0.011])
 
 
 def test_a_turn_comes_after_the_answer_and_finds_what_was_said():
-    first = Ask("1", 0.0, bytes(range(200)), bytes(range(50)))
-    then = Ask("2", 5.0, bytes([*first.prompt, *first.answer, *range(30)]), bytes(4))
+    first = SimulatedRequest("1", 0.0, bytes(range(200)), bytes(range(50)))
+    then = SimulatedRequest("2", 5.0, bytes([*first.prompt, *first.answer, *range(30)]), bytes(4))
     one, two = play(TIMES, 2, POLICIES["router"], [linked([first, then])]).stories
     assert two.sent_s == one.ended_s + 5.0
     assert two.engine_id == one.engine_id
@@ -168,14 +168,17 @@ def test_a_turn_comes_after_the_answer_and_finds_what_was_said():
 
 def test_who_is_refused_everywhere_is_told_so_and_goes_on():
     small = with_limits(TIMES, {"n_slots": 1, "max_queue": 0})
-    asks = [Ask(f"{i}", 0.0, bytes(50), bytes(9)) for i in range(3)]
-    asks[2].then = Ask("after", 1.0, bytes(50), bytes(2))
+    asks = [SimulatedRequest(f"{i}", 0.0, bytes(50), bytes(9)) for i in range(3)]
+    asks[2].then = SimulatedRequest("after", 1.0, bytes(50), bytes(2))
     stories = play(small, 2, POLICIES["router"], asks).stories
     assert [s.end is None for s in stories] == [False, False, True, False]
 
 
 def test_what_does_not_fit_a_slot_is_refused_and_an_answer_ends_where_it_is_full():
-    asks = [Ask("long", 0.0, bytes(5000), bytes(9)), Ask("full", 0.0, bytes(4090), bytes(200))]
+    asks = [
+        SimulatedRequest("long", 0.0, bytes(5000), bytes(9)),
+        SimulatedRequest("full", 0.0, bytes(4090), bytes(200)),
+    ]
     too_long, full = play(TIMES, 2, POLICIES["router"], asks).stories
     assert too_long.end is None
     assert len(full.tokens_s) == 6
@@ -185,7 +188,9 @@ def test_what_does_not_fit_a_slot_is_refused_and_an_answer_ends_where_it_is_full
 def test_each_policy_uses_all_engines_and_gives_up_when_all_refused(name):
     policy = POLICIES[name]()
     assert play(TIMES, 3, lambda: policy, chatting(60, 1, 0.5)).hit_rate > 0.2
-    asks = [Ask(f"x{i}", 0.0, bytes(random.Random(i).randbytes(300)), bytes(3)) for i in range(40)]
+    asks = [
+        SimulatedRequest(f"x{i}", 0.0, bytes(random.Random(i).randbytes(300)), bytes(3)) for i in range(40)
+    ]
     assert len({s.engine_id for s in play(TIMES, 3, POLICIES[name], asks).stories}) == 3
     request = play(TIMES, 1, POLICIES[name], asks[:1]).stories[0].request
     assert policy.choose(request, 0.0, {"0", "1"}) == "2"
@@ -196,7 +201,7 @@ def test_each_policy_uses_all_engines_and_gives_up_when_all_refused(name):
 def test_the_router_is_best_in_short(share):
     limits = {"n_slots": 16, "n_cells": 65536}
     times = with_limits(
-        TickTimes(limits=LIMITS, table=plain_table(pass_s=0.004, row_s=0.0015, token_s=0.0005)), limits
+        TickProfile(limits=LIMITS, table=plain_table(pass_s=0.004, row_s=0.0015, token_s=0.0005)), limits
     )
     one = chatting(60, 0, 1.0)
     rps = len([a for first in one for a in chain_of(first)]) / 60
@@ -234,7 +239,7 @@ def test_conversations_of_a_shape_grow_by_what_was_answered():
         output_tokens="6",
     )  # fmt: skip
     workload = options.workload()
-    warmup, clients = asks_of(workload, Case(label="2", clients=2), "k")
+    warmup, clients = asks_of(workload, LoadCase(label="2", clients=2), "k")
     assert len(warmup) == workload.shape.warmup_requests
     assert len(clients) == 2
     one, two, three, _ = chain_of(clients[0])

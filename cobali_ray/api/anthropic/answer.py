@@ -9,14 +9,21 @@ from typing import Any
 
 import orjson
 
-from cobali_ray.api.answer import Times, Writer
+from cobali_ray.api.answer import Timings, Writer
 from cobali_ray.api.faults import Fault
 from cobali_ray.api.translate import Call
-from cobali_ray.api.turn import News, turns_of
-from cobali_ray.chat.splitter import Arguments, CallBegun, CallBroken, CallEnded, Content, Reasoning
+from cobali_ray.api.turn import Update, choice_states
+from cobali_ray.chat.splitter import (
+    CallArguments,
+    CallBegun,
+    CallBroken,
+    CallEnded,
+    ContentText,
+    ReasoningText,
+)
 from cobali_ray.core.events import End, RequestStats
 
-Told = dict[str, Any]
+StreamEvent = dict[str, Any]
 """One event of a stream; its `type` is also its name."""
 
 _REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
@@ -29,30 +36,30 @@ class MessageWriter(Writer):
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
-        self._turn = next(iter(turns_of(call.speech, call.call_id, 1)), None)
+        self._turn = next(iter(choice_states(call.speech, call.call_id, 1)), None)
         self._n_begun = 0
         self._open = ""
         """The type of the block that is open."""
         self._stats: RequestStats | None = None
         """As they were when the answer began."""
-        self._told: list[Told] = []
+        self._told: list[StreamEvent] = []
         self._end: End
 
     # -- whole
 
-    def add(self, news: News) -> None:
-        self._told += self._take(news)
-        if news.end is not None:
-            self._end = news.end
+    def add(self, update: Update) -> None:
+        self._told += self._take(update)
+        if update.end is not None:
+            self._end = update.end
 
-    def body(self, times: Times) -> Any:  # noqa: ARG002 the API has no place for them
+    def body(self, times: Timings) -> Any:  # noqa: ARG002 the API has no place for them
         ending, usage = self._ending(self._end), self._usage(self._end.stats)
         return self._head() | {"content": content_of(self._told)} | ending | {"usage": usage}
 
     # -- as events
 
     def opening(self, index: int) -> bytes:  # noqa: ARG002 there is one
-        begun: Told = {
+        begun: StreamEvent = {
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
@@ -60,13 +67,13 @@ class MessageWriter(Writer):
         }
         return _wire([{"type": "message_start", "message": self._head() | begun}])
 
-    def say(self, news: News) -> bytes:
+    def say(self, update: Update) -> bytes:
         if self._stats is None:
-            first = next((delta.stats for delta in news.deltas if delta.stats is not None), None)
-            self._stats = first or (news.end and news.end.stats)
-        return _wire(self._take(news))
+            first = next((delta.stats for delta in update.deltas if delta.stats is not None), None)
+            self._stats = first or (update.end and update.end.stats)
+        return _wire(self._take(update))
 
-    def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:  # noqa: ARG002 the seam's
+    def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Timings) -> bytes:  # noqa: ARG002 the seam's
         usage = self._usage(end.stats)
         delta = {"type": "message_delta", "delta": self._ending(end), "usage": usage}
         return _wire([*self._close(), delta, {"type": "message_stop"}])
@@ -82,31 +89,31 @@ class MessageWriter(Writer):
             return "end_turn" if end.stop is None else "stop_sequence"
         return None if reason is None else _REASONS[reason]
 
-    def _head(self) -> Told:
+    def _head(self) -> StreamEvent:
         call = self._call
         return {"id": call.call_id, "type": "message", "role": "assistant", "model": call.model}
 
-    def _take(self, news: News) -> list[Told]:
-        told: list[Told] = []
+    def _take(self, update: Update) -> list[StreamEvent]:
+        told: list[StreamEvent] = []
         if self._turn is None:
-            return self._say("text", news.text) if news.text else told
-        events, _ = self._turn.take(news)
+            return self._say("text", update.text) if update.text else told
+        events, _ = self._turn.take(update)
         for event in events:
             match event:
-                case Reasoning(text):
+                case ReasoningText(text):
                     told += self._say("thinking", text)
-                case Content(text) | CallBroken(_, text):
+                case ContentText(text) | CallBroken(_, text):
                     told += self._say("text", text)
                 case CallBegun(index, name, _):
                     call_id = self._turn.tool_call_id(index)
                     told += self._begin({"type": "tool_use", "id": call_id, "name": name, "input": {}})
-                case Arguments(_, text):
+                case CallArguments(_, text):
                     told.append(self._delta({"type": "input_json_delta", "partial_json": text}))
                 case CallEnded():
                     told += self._close()
         return told
 
-    def _close(self) -> list[Told]:
+    def _close(self) -> list[StreamEvent]:
         if not self._open:
             return []
         # There is nothing to sign, and clients want to send a signature back.
@@ -116,16 +123,16 @@ class MessageWriter(Writer):
         self._open = ""
         return [*signed, {"type": "content_block_stop", "index": self._n_begun - 1}]
 
-    def _ending(self, end: End) -> Told:
+    def _ending(self, end: End) -> StreamEvent:
         reason = self.finish_reason(0, end)
         return {"stop_reason": reason, "stop_sequence": end.stop if reason == "stop_sequence" else None}
 
-    def _usage(self, stats: RequestStats | None) -> Told:
+    def _usage(self, stats: RequestStats | None) -> StreamEvent:
         """Return the counts of tokens; what was cached does not count as input."""
         n_cached = 0 if stats is None else stats.n_cached
         # The engine knows what images come to.
         n_prompt = self._call.n_prompt if stats is None else stats.n_prompt
-        told: Told = {
+        told: StreamEvent = {
             "input_tokens": n_prompt - n_cached,
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": n_cached,
@@ -135,27 +142,27 @@ class MessageWriter(Writer):
             told["output_tokens_details"] = {"thinking_tokens": self._turn.n_reasoning}
         return told
 
-    def _say(self, kind: str, text: str) -> list[Told]:
+    def _say(self, kind: str, text: str) -> list[StreamEvent]:
         delta, name = _DELTAS[kind]
-        begun: list[Told] = []
+        begun: list[StreamEvent] = []
         if self._open != kind:
             block = {"type": kind, name: ""}
             begun = self._begin(block | {"signature": ""} if kind == "thinking" else block)
         return [*begun, self._delta({"type": delta, name: text})]
 
-    def _begin(self, block: Told) -> list[Told]:
+    def _begin(self, block: StreamEvent) -> list[StreamEvent]:
         closed = self._close()
         self._open = block["type"]
         self._n_begun += 1
         return [*closed, {"type": "content_block_start", "index": self._n_begun - 1, "content_block": block}]
 
-    def _delta(self, delta: Told) -> Told:
+    def _delta(self, delta: StreamEvent) -> StreamEvent:
         return {"type": "content_block_delta", "index": self._n_begun - 1, "delta": delta}
 
 
-def content_of(told: Sequence[Told]) -> list[Told]:
+def content_of(told: Sequence[StreamEvent]) -> list[StreamEvent]:
     """Return the blocks that events add up to."""
-    blocks: list[Told] = []
+    blocks: list[StreamEvent] = []
     parts: list[list[str]] = []
     for event in told:
         if event["type"] == "content_block_start":
@@ -201,7 +208,7 @@ def _end_of_whole(text: str) -> int:
     return end
 
 
-def _wire(told: Sequence[Told]) -> bytes:
+def _wire(told: Sequence[StreamEvent]) -> bytes:
     return b"".join(
         b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(event)) for event in told
     )

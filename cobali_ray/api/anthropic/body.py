@@ -6,17 +6,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from cobali_ray.api.schema import Content, Many, NotEmpty, Shape, Thinking, described_as
+from cobali_ray.api.schema import BodyModel, Content, Many, NotEmpty, Thinking, described_as
 
 
-class OneMessage(Shape):
+class OneMessage(BodyModel):
     """One turn, or a system text that stands between turns."""
 
     role: Literal["user", "assistant", "system"]
     content: Content
 
 
-class CustomTool(Shape):
+class AnthropicTool(BodyModel):
     """A function that the client runs."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]{1,128}$")]
@@ -25,7 +25,7 @@ class CustomTool(Shape):
     strict: bool | None = Field(None, description="Refuse keys of the schema that cannot be honoured.")
 
 
-class ToolChoice(Shape):
+class ToolChoice(BodyModel):
     """Whether the model calls."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -33,21 +33,21 @@ class ToolChoice(Shape):
     disable_parallel_tool_use: bool | None = None
 
 
-class OutputFormat(Shape):
+class OutputFormat(BodyModel):
     """What the answer must look like."""
 
     type: Literal["json_schema"]
     schema_: Annotated[dict[str, Any], Field(alias="schema")]
 
 
-class OutputConfig(Shape):
+class OutputConfig(BodyModel):
     """How much the model reasons, and what its answer must look like."""
 
     effort: str | None = None
     format: OutputFormat | None = None
 
 
-class CountBody(Shape):
+class CountBody(BodyModel):
     """POST /v1/messages/count_tokens."""
 
     model: str | None = Field(None, description="One of the served names; optional if there is only one.")

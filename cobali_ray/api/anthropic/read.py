@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
-from cobali_ray.api.anthropic.body import CountBody, CustomTool, MessagesBody, OneMessage
+from cobali_ray.api.anthropic.body import AnthropicTool, CountBody, MessagesBody, OneMessage
 from cobali_ray.api.body import MISSING, model_of
 from cobali_ray.api.schema import ChatBody
 from cobali_ray.api.tools import MAX_TOOLS
@@ -52,7 +52,7 @@ Placed: TypeAlias = tuple[Block, Path]
 
 def chat_of(body: CountBody) -> tuple[ChatBody, Names]:
     """Return the chat, and what the API calls its fields. Raises InvalidParameterError."""
-    turns = Turns(body)
+    turns = MessageReader(body)
     fields: dict[str, Any] = {
         "model": body.model,
         "messages": turns.messages,
@@ -110,7 +110,7 @@ _NAMES: Final[Mapping[str, Path]] = {
 }
 
 
-class Turns:
+class MessageReader:
     """A body's messages as a chat has them.
 
     Turns of one role that follow each other are one, as the API has it; what tools have to say stands before
@@ -296,7 +296,7 @@ def _tools(given: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         if kind not in {None, "custom"}:
             message = f": tools of type {str(kind)[:32]!r} are not run by this server, only custom ones"
             raise UnsupportedParameterError((*where, "type"), where, message)
-        tool = model_of(CustomTool, raw, where)
+        tool = model_of(AnthropicTool, raw, where)
         function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
         yield {"type": "function", "function": function | {"strict": tool.strict}}
 

@@ -7,21 +7,21 @@ from functools import partial
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
-from cobali_ray.api.account import Account
+from cobali_ray.api.account import RequestContext
 from cobali_ray.api.anthropic.answer import MessageWriter
 from cobali_ray.api.anthropic.body import AnthropicErrorBody, CountBody, MessagesBody
 from cobali_ray.api.anthropic.read import NEUTRAL_FIELDS, REFUSED_FIELDS, chat_of
 from cobali_ray.api.body import parse
 from cobali_ray.api.faults import OVERLOADED
 from cobali_ray.api.fields import judge
-from cobali_ray.api.generation import Asked, Dialect, Generation
+from cobali_ray.api.generation import Dialect, Generation, ParsedBody
 from cobali_ray.api.openapi import errors, post, tells
 from cobali_ray.api.replies import json_response
 from cobali_ray.backend.port import Gone
 from cobali_ray.settings import ApiSettings
 
 MESSAGES = Dialect("msg_", MessageWriter)
-READING = (400, 401, 403, 404, 408, 413, 415, 429, 500, OVERLOADED)
+BODY_STATUSES = (400, 401, 403, 404, 408, 413, 415, 429, 500, OVERLOADED)
 
 
 class Messages:
@@ -30,7 +30,7 @@ class Messages:
 
     def router(self) -> APIRouter:
         router = APIRouter(tags=["messages"])
-        wrong = partial(errors, *READING, body=AnthropicErrorBody)
+        wrong = partial(errors, *BODY_STATUSES, body=AnthropicErrorBody)
         answers = tells("text/event-stream") | wrong(504, 507)
         post(router, "/v1/messages", self.messages, MessagesBody, answers)
         post(router, "/v1/messages/count_tokens", self.count, CountBody, wrong())
@@ -47,9 +47,9 @@ class Messages:
 
     # -- in a thread of the intake
 
-    def _read(self, shape: type[CountBody], account: Account, raw: bytes, gone: Gone) -> Asked:
+    def _read(self, shape: type[CountBody], context: RequestContext, raw: bytes, gone: Gone) -> ParsedBody:
         del gone
         body = parse(shape, raw)
-        account.ignore(judge(body.model_extra, NEUTRAL_FIELDS, REFUSED_FIELDS, strict=self._settings.strict))
-        chat, account.named = chat_of(body)
-        return Asked(chat, MESSAGES)
+        context.ignore(judge(body.model_extra, NEUTRAL_FIELDS, REFUSED_FIELDS, strict=self._settings.strict))
+        chat, context.named = chat_of(body)
+        return ParsedBody(chat, MESSAGES)

@@ -7,14 +7,14 @@ from typing import Any
 
 import orjson
 
-from cobali_ray.api.answer import Choice, Choices, Times
+from cobali_ray.api.answer import Choice, Choices, Timings
 from cobali_ray.api.faults import Fault
-from cobali_ray.api.llama_server.body import SAMPLERS, Native
+from cobali_ray.api.llama_server.body import SAMPLERS, ParsedNativeBody
 from cobali_ray.api.logprobs import ChatLogprobs, WholeLogprobs, chat_item
 from cobali_ray.api.sse import event
 from cobali_ray.api.translate import Call
-from cobali_ray.api.turn import News
-from cobali_ray.api.vectors import AT_ONCE, Rows
+from cobali_ray.api.turn import Update
+from cobali_ray.api.vectors import N_VECTORS_PER_PART, Rows
 from cobali_ray.core.events import End, RequestStats, TokenLogprob
 from cobali_ray.core.request import Request
 
@@ -30,20 +30,20 @@ class NativeLogprobs(ChatLogprobs):
 class NativeWriter(Choices):
     """The answer of POST /completion and POST /infill: an object, a list of them, or a stream."""
 
-    def __init__(self, call: Call, native: Native) -> None:
+    def __init__(self, call: Call, native: ParsedNativeBody) -> None:
         super().__init__(call)
         self._native = native
         self._tokens: list[list[int]] = [[] for _ in self.choices]
         self._n_said = [0] * len(call.requests)
         self._new_line = [False] * len(call.requests)
 
-    def add(self, news: News) -> None:
+    def add(self, update: Update) -> None:
         if self._native.silent:
-            news = _silenced(news)
-        super().add(news)
-        self._tokens[news.choice] += [token for delta in news.deltas for token in delta.tokens]
+            update = _silenced(update)
+        super().add(update)
+        self._tokens[update.choice] += [token for delta in update.deltas for token in delta.tokens]
 
-    def body(self, times: Times) -> Any:
+    def body(self, times: Timings) -> Any:
         del times
         answers = [self._choice(index, choice) for index, choice in enumerate(self.choices)]
         return answers[0] if len(answers) == 1 else answers
@@ -64,11 +64,11 @@ class NativeWriter(Choices):
 
     # -- as a stream, whose last event has `stop`
 
-    def say(self, news: News) -> bytes:
-        index, text = news.choice, news.text
-        tokens = [token for delta in news.deltas for token in delta.tokens]
+    def say(self, update: Update) -> bytes:
+        index, text = update.choice, update.text
+        tokens = [token for delta in update.deltas for token in delta.tokens]
         self._n_said[index] += len(tokens)
-        if self._native.silent or not (text or news.logprobs):
+        if self._native.silent or not (text or update.logprobs):
             return b""
         self._new_line[index] = self._new_line[index] or "\n" in text
         told = {
@@ -81,10 +81,10 @@ class NativeWriter(Choices):
             "tokens_evaluated": self._call.requests[index].n_prompt,
         }
         if self._call.with_logprobs:
-            told |= NativeLogprobs().take(news.logprobs)
+            told |= NativeLogprobs().take(update.logprobs)
         return event(told)
 
-    def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:
+    def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Timings) -> bytes:
         del stats, times
         told = _closed(self._call, self._native, index, end, "")
         told["tokens"] = []
@@ -95,7 +95,7 @@ class NativeWriter(Choices):
         return event(fault.body)
 
 
-def _closed(call: Call, native: Native, index: int, end: End, text: str) -> dict[str, Any]:
+def _closed(call: Call, native: ParsedNativeBody, index: int, end: End, text: str) -> dict[str, Any]:
     request, stats = call.requests[index], end.stats
     return {
         "index": index,
@@ -119,9 +119,10 @@ def _closed(call: Call, native: Native, index: int, end: End, text: str) -> dict
 def native_vectors(rows: Rows, model: str, n_tokens: int) -> Iterator[bytes]:
     """Yield llama-server's list of embeddings: each is a list of vectors, of which pooling leaves one."""
     del model, n_tokens
-    for start in range(0, len(rows), AT_ONCE):
+    for start in range(0, len(rows), N_VECTORS_PER_PART):
         some = [
-            {"index": i, "embedding": [row]} for i, row in enumerate(rows[start : start + AT_ONCE], start)
+            {"index": i, "embedding": [row]}
+            for i, row in enumerate(rows[start : start + N_VECTORS_PER_PART], start)
         ]
         text = orjson.dumps(some, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
         yield (b"," if start else b"[") + text
@@ -177,9 +178,9 @@ def generation_settings(request: Request, *, stream: bool) -> dict[str, Any]:
     }
 
 
-def _silenced(news: News) -> News:
-    told = [delta._replace(text="", tokens=(), logprobs=()) for delta in news.deltas if delta.prompt]
-    return news._replace(deltas=told)
+def _silenced(update: Update) -> Update:
+    told = [delta._replace(text="", tokens=(), logprobs=()) for delta in update.deltas if delta.prompt]
+    return update._replace(deltas=told)
 
 
 def _only(told: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

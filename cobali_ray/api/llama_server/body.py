@@ -12,12 +12,12 @@ from cobali_ray.api.llama_server.infill import infilled
 from cobali_ray.api.params import MAX_CHOICES, NO_LIMIT
 from cobali_ray.api.schema import (
     MAX_BIASES,
+    BodyModel,
     CheckedPrompt,
     CompletionBody,
     EmbeddingBody,
     GenerationBody,
     Many,
-    Shape,
     one_of,
 )
 from cobali_ray.backend.port import Gone, Words
@@ -32,9 +32,9 @@ from cobali_ray.errors import (
     UnsupportedParameterError,
 )
 
-MOST_FIELDS = 64
+MAX_FIELDS = 64
 """Names in `response_fields`."""
-NEVER = -100.0
+BANNED_BIAS = -100.0
 """The bias of a token that a client switches off with `false`."""
 SAMPLERS = ("penalties", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "temperature")
 """Those that are here, in their order."""
@@ -56,7 +56,7 @@ IDLE_WITHOUT: Mapping[str, tuple[str, ...]] = {
     "xtc_probability": ("xtc_threshold",),
 }
 """Fields that mean nothing while another is 0 or absent; most clients send all of them always."""
-UNHEARD = (
+UNUSED_FIELDS = (
     *("n_cache_reuse", "n_discard", "n_indent", "n_keep", "return_progress", "sse_ping_interval"),
     *("t_max_predict_ms", "t_max_prompt_ms", "timings_per_token"),
 )
@@ -91,14 +91,14 @@ class NativeBody(GenerationBody):
     ] = None
     samplers: Many[str] | None = Field(None, description="The samplers to use; their order is fixed.")
     response_fields: list[str] | None = Field(
-        None, max_length=MOST_FIELDS, description="Return only these fields; a/b is field b of a."
+        None, max_length=MAX_FIELDS, description="Return only these fields; a/b is field b of a."
     )
     return_tokens: bool | None = Field(None, description="Return the tokens of the answer; default false.")
     post_sampling_probs: bool | None = Field(None, description="Must be false.")
     id_slot: int | None = Field(None, description="Must be -1: the scheduler chooses slots.")
 
 
-class InfillExtra(Shape):
+class InfillExtra(BodyModel):
     """A file that belongs to the one that is written."""
 
     text: str
@@ -115,7 +115,7 @@ class InfillBody(NativeBody):
     )
 
 
-class NativeEmbeddingBody(Shape):
+class NativeEmbeddingBody(BodyModel):
     """POST /embedding and /embeddings."""
 
     model_config = ConfigDict(json_schema_extra=one_of("input", "content"))
@@ -127,7 +127,7 @@ class NativeEmbeddingBody(Shape):
     embd_normalize: int | None = Field(None, description="Must be 2: vectors have length 1.")
 
 
-class Native(NamedTuple):
+class ParsedNativeBody(NamedTuple):
     body: CompletionBody
     prompts: tuple[str, ...]
     """As texts."""
@@ -140,7 +140,7 @@ class Native(NamedTuple):
 def unknown_fields(body: NativeBody) -> dict[str, Any]:
     """Return the fields that are to be judged by name: not those that mean nothing here."""
     extra = dict(body.model_extra or {})
-    for field in UNHEARD:
+    for field in UNUSED_FIELDS:
         if extra.get(field) in (0, -1):  # False is 0
             del extra[field]
     for switch, fields in IDLE_WITHOUT.items():
@@ -153,7 +153,7 @@ def unknown_fields(body: NativeBody) -> dict[str, Any]:
     return extra
 
 
-def completion_of(body: NativeBody, words: Words, card: ModelCard, gone: Gone) -> Native:
+def completion_of(body: NativeBody, words: Words, card: ModelCard, gone: Gone) -> ParsedNativeBody:
     """Return the completion that a body asks for. Raises BadRequestError."""
     n_predict = body.n_predict
     if n_predict is not None and n_predict < -2:
@@ -167,7 +167,7 @@ def completion_of(body: NativeBody, words: Words, card: ModelCard, gone: Gone) -
         )
     if not 0 <= n_probs <= MAX_TOP_LOGPROBS:
         raise InvalidParameterError("n_probs", f"must be in [0, {MAX_TOP_LOGPROBS}], got {n_probs}")
-    reader = _Reader(words, card, gone, n_predict if n_predict and n_predict > 0 else 1)
+    reader = _NativeReader(words, card, gone, n_predict if n_predict and n_predict > 0 else 1)
     parts = reader.infill(body) if isinstance(body, InfillBody) else reader.prompts(body.prompt)
     asked, param = (body.n, "n") if body.n_cmpl is None else (body.n_cmpl, "n_cmpl")
     n = 1 if asked is None else asked
@@ -188,7 +188,7 @@ def completion_of(body: NativeBody, words: Words, card: ModelCard, gone: Gone) -
     values["logprobs"] = n_probs or None
     # All texts, or all tokens: a body has no third kind of list.
     values["prompt"] = list(parts) if all(isinstance(part, str) for part in parts) else reader.tokens(parts)
-    return Native(
+    return ParsedNativeBody(
         body=CompletionBody.model_construct(**values),
         prompts=prompts,
         silent=n_predict == 0,
@@ -221,7 +221,7 @@ def embedding_of(body: NativeEmbeddingBody) -> tuple[EmbeddingBody, str]:
     return EmbeddingBody.model_construct(model=body.model, input=texts), param
 
 
-class _Reader:
+class _NativeReader:
     def __init__(self, words: Words, card: ModelCard, gone: Gone, n_predict: int) -> None:
         self._words, self._card, self._gone, self._n_predict = words, card, gone, n_predict
 
@@ -274,7 +274,7 @@ class _Reader:
             )
         found: dict[str, float] = {}
         for key, given in pairs:
-            bias = NEVER if given is False else given
+            bias = BANNED_BIAS if given is False else given
             if isinstance(bias, bool) or not isinstance(bias, int | float):
                 raise InvalidParameterError("logit_bias", ": a bias must be a number or false")
             if isinstance(key, str) and not key.isdigit():

@@ -8,12 +8,12 @@ from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
 from cobali_ray import __version__
-from cobali_ray.api.account import Account, account_of
+from cobali_ray.api.account import RequestContext, context_of
 from cobali_ray.api.body import parse
-from cobali_ray.api.embeddings import Embeddings, Wanted
+from cobali_ray.api.embeddings import Embeddings, ParsedVectorsBody
 from cobali_ray.api.fields import judge_fields
 from cobali_ray.api.fleet import Fleet
-from cobali_ray.api.generation import Asked, Dialect, Generation
+from cobali_ray.api.generation import Dialect, Generation, ParsedBody
 from cobali_ray.api.intake import loaded_model, source_of
 from cobali_ray.api.llama_server.answer import NativeWriter, generation_settings, native_vectors
 from cobali_ray.api.llama_server.body import (
@@ -24,7 +24,7 @@ from cobali_ray.api.llama_server.body import (
     embedding_of,
     unknown_fields,
 )
-from cobali_ray.api.openapi import READING, TELLING, errors, generation_responses, get, post
+from cobali_ray.api.openapi import BODY_STATUSES, MODEL_STATUSES, errors, generation_responses, get, post
 from cobali_ray.api.replies import json_response
 from cobali_ray.api.schema import ChatBody
 from cobali_ray.backend.port import Gone
@@ -49,13 +49,13 @@ class LlamaServer:
             ("/completions", self.complete, NativeBody, generates),
             ("/infill", self.infill, InfillBody, generates | errors(501)),
             ("/chat/completions", self._generation.chat, ChatBody, generates),
-            ("/apply-template", self.apply_template, ChatBody, errors(*READING)),
-            ("/embedding", self.embed, NativeEmbeddingBody, errors(*READING, 504, 507)),
-            ("/embeddings", self.embed, NativeEmbeddingBody, errors(*READING, 504, 507)),
-            ("/v1/chat/completions/input_tokens", self.count, ChatBody, errors(*READING)),
+            ("/apply-template", self.apply_template, ChatBody, errors(*BODY_STATUSES)),
+            ("/embedding", self.embed, NativeEmbeddingBody, errors(*BODY_STATUSES, 504, 507)),
+            ("/embeddings", self.embed, NativeEmbeddingBody, errors(*BODY_STATUSES, 504, 507)),
+            ("/v1/chat/completions/input_tokens", self.count, ChatBody, errors(*BODY_STATUSES)),
         ):
             post(router, path, endpoint, body, responses)
-        get(router, "/props", self.props, responses=errors(*TELLING))
+        get(router, "/props", self.props, responses=errors(*MODEL_STATUSES))
         return router
 
     async def complete(self, http: HttpRequest) -> Response:
@@ -82,7 +82,7 @@ class LlamaServer:
 
     async def props(self, http: HttpRequest, model: str | None = None) -> Response:
         """Describe what is served, and the defaults of requests."""
-        asked = await loaded_model(self._fleet, model, account_of(http))
+        asked = await loaded_model(self._fleet, model, context_of(http))
         card, words, states = asked.card, asked.words, await asked.states()
         unasked = Request(
             request_id="", prompt=(0,), max_tokens=self._settings.default_max_tokens or card.n_ctx_slot,
@@ -109,15 +109,15 @@ class LlamaServer:
 
     # -- in a thread of the intake
 
-    def _read_texts(self, account: Account, raw: bytes) -> Wanted:
+    def _read_texts(self, context: RequestContext, raw: bytes) -> ParsedVectorsBody:
         body = parse(NativeEmbeddingBody, raw)
-        account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+        context.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
         wanted, param = embedding_of(body)
-        return Wanted(wanted, native_vectors, param)
+        return ParsedVectorsBody(wanted, native_vectors, param)
 
-    def _read(self, shape: type[NativeBody], account: Account, raw: bytes, gone: Gone) -> Asked:
+    def _read(self, shape: type[NativeBody], context: RequestContext, raw: bytes, gone: Gone) -> ParsedBody:
         body = parse(shape, raw)
-        account.ignore(judge_fields(unknown_fields(body), strict=self._settings.strict))
-        source = source_of(self._fleet, body.model, account)
+        context.ignore(judge_fields(unknown_fields(body), strict=self._settings.strict))
+        source = source_of(self._fleet, body.model, context)
         native = completion_of(body, source.words, source.card, gone)
-        return Asked(native.body, Dialect("cmpl-", partial(NativeWriter, native=native)))
+        return ParsedBody(native.body, Dialect("cmpl-", partial(NativeWriter, native=native)))

@@ -8,19 +8,26 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from cobali_ray.api.answer import Times, Writer
+from cobali_ray.api.answer import Timings, Writer
 from cobali_ray.api.faults import Fault
 from cobali_ray.api.logprobs import chat_logprob_items
 from cobali_ray.api.translate import Call
-from cobali_ray.api.turn import News, turns_of
-from cobali_ray.api.vectors import AT_ONCE, Rows
-from cobali_ray.chat.splitter import Arguments, CallBegun, CallBroken, CallEnded, Content, Reasoning
+from cobali_ray.api.turn import Update, choice_states
+from cobali_ray.api.vectors import N_VECTORS_PER_PART, Rows
+from cobali_ray.chat.splitter import (
+    CallArguments,
+    CallBegun,
+    CallBroken,
+    CallEnded,
+    ContentText,
+    ReasoningText,
+)
 from cobali_ray.core.events import End, RequestStats, TokenLogprob
 
 NDJSON = b"application/x-ndjson"
 
 
-class Said(NamedTuple):
+class AnswerPart(NamedTuple):
     content: str = ""
     thinking: str = ""
     calls: tuple[dict[str, Any], ...] = ()
@@ -34,12 +41,12 @@ class Style(NamedTuple):
 
     model: str | None
     """As the client called it."""
-    say: Callable[[Said], dict[str, Any]]
+    say: Callable[[AnswerPart], dict[str, Any]]
     with_context: bool = False
     """Whether the answer comes back with the tokens from which a next one can go on."""
 
 
-def chat_message(said: Said) -> dict[str, Any]:
+def chat_message(said: AnswerPart) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": said.content}
     if said.thinking:
         message["thinking"] = said.thinking
@@ -48,7 +55,7 @@ def chat_message(said: Said) -> dict[str, Any]:
     return {"message": message}
 
 
-def response(said: Said) -> dict[str, Any]:
+def response(said: AnswerPart) -> dict[str, Any]:
     return {"response": said.content} | ({"thinking": said.thinking} if said.thinking else {})
 
 
@@ -61,26 +68,26 @@ class TalkWriter(Writer):
         super().__init__(call)
         self._style = style
         self._head = {"model": style.model or call.model, "created_at": when(call.created)}
-        self._turn = next(iter(turns_of(call.speech, call.call_id, 1)), None)
+        self._turn = next(iter(choice_states(call.speech, call.call_id, 1)), None)
         self._name = ""
         self._arguments: list[str] = []
         """Of the call that is being written: it is told when it is whole."""
         self._tokens: list[int] = []
-        self._said: list[Said] = []
+        self._said: list[AnswerPart] = []
         self._logprobs: list[dict[str, Any]] = []
         self._end: End
 
     # -- as one object
 
-    def add(self, news: News) -> None:
-        said, logprobs = self._take(news)
+    def add(self, update: Update) -> None:
+        said, logprobs = self._take(update)
         self._said += said
         self._logprobs += chat_logprob_items(logprobs)
-        if news.end is not None:
-            self._end = news.end
+        if update.end is not None:
+            self._end = update.end
 
-    def body(self, times: Times) -> Any:
-        said = Said(
+    def body(self, times: Timings) -> Any:
+        said = AnswerPart(
             "".join(one.content for one in self._said),
             "".join(one.thinking for one in self._said),
             tuple(call for one in self._said for call in one.calls),
@@ -90,52 +97,52 @@ class TalkWriter(Writer):
 
     # -- as lines
 
-    def say(self, news: News) -> bytes:
+    def say(self, update: Update) -> bytes:
         """Return the lines of what a batch adds; logprobs go with the first."""
-        said, logprobs = self._take(news)
+        said, logprobs = self._take(update)
         if logprobs and not said:
-            said = [Said()]
+            said = [AnswerPart()]
         lines = [self._line(one, () if i else logprobs) for i, one in enumerate(said)]
         return b"".join(map(_wire, lines))
 
-    def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:  # noqa: ARG002 the seam's
-        return _wire(self._last(Said(), end, times))
+    def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Timings) -> bytes:  # noqa: ARG002 the seam's
+        return _wire(self._last(AnswerPart(), end, times))
 
     def failure(self, fault: Fault) -> bytes:
         return _wire(fault.body)
 
     # -- both
 
-    def _take(self, news: News) -> tuple[list[Said], list[TokenLogprob]]:
+    def _take(self, update: Update) -> tuple[list[AnswerPart], list[TokenLogprob]]:
         if self._style.with_context:
-            for delta in news.deltas:
+            for delta in update.deltas:
                 self._tokens += delta.tokens
         if self._turn is None:
-            return ([Said(news.text)] if news.text else []), news.logprobs
-        found: list[Said] = []
-        events, logprobs = self._turn.take(news)
+            return ([AnswerPart(update.text)] if update.text else []), update.logprobs
+        found: list[AnswerPart] = []
+        events, logprobs = self._turn.take(update)
         for event in events:
             match event:
-                case Reasoning(text):
-                    found.append(Said(thinking=text))
-                case Content(text) | CallBroken(_, text):
-                    found.append(Said(text))
+                case ReasoningText(text):
+                    found.append(AnswerPart(thinking=text))
+                case ContentText(text) | CallBroken(_, text):
+                    found.append(AnswerPart(text))
                 case CallBegun(_, name, _):
                     self._name, self._arguments = name, []
-                case Arguments(_, text):
+                case CallArguments(_, text):
                     self._arguments.append(text)
                 case CallEnded(index):
                     arguments = orjson.Fragment("".join(self._arguments))
                     function = {"index": index, "name": self._name, "arguments": arguments}
                     call = {"id": self._turn.tool_call_id(index), "function": function}
-                    found.append(Said(calls=(call,)))
+                    found.append(AnswerPart(calls=(call,)))
         return found, logprobs
 
-    def _line(self, said: Said, logprobs: Sequence[TokenLogprob] = ()) -> dict[str, Any]:
+    def _line(self, said: AnswerPart, logprobs: Sequence[TokenLogprob] = ()) -> dict[str, Any]:
         told = self._head | self._style.say(said) | {"done": False}
         return told | ({"logprobs": chat_logprob_items(logprobs)} if logprobs else {})
 
-    def _last(self, said: Said, end: End, times: Times) -> dict[str, Any]:
+    def _last(self, said: AnswerPart, end: End, times: Timings) -> dict[str, Any]:
         """Return how the answer ended, with what is said at last."""
         stats = end.stats
         told: dict[str, Any] = (
@@ -171,8 +178,10 @@ def _wire(told: dict[str, Any]) -> bytes:
 
 def many_vectors(rows: Rows, model: str, n_tokens: int) -> Iterator[bytes]:
     yield b'{"model":%b,"embeddings":[' % orjson.dumps(model)
-    for start in range(0, len(rows), AT_ONCE):
-        text = orjson.dumps(list(rows[start : start + AT_ONCE]), option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
+    for start in range(0, len(rows), N_VECTORS_PER_PART):
+        text = orjson.dumps(
+            list(rows[start : start + N_VECTORS_PER_PART]), option=orjson.OPT_SERIALIZE_NUMPY
+        )[1:-1]
         yield b"," + text if start else text
     yield b'],"prompt_eval_count":%d}' % n_tokens
 

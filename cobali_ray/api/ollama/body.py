@@ -9,16 +9,16 @@ from pydantic import BaseModel, Field
 from cobali_ray.api.schema import (
     MAX_CALLS,
     MAX_INPUTS,
+    BodyModel,
     CalledFunction,
     Many,
-    Shape,
     Stop,
     TokenId,
     described_as,
 )
 
 
-class Options(Shape):
+class Options(BodyModel):
     """How tokens are drawn."""
 
     num_predict: int | None = Field(None, description="Most tokens of the answer; 0 or less: any.")
@@ -35,7 +35,7 @@ class Options(Shape):
     frequency_penalty: float | None = None
 
 
-class AskedBody(Shape):
+class OllamaBody(BodyModel):
     """The fields that /api/chat and /api/generate share."""
 
     model: str | None = Field(None, description="One of the served names; optional if there is only one.")
@@ -52,14 +52,14 @@ class AskedBody(Shape):
     top_logprobs: int | None = Field(None, description="Alternatives per token, at most 20.")
 
 
-class OllamaCall(Shape):
+class OllamaCall(BodyModel):
     """One call of an earlier turn."""
 
     id: str | None = None
     function: CalledFunction
 
 
-class OllamaMessage(Shape):
+class OllamaMessage(BodyModel):
     """One turn of a chat."""
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -71,7 +71,7 @@ class OllamaMessage(Shape):
     tool_call_id: str | None = None
 
 
-class OllamaChatBody(AskedBody):
+class OllamaChatBody(OllamaBody):
     """POST /api/chat."""
 
     messages: Annotated[
@@ -82,7 +82,7 @@ class OllamaChatBody(AskedBody):
     tools: Many[dict[str, Any]] | None = Field(None, description="Functions that the model may call.")
 
 
-class OllamaGenerateBody(AskedBody):
+class OllamaGenerateBody(OllamaBody):
     """POST /api/generate."""
 
     prompt: str | None = Field(None, description="The prompt.")
@@ -94,7 +94,7 @@ class OllamaGenerateBody(AskedBody):
     )
 
 
-class OllamaEmbedBody(Shape):
+class OllamaEmbedBody(BodyModel):
     """POST /api/embed, and /api/embeddings with `prompt`."""
 
     model: str | None = Field(None, description="One of the served names; optional if there is only one.")
@@ -110,7 +110,7 @@ class OllamaEmbedBody(Shape):
     keep_alive: float | str | None = Field(None, description="No effect: the settings decide.")
 
 
-class OllamaModelBody(Shape):
+class OllamaModelBody(BodyModel):
     """POST /api/show."""
 
     model: str | None = Field(None, description="One of the served names; optional if there is only one.")

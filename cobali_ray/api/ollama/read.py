@@ -7,7 +7,7 @@ from typing import Any
 
 from cobali_ray.api.body import model_of
 from cobali_ray.api.fields import judge
-from cobali_ray.api.ollama.body import AskedBody, OllamaChatBody, OllamaGenerateBody, OllamaMessage, Options
+from cobali_ray.api.ollama.body import OllamaBody, OllamaChatBody, OllamaGenerateBody, OllamaMessage, Options
 from cobali_ray.api.schema import ChatBody, CompletionBody
 from cobali_ray.errors import InvalidParameterError, Path, UnsupportedParameterError, dotted
 
@@ -69,7 +69,7 @@ def raw_of(body: OllamaGenerateBody) -> CompletionBody:
     return model_of(CompletionBody, {"prompt": body.prompt, "logprobs": n_logprobs} | _shared(body))
 
 
-def ignored_of(body: AskedBody, n_ctx_slot: int, *, strict: bool) -> tuple[str, ...]:
+def ignored_of(body: OllamaBody, n_ctx_slot: int, *, strict: bool) -> tuple[str, ...]:
     """Return the names of what changes nothing. Raises what `judge` does."""
     options = body.options or Options()
     found = judge(body.model_extra, NEUTRAL_FIELDS, REFUSED_FIELDS, strict=strict)
@@ -138,7 +138,7 @@ def _kind(data: str) -> str:
     return next((kind for begin, kind in IMAGES.items() if data.startswith(begin)), "png")
 
 
-def _shared(body: AskedBody) -> dict[str, Any]:
+def _shared(body: OllamaBody) -> dict[str, Any]:
     options = body.options or Options()
     n_most = options.num_predict or 0
     return {
@@ -152,11 +152,11 @@ def _shared(body: AskedBody) -> dict[str, Any]:
     }
 
 
-def _logprobs(body: AskedBody) -> dict[str, Any]:
+def _logprobs(body: OllamaBody) -> dict[str, Any]:
     return {"logprobs": body.logprobs, "top_logprobs": body.top_logprobs}
 
 
-def _thinking(body: AskedBody) -> dict[str, Any]:
+def _thinking(body: OllamaBody) -> dict[str, Any]:
     """Return what the template is told; absent: what the model does by itself."""
     if body.think is None:
         return {}

@@ -15,16 +15,16 @@ from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
 from cobali_ray import __version__
-from cobali_ray.api.account import Account, account_of
+from cobali_ray.api.account import RequestContext, context_of
 from cobali_ray.api.body import MISSING, parse
-from cobali_ray.api.embeddings import Embeddings, Wanted
+from cobali_ray.api.embeddings import Embeddings, ParsedVectorsBody
 from cobali_ray.api.fields import judge
-from cobali_ray.api.fleet import Fleet, Model
-from cobali_ray.api.generation import Asked, Dialect, Generation
-from cobali_ray.api.intake import Intake, Source, asked_model, source_of
+from cobali_ray.api.fleet import Fleet, ServedModel
+from cobali_ray.api.generation import Dialect, Generation, ParsedBody
+from cobali_ray.api.intake import Intake, Source, requested_model, source_of
 from cobali_ray.api.ollama.answer import (
     NDJSON,
-    Said,
+    AnswerPart,
     Style,
     TalkWriter,
     chat_message,
@@ -34,7 +34,7 @@ from cobali_ray.api.ollama.answer import (
     when,
 )
 from cobali_ray.api.ollama.body import (
-    AskedBody,
+    OllamaBody,
     OllamaChatBody,
     OllamaEmbedBody,
     OllamaErrorBody,
@@ -42,7 +42,7 @@ from cobali_ray.api.ollama.body import (
     OllamaModelBody,
 )
 from cobali_ray.api.ollama.read import chat_of, ignored_of, named, prompt_chat_of, raw_of
-from cobali_ray.api.openapi import READING, errors, get, post, tells
+from cobali_ray.api.openapi import BODY_STATUSES, errors, get, post, tells
 from cobali_ray.api.replies import json_response
 from cobali_ray.api.schema import EmbeddingBody
 from cobali_ray.backend.port import Gone
@@ -63,12 +63,12 @@ REFUSED = (
 )
 
 
-class _Moves(Exception):  # noqa: N818 it asks for something, and nothing is wrong
+class _LoadsOnly(Exception):  # noqa: N818 it asks for something, and nothing is wrong
     """A body has no prompt: it is about the model being loaded."""
 
-    def __init__(self, model: Model, asked: AskedBody, told: dict[str, Any]) -> None:
+    def __init__(self, model: ServedModel, asked: OllamaBody, reply: dict[str, Any]) -> None:
         super().__init__(model)
-        self.model, self.asked, self.told = model, asked, told
+        self.model, self.asked, self.reply = model, asked, reply
 
 
 class Ollama:
@@ -86,13 +86,13 @@ class Ollama:
     def router(self) -> APIRouter:
         router = APIRouter(tags=["ollama"])
         wrong = partial(errors, body=OllamaErrorBody)
-        answers = tells(NDJSON.decode()) | wrong(*READING, 409, 504, 507)
+        answers = tells(NDJSON.decode()) | wrong(*BODY_STATUSES, 409, 504, 507)
         routes: tuple[tuple[str, Callable[..., Any], Any, Any], ...] = (
             ("/api/chat", self.chat, OllamaChatBody, answers),
             ("/api/generate", self.generate, OllamaGenerateBody, answers),
-            ("/api/embed", self.embed, OllamaEmbedBody, wrong(*READING, 504, 507)),
-            ("/api/embeddings", self.embed_one, OllamaEmbedBody, wrong(*READING, 504, 507)),
-            ("/api/show", self.show, OllamaModelBody, wrong(*READING)),
+            ("/api/embed", self.embed, OllamaEmbedBody, wrong(*BODY_STATUSES, 504, 507)),
+            ("/api/embeddings", self.embed_one, OllamaEmbedBody, wrong(*BODY_STATUSES, 504, 507)),
+            ("/api/show", self.show, OllamaModelBody, wrong(*BODY_STATUSES)),
         )
         for path, endpoint, body, responses in routes:
             post(router, path, endpoint, body, responses)
@@ -126,19 +126,21 @@ class Ollama:
         """Make a vector of one text, in an older shape."""
         return await self._embeddings.vectors(http, self._read_text)
 
-    async def _answer(self, http: HttpRequest, read: Callable[[Account, bytes, Gone], Asked]) -> Response:
+    async def _answer(
+        self, http: HttpRequest, read: Callable[[RequestContext, bytes, Gone], ParsedBody]
+    ) -> Response:
         try:
             return await self._generation.answer(http, read)
-        except _Moves as moves:
+        except _LoadsOnly as moves:
             unloads = moves.asked.keep_alive in UNLOADS
             if unloads:
                 await moves.model.unload()
             reason = {"done": True, "done_reason": "unload" if unloads else "load"}
-            return json_response(moves.told | reason)
+            return json_response(moves.reply | reason)
 
     async def show(self, http: HttpRequest) -> Response:
         """Describe a model."""
-        source, model = await self._intake.take(http, partial(self._read_name, account_of(http)))
+        source, model = await self._intake.take(http, partial(self._read_name, context_of(http)))
         card, words = source.card, source.words
         capabilities = ["completion", "tools"] if card.generates else []
         capabilities += ["thinking"] if card.generates and words.form.reasoning_start else []
@@ -183,68 +185,75 @@ class Ollama:
 
     # -- in a thread of the intake
 
-    def _read_chat(self, account: Account, raw: bytes, gone: Gone) -> Asked:
+    def _read_chat(self, context: RequestContext, raw: bytes, gone: Gone) -> ParsedBody:
         del gone
         body = parse(OllamaChatBody, raw)
-        name = self._begin(body, account, chat_message, empty=not body.messages)
-        asked = Asked(
+        name = self._begin(body, context, chat_message, empty=not body.messages)
+        asked = ParsedBody(
             chat_of(body.model_copy(update={"model": name})), _dialect(Style(body.model, chat_message))
         )
-        account.named = named
+        context.named = named
         return asked
 
-    def _read_prompt(self, account: Account, raw: bytes, gone: Gone) -> Asked:
+    def _read_prompt(self, context: RequestContext, raw: bytes, gone: Gone) -> ParsedBody:
         del gone
         body = parse(OllamaGenerateBody, raw)
-        name = self._begin(body, account, response, empty=not (body.prompt or body.system or body.images))
+        name = self._begin(body, context, response, empty=not (body.prompt or body.system or body.images))
         style = Style(body.model, response, with_context=not body.raw)
         body = body.model_copy(update={"model": name})
         if body.raw:
-            asked = Asked(raw_of(body), _dialect(style))
+            asked = ParsedBody(raw_of(body), _dialect(style))
         else:
-            asked = Asked(prompt_chat_of(body), _dialect(style), before=tuple(body.context or ()))
-        account.named = named
+            asked = ParsedBody(prompt_chat_of(body), _dialect(style), before=tuple(body.context or ()))
+        context.named = named
         return asked
 
-    def _read_texts(self, account: Account, raw: bytes) -> Wanted:
-        body, name = self._embed_body(account, raw)
+    def _read_texts(self, context: RequestContext, raw: bytes) -> ParsedVectorsBody:
+        body, name = self._embed_body(context, raw)
         if body.input is None:
             raise InvalidParameterError("input", MISSING)
         wanted = EmbeddingBody.model_construct(model=name, input=body.input, dimensions=body.dimensions)
-        return Wanted(wanted, many_vectors)
+        return ParsedVectorsBody(wanted, many_vectors)
 
-    def _read_text(self, account: Account, raw: bytes) -> Wanted:
-        body, name = self._embed_body(account, raw)
+    def _read_text(self, context: RequestContext, raw: bytes) -> ParsedVectorsBody:
+        body, name = self._embed_body(context, raw)
         if body.prompt is None:
             raise InvalidParameterError("prompt", MISSING)
-        return Wanted(EmbeddingBody.model_construct(model=name, input=body.prompt), one_vector, "prompt")
+        return ParsedVectorsBody(
+            EmbeddingBody.model_construct(model=name, input=body.prompt), one_vector, "prompt"
+        )
 
-    def _embed_body(self, account: Account, raw: bytes) -> tuple[OllamaEmbedBody, str | None]:
+    def _embed_body(self, context: RequestContext, raw: bytes) -> tuple[OllamaEmbedBody, str | None]:
         body = parse(OllamaEmbedBody, raw)
-        account.ignore(judge(body.model_extra, frozenset(), {}, strict=self._settings.strict))
+        context.ignore(judge(body.model_extra, frozenset(), {}, strict=self._settings.strict))
         return body, self._name(body.model)
 
     def _begin(
-        self, body: AskedBody, account: Account, say: Callable[[Said], dict[str, Any]], *, empty: bool
+        self,
+        body: OllamaBody,
+        context: RequestContext,
+        say: Callable[[AnswerPart], dict[str, Any]],
+        *,
+        empty: bool,
     ) -> str | None:
-        """Return the name here of a model that is loaded. Raises _Moves where nothing is asked of it."""
+        """Return the name here of a model that is loaded. Raises _LoadsOnly where nothing is asked of it."""
         name = self._name(body.model)
-        model = asked_model(self._fleet, name, account)
-        told = {"model": body.model or model.names[0]} | say(Said())
+        model = requested_model(self._fleet, name, context)
+        reply = {"model": body.model or model.names[0]} | say(AnswerPart())
         if empty and body.keep_alive in UNLOADS:
-            raise _Moves(model, body, told)
-        source = source_of(self._fleet, name, account)
+            raise _LoadsOnly(model, body, reply)
+        source = source_of(self._fleet, name, context)
         if empty:
-            raise _Moves(model, body, told | {"created_at": when(source.card.created_s)})
-        account.ignore(ignored_of(body, source.card.n_ctx_slot, strict=self._settings.strict))
+            raise _LoadsOnly(model, body, reply | {"created_at": when(source.card.created_s)})
+        context.ignore(ignored_of(body, source.card.n_ctx_slot, strict=self._settings.strict))
         return name
 
-    def _read_name(self, account: Account, raw: bytes, gone: Gone) -> tuple[Source, Model]:
+    def _read_name(self, context: RequestContext, raw: bytes, gone: Gone) -> tuple[Source, ServedModel]:
         del gone
         body = parse(OllamaModelBody, raw)
-        account.ignore(judge(body.model_extra, frozenset({"verbose"}), {}, strict=self._settings.strict))
+        context.ignore(judge(body.model_extra, frozenset({"verbose"}), {}, strict=self._settings.strict))
         name = self._name(body.model or body.name)
-        return source_of(self._fleet, name, account), self._fleet.find(name)
+        return source_of(self._fleet, name, context), self._fleet.find(name)
 
     def _name(self, asked: str | None) -> str | None:
         """Return the name under which a model is served: Ollama's clients add a tag to names without one."""
@@ -261,14 +270,14 @@ def _dialect(style: Style) -> Dialect:
     return Dialect("ollama-", partial(TalkWriter, style=style))
 
 
-def _listed(name: str, model: Model) -> dict[str, Any]:
+def _listed(name: str, model: ServedModel) -> dict[str, Any]:
     """Describe a model under a name; sizes are not known here."""
     tagged = name if ":" in name else name + LATEST
     card, known = None, name
     with suppress(LoadingError):
         card = model.card.under(name)
         known = f"{card.model_id}:{card.created_s}:{card.n_vocab}"
-    told = {
+    reply = {
         "name": tagged,
         "model": tagged,
         "size": 0,
@@ -277,7 +286,7 @@ def _listed(name: str, model: Model) -> dict[str, Any]:
         "digest": sha256(known.encode()).hexdigest(),
         "details": _details(card),
     }
-    return told | ({"context_length": card.n_ctx_slot} if card else {})
+    return reply | ({"context_length": card.n_ctx_slot} if card else {})
 
 
 def _details(card: ModelCard | None) -> dict[str, Any]:

@@ -7,13 +7,13 @@ from typing import Any
 
 import orjson
 
-from cobali_ray.api.answer import Times, Writer, timings, usage
+from cobali_ray.api.answer import Timings, Writer, timings, usage
 from cobali_ray.api.faults import Fault
-from cobali_ray.api.responses.output import Output, Told
-from cobali_ray.api.responses.read import Written
+from cobali_ray.api.responses.output import ResponseOutput, StreamEvent
+from cobali_ray.api.responses.read import ResponseTemplate
 from cobali_ray.api.translate import Call
-from cobali_ray.api.turn import News, turns_of
-from cobali_ray.chat.splitter import Content
+from cobali_ray.api.turn import Update, choice_states
+from cobali_ray.chat.splitter import ContentText
 from cobali_ray.core.events import End, RequestStats
 
 ID_PREFIX = "resp_"
@@ -22,24 +22,24 @@ ID_PREFIX = "resp_"
 class ResponseWriter(Writer):
     """One response, as a stream, in which each event has a name and a number, or in one piece."""
 
-    def __init__(self, written: Written, call: Call) -> None:
+    def __init__(self, written: ResponseTemplate, call: Call) -> None:
         super().__init__(call)
         self._echo = written.echo
-        self._turn = next(iter(turns_of(call.speech, call.call_id, 1)), None)
+        self._turn = next(iter(choice_states(call.speech, call.call_id, 1)), None)
         call_id_of = str if self._turn is None else self._turn.tool_call_id
-        self._output = Output(call.call_id.removeprefix(ID_PREFIX), written.callees, call_id_of)
+        self._output = ResponseOutput(call.call_id.removeprefix(ID_PREFIX), written.callees, call_id_of)
         self._cut = False
         self._stats: list[RequestStats] = []
         self._n_told = 2  # what opens the stream, which is asked for after the first text
 
     # -- in one piece
 
-    def add(self, news: News) -> None:
-        self._take(news)
-        if news.end is not None:
-            self._stats.append(news.end.stats)
+    def add(self, update: Update) -> None:
+        self._take(update)
+        if update.end is not None:
+            self._stats.append(update.end.stats)
 
-    def body(self, times: Times) -> dict[str, Any]:
+    def body(self, times: Timings) -> dict[str, Any]:
         self._output.close(cut=self._cut)
         return self._whole(self._output.kept(), self._stats, times)
 
@@ -51,10 +51,10 @@ class ResponseWriter(Writer):
         told = [{"type": kind, "response": body} for kind in kinds]
         return b"".join(_framed(one, number) for number, one in enumerate(told))
 
-    def say(self, news: News) -> bytes:
-        return self._framed(self._take(news))
+    def say(self, update: Update) -> bytes:
+        return self._framed(self._take(update))
 
-    def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:  # noqa: ARG002
+    def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Timings) -> bytes:  # noqa: ARG002
         wire = self._framed(self._output.close(cut=self._cut))
         if stats is None:
             return wire
@@ -66,30 +66,30 @@ class ResponseWriter(Writer):
         body = self._body("failed", self._output.bodies(), error=error)
         return self._framed([{"type": "response.failed", "response": body}])
 
-    def _framed(self, told: Sequence[Told]) -> bytes:
+    def _framed(self, told: Sequence[StreamEvent]) -> bytes:
         first = self._n_told
         self._n_told += len(told)
         return b"".join([_framed(one, first + i) for i, one in enumerate(told)])
 
     # -- both
 
-    def _take(self, news: News) -> list[Told]:
-        told: list[Told] = []
+    def _take(self, update: Update) -> list[StreamEvent]:
+        told: list[StreamEvent] = []
         # With logprobs each token by itself: which text it belongs to is not known of several.
-        deltas = [[delta] for delta in news.deltas] if self._call.with_logprobs else [news.deltas]
+        deltas = [[delta] for delta in update.deltas] if self._call.with_logprobs else [update.deltas]
         for some in deltas:
-            told += self._take_some(News(news.choice, some, None))
-        if news.end is not None:
-            told += self._take_some(News(news.choice, (), news.end))
-            self._cut = news.end.finish_reason == "length"
+            told += self._take_some(Update(update.choice, some, None))
+        if update.end is not None:
+            told += self._take_some(Update(update.choice, (), update.end))
+            self._cut = update.end.finish_reason == "length"
         return told
 
-    def _take_some(self, news: News) -> list[Told]:
+    def _take_some(self, update: Update) -> list[StreamEvent]:
         turn = self._turn
         if turn is None:
-            return self._output.take([Content(news.text)] if news.text else [], news.logprobs)
+            return self._output.take([ContentText(update.text)] if update.text else [], update.logprobs)
         n_reasoning = turn.n_reasoning
-        events, logprobs = turn.take(news)
+        events, logprobs = turn.take(update)
         # Reasoning has no logprobs here, and its markers are no text either.
         return self._output.take(events, logprobs if turn.n_reasoning == n_reasoning else ())
 
@@ -114,7 +114,7 @@ class ResponseWriter(Writer):
             **more,
         }
 
-    def _whole(self, output: Sequence[Any], stats: Sequence[RequestStats], times: Times) -> dict[str, Any]:
+    def _whole(self, output: Sequence[Any], stats: Sequence[RequestStats], times: Timings) -> dict[str, Any]:
         """Return it finished, with these items."""
         counted = {"usage": self._usage(stats), "timings": timings(stats, times)}
         if self._cut:
@@ -135,6 +135,6 @@ class ResponseWriter(Writer):
         }
 
 
-def _framed(told: Told, number: int) -> bytes:
+def _framed(told: StreamEvent, number: int) -> bytes:
     body = orjson.dumps(told | {"sequence_number": number})
     return b"event: %b\ndata: %b\n\n" % (told["type"].encode(), body)

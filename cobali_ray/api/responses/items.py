@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from cobali_ray.api.body import MISSING, ShapeT, check_choice, model_of
 from cobali_ray.api.fields import judge
 from cobali_ray.api.responses.schema import ROLES, CallItem, MessageItem, OutputItem, ReasoningItem
-from cobali_ray.api.responses.tools import custom_arguments, told_name
+from cobali_ray.api.responses.tools import custom_arguments, sent_name
 from cobali_ray.api.schema import MAX_CALLS
 from cobali_ray.errors import InvalidParameterError, Path, UnsupportedParameterError
 
@@ -23,14 +23,16 @@ TEXTS: Final = {"input_text": "text", "output_text": "text", "text": "text", "re
 """Parts that are text, and where they have it."""
 
 
-class Heard(NamedTuple):
+class InputMessages(NamedTuple):
     messages: list[dict[str, Any]]
     places: list[Path]
     """Where in the body the content of each of them stands."""
     ignored: tuple[str, ...]
 
 
-def heard(items: str | Sequence[dict[str, Any]], instructions: str | None, *, strict: bool) -> Heard:
+def read_input(
+    items: str | Sequence[dict[str, Any]], instructions: str | None, *, strict: bool
+) -> InputMessages:
     """Return what the model is to read. Raises InvalidParameterError and UnsupportedParameterError."""
     chat = _Chat()
     if instructions is not None:
@@ -46,7 +48,7 @@ def heard(items: str | Sequence[dict[str, Any]], instructions: str | None, *, st
         ignored |= dict.fromkeys(judge(extra, NEUTRAL, {}, where=where, named_as="input[].", strict=strict))
         chat.take(item, where)
     chat.end_turn()
-    return Heard(chat.messages, chat.places, tuple(ignored))
+    return InputMessages(chat.messages, chat.places, tuple(ignored))
 
 
 Item = MessageItem | CallItem | OutputItem | ReasoningItem
@@ -148,7 +150,7 @@ class _Chat:
         if len(calls) == MAX_CALLS:
             raise InvalidParameterError(where, f": a turn has at most {MAX_CALLS} calls")
         arguments = item.arguments if item.type == "function_call" else custom_arguments(item.input or "")
-        function = {"name": told_name(item.name, item.namespace), "arguments": arguments}
+        function = {"name": sent_name(item.name, item.namespace), "arguments": arguments}
         calls.append({"id": item.call_id, "type": "function", "function": function})
 
 

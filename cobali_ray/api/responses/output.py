@@ -12,10 +12,18 @@ from typing import Any, Literal, TypeAlias
 
 from cobali_ray.api.logprobs import ChatLogprobs, WholeLogprobs, chat_logprob_items
 from cobali_ray.api.responses.tools import Callee, custom_input
-from cobali_ray.chat.splitter import Arguments, CallBegun, CallBroken, CallEnded, Content, Event, Reasoning
+from cobali_ray.chat.splitter import (
+    CallArguments,
+    CallBegun,
+    CallBroken,
+    CallEnded,
+    ContentText,
+    Event,
+    ReasoningText,
+)
 from cobali_ray.core.events import TokenLogprob
 
-Told: TypeAlias = dict[str, Any]
+StreamEvent: TypeAlias = dict[str, Any]
 """One event of a stream, without its number."""
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete"]
 
@@ -40,25 +48,25 @@ class _Item(ABC):
     def body(self) -> dict[str, Any]:
         """Return the item as it stands in a response."""
 
-    def begin(self) -> list[Told]:
+    def begin(self) -> list[StreamEvent]:
         return [self._of_item("added")]
 
     @abstractmethod
-    def grow(self, text: str, logprobs: Sequence[TokenLogprob]) -> list[Told]:
+    def grow(self, text: str, logprobs: Sequence[TokenLogprob]) -> list[StreamEvent]:
         """Take further text."""
 
-    def finish(self, status: Status) -> list[Told]:
+    def finish(self, status: Status) -> list[StreamEvent]:
         self.status = status
         return [*self._ends(), self._of_item("done")]
 
     @abstractmethod
-    def _ends(self) -> list[Told]: ...
+    def _ends(self) -> list[StreamEvent]: ...
 
-    def _of_item(self, what: str) -> Told:
+    def _of_item(self, what: str) -> StreamEvent:
         kind = f"response.output_item.{what}"
         return {"type": kind, "output_index": self._index, "item": self.body()}
 
-    def _told(self, kind: str, **more: Any) -> Told:
+    def _told(self, kind: str, **more: Any) -> StreamEvent:
         return {"type": f"response.{kind}", "item_id": self.item_id, "output_index": self._index, **more}
 
 
@@ -67,7 +75,7 @@ class _Worded(_Item):
 
     kind: str
 
-    def begin(self) -> list[Told]:
+    def begin(self) -> list[StreamEvent]:
         bare = self._of_item("added")
         bare["item"]["content"] = []
         return [bare, self._told("content_part.added", content_index=0, part=self.part())]
@@ -76,11 +84,11 @@ class _Worded(_Item):
     def part(self) -> dict[str, Any]:
         """Return the part."""
 
-    def grow(self, text: str, logprobs: Sequence[TokenLogprob]) -> list[Told]:  # noqa: ARG002 some have none
+    def grow(self, text: str, logprobs: Sequence[TokenLogprob]) -> list[StreamEvent]:  # noqa: ARG002 some have none
         self._texts.append(text)
         return [self._told(f"{self.kind}.delta", content_index=0, delta=text)]
 
-    def _ends(self) -> list[Told]:
+    def _ends(self) -> list[StreamEvent]:
         return [
             self._told(f"{self.kind}.done", content_index=0, text=self.text),
             self._told("content_part.done", content_index=0, part=self.part()),
@@ -124,11 +132,11 @@ class _Message(_Worded):
         logprobs = self._logprobs.json()["content"]
         return {"type": self.kind, "text": self.text, "annotations": [], "logprobs": logprobs}
 
-    def grow(self, text: str, logprobs: Sequence[TokenLogprob]) -> list[Told]:
+    def grow(self, text: str, logprobs: Sequence[TokenLogprob]) -> list[StreamEvent]:
         self._logprobs.add(logprobs)
         return [told | {"logprobs": chat_logprob_items(logprobs)} for told in super().grow(text, logprobs)]
 
-    def _ends(self) -> list[Told]:
+    def _ends(self) -> list[StreamEvent]:
         text, part = super()._ends()
         return [text | {"logprobs": self._logprobs.json()["content"]}, part]
 
@@ -143,11 +151,11 @@ class _Call(_Item):
     def body(self) -> dict[str, Any]:
         return self._of_kind("function_call", arguments=self.text)
 
-    def grow(self, text: str, logprobs: Sequence[TokenLogprob]) -> list[Told]:  # noqa: ARG002 calls have none
+    def grow(self, text: str, logprobs: Sequence[TokenLogprob]) -> list[StreamEvent]:  # noqa: ARG002 calls have none
         self._texts.append(text)
         return [self._told("function_call_arguments.delta", delta=text)]
 
-    def _ends(self) -> list[Told]:
+    def _ends(self) -> list[StreamEvent]:
         done = "function_call_arguments.done"
         return [self._told(done, name=self._callee.name, arguments=self.text)]
 
@@ -172,11 +180,11 @@ class _CustomCall(_Call):
     def body(self) -> dict[str, Any]:
         return self._of_kind("custom_tool_call", input=custom_input(self.text))
 
-    def grow(self, text: str, logprobs: Sequence[TokenLogprob]) -> list[Told]:  # noqa: ARG002 calls have none
+    def grow(self, text: str, logprobs: Sequence[TokenLogprob]) -> list[StreamEvent]:  # noqa: ARG002 calls have none
         self._texts.append(text)
         return []
 
-    def _ends(self) -> list[Told]:
+    def _ends(self) -> list[StreamEvent]:
         text = custom_input(self.text)
         return [
             self._told("custom_tool_call_input.delta", delta=text),
@@ -184,7 +192,7 @@ class _CustomCall(_Call):
         ]
 
 
-class Output:
+class ResponseOutput:
     def __init__(
         self, answer_id: str, callees: Mapping[str, Callee], call_id_of: Callable[[int], str]
     ) -> None:
@@ -195,15 +203,15 @@ class Output:
         self._logprobs: list[TokenLogprob] = []
         """Of tokens that may yet be text: those of a call are, if it turns out to be none."""
 
-    def take(self, events: Iterable[Event], logprobs: Sequence[TokenLogprob] = ()) -> list[Told]:
+    def take(self, events: Iterable[Event], logprobs: Sequence[TokenLogprob] = ()) -> list[StreamEvent]:
         """Return what is told of further events. `logprobs` are of the tokens that made them."""
         self._logprobs += logprobs
-        told: list[Told] = []
+        told: list[StreamEvent] = []
         for event in events:
             match event:
-                case Content(text):
+                case ContentText(text):
                     told += self._grow(_Message, text)
-                case Reasoning(text):
+                case ReasoningText(text):
                     self._logprobs.clear()
                     told += self._grow(_Thought, text)
                 case CallBegun(index, name, _):
@@ -211,7 +219,7 @@ class Output:
                     kind = _CustomCall if callee.kind == "custom" else _Call
                     call = kind(self._answer_id, len(self._items), self._call_id_of(index), callee)
                     told += [*self._end("completed"), *self._begin(call)]
-                case Arguments(_, text) if self._open is not None:
+                case CallArguments(_, text) if self._open is not None:
                     told += self._open.grow(text, ())
                 case CallEnded():
                     told += self._end("completed")
@@ -222,9 +230,9 @@ class Output:
                     told += [*self._end("incomplete"), *self._grow(_Message, text)]
         return told
 
-    def close(self, *, cut: bool) -> list[Told]:
+    def close(self, *, cut: bool) -> list[StreamEvent]:
         """Return what is told at the answer's end. `cut`: it had to end there."""
-        told: list[Told] = []
+        told: list[StreamEvent] = []
         if self._logprobs and isinstance(self._open, _Message):
             told += self._grow(_Message, "")
         told += self._end("incomplete" if cut else "completed")
@@ -240,8 +248,8 @@ class Output:
         """Return those that are what they seemed to be when they began."""
         return [item.body() for item in self._items if not item.broken]
 
-    def _grow(self, kind: type[_Message | _Thought], text: str) -> list[Told]:
-        told: list[Told] = []
+    def _grow(self, kind: type[_Message | _Thought], text: str) -> list[StreamEvent]:
+        told: list[StreamEvent] = []
         if not isinstance(self._open, kind):
             told += [*self._end("completed"), *self._begin(kind(self._answer_id, len(self._items)))]
         if self._open is not None and (text or self._logprobs):
@@ -249,11 +257,11 @@ class Output:
             self._logprobs = []
         return told
 
-    def _begin(self, item: _Item) -> list[Told]:
+    def _begin(self, item: _Item) -> list[StreamEvent]:
         self._items.append(item)
         self._open = item
         return item.begin()
 
-    def _end(self, status: Status) -> list[Told]:
+    def _end(self, status: Status) -> list[StreamEvent]:
         item, self._open = self._open, None
         return item.finish(status) if item is not None else []

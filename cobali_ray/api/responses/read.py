@@ -9,13 +9,13 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from cobali_ray.api.fields import NEUTRAL_FIELDS, REFUSED_FIELDS, SUPPORTED_NAMES, judge
-from cobali_ray.api.responses.items import heard
+from cobali_ray.api.responses.items import read_input
 from cobali_ray.api.responses.schema import ResponsesBody
 from cobali_ray.api.responses.tools import Callee, choice_of, offered
 from cobali_ray.api.schema import ChatBody, SampledBody
 from cobali_ray.errors import InvalidParameterError, Path, UnsupportedParameterError, dotted
 
-EARLIER: Final = "the earlier items in input"
+EARLIER_ITEMS: Final = "the earlier items in input"
 NEUTRAL: Final = NEUTRAL_FIELDS | {"access_programs", "client_metadata", "stream_options"}
 REFUSED: Final[Mapping[str, tuple[Any, ...]]] = {
     "background": (False,),
@@ -33,7 +33,7 @@ REFUSED: Final[Mapping[str, tuple[Any, ...]]] = {
 }
 INSTEAD: Final[Mapping[str, str]] = {
     **{name: "max_output_tokens" if one == "max_tokens" else one for name, one in SUPPORTED_NAMES.items()},
-    **dict.fromkeys(("conversation", "previous_response_id"), EARLIER),
+    **dict.fromkeys(("conversation", "previous_response_id"), EARLIER_ITEMS),
     **dict.fromkeys(("max_completion_tokens", "max_tokens"), "max_output_tokens"),
     **dict.fromkeys(("enable_thinking", "include_reasoning", "thinking"), "reasoning"),
     "background": "stream",
@@ -70,20 +70,20 @@ INCLUDED: Final = frozenset(
 """All but the logprobs is of what never comes: hosted tools, images, reasoning that is not told as it is."""
 
 
-class Written(NamedTuple):
+class ResponseTemplate(NamedTuple):
     echo: Mapping[str, Any]
     """What of the body stands in every response."""
     callees: Mapping[str, Callee]
 
 
-class Asked(NamedTuple):
+class ParsedResponsesBody(NamedTuple):
     chat: ChatBody
-    written: Written
+    written: ResponseTemplate
     named: Callable[[Path], str]
     ignored: tuple[str, ...]
 
 
-def read(body: ResponsesBody, *, strict: bool) -> Asked:
+def read(body: ResponsesBody, *, strict: bool) -> ParsedResponsesBody:
     """Return the chat that asks the same. Raises BadRequestError in the words of this API."""
     ignored = judge(body.model_extra, NEUTRAL, REFUSED, instead=INSTEAD, strict=strict)
     if body.store:
@@ -99,7 +99,7 @@ def read(body: ResponsesBody, *, strict: bool) -> Asked:
         if name not in INCLUDED:
             message = f"{name[:64]!r} is none of {', '.join(sorted(INCLUDED))}"
             raise InvalidParameterError(("include", index), message)
-    items = heard(body.input, body.instructions, strict=strict)
+    items = read_input(body.input, body.instructions, strict=strict)
     tools = offered(body.tools or [], strict=strict)
     chat = ChatBody.model_construct(
         **{name: getattr(body, name) for name in SampledBody.model_fields},
@@ -115,7 +115,7 @@ def read(body: ResponsesBody, *, strict: bool) -> Asked:
     )
     named = partial(_named, messages=items.places, tools=tools.places)
     ignored = tuple(dict.fromkeys([*ignored, *items.ignored, *tools.ignored]))
-    return Asked(chat, Written(_echo(body, tools.left), tools.callees), named, ignored)
+    return ParsedResponsesBody(chat, ResponseTemplate(_echo(body, tools.left), tools.callees), named, ignored)
 
 
 def _named(path: Path, *, messages: Sequence[Path], tools: Sequence[Path]) -> str:

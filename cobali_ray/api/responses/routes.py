@@ -7,10 +7,10 @@ from functools import partial
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
-from cobali_ray.api.account import Account
+from cobali_ray.api.account import RequestContext
 from cobali_ray.api.body import parse
-from cobali_ray.api.generation import Asked, Dialect, Generation
-from cobali_ray.api.openapi import READING, errors, generation_responses, post
+from cobali_ray.api.generation import Dialect, Generation, ParsedBody
+from cobali_ray.api.openapi import BODY_STATUSES, errors, generation_responses, post
 from cobali_ray.api.replies import json_response
 from cobali_ray.api.responses.frames import ID_PREFIX, ResponseWriter
 from cobali_ray.api.responses.read import read
@@ -19,8 +19,13 @@ from cobali_ray.backend.port import Gone
 from cobali_ray.errors import NotStoredError
 from cobali_ray.settings import ApiSettings
 
-ONE = "/v1/responses/{response_id}"
-KEPT = (("GET", ONE), ("DELETE", ONE), ("GET", f"{ONE}/input_items"), ("POST", f"{ONE}/cancel"))
+RESPONSE_PATH = "/v1/responses/{response_id}"
+STORED_ROUTES = (
+    ("GET", RESPONSE_PATH),
+    ("DELETE", RESPONSE_PATH),
+    ("GET", f"{RESPONSE_PATH}/input_items"),
+    ("POST", f"{RESPONSE_PATH}/cancel"),
+)
 """Routes of responses that are kept, which none is here."""
 
 
@@ -31,8 +36,8 @@ class Responses:
     def router(self) -> APIRouter:
         router = APIRouter(tags=["responses"])
         post(router, "/v1/responses", self.create, ResponsesBody, generation_responses())
-        post(router, "/v1/responses/input_tokens", self.count, ResponsesBody, errors(*READING))
-        for method, path in KEPT:
+        post(router, "/v1/responses/input_tokens", self.count, ResponsesBody, errors(*BODY_STATUSES))
+        for method, path in STORED_ROUTES:
             router.add_api_route(path, self.kept, methods=[method], include_in_schema=False)
         return router
 
@@ -49,9 +54,9 @@ class Responses:
         """Say that no response is kept."""
         raise NotStoredError(response_id[:64])
 
-    def _read(self, account: Account, raw: bytes, gone: Gone) -> Asked:
+    def _read(self, context: RequestContext, raw: bytes, gone: Gone) -> ParsedBody:
         del gone
         found = read(parse(ResponsesBody, raw), strict=self._settings.strict)
-        account.ignore(found.ignored)
-        account.named = found.named
-        return Asked(found.chat, Dialect(ID_PREFIX, partial(ResponseWriter, found.written)))
+        context.ignore(found.ignored)
+        context.named = found.named
+        return ParsedBody(found.chat, Dialect(ID_PREFIX, partial(ResponseWriter, found.written)))

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from cobali_ray.api.schema import Content, Many, NotEmpty, SampledBody, Shape
+from cobali_ray.api.schema import BodyModel, Content, Many, NotEmpty, SampledBody
 
 ROLES = ("system", "developer", "user", "assistant")
 
@@ -21,7 +21,7 @@ def _input(value: Any) -> str | list[dict[str, Any]]:
     raise PydanticCustomError("input", "must be a string or a list of items, not empty")
 
 
-class MessageItem(Shape):
+class MessageItem(BodyModel):
     """What somebody said."""
 
     type: Literal["message"] | None = None
@@ -31,7 +31,7 @@ class MessageItem(Shape):
     content: Content
 
 
-class CallItem(Shape):
+class CallItem(BodyModel):
     """A call of an earlier turn: function_call or custom_tool_call."""
 
     type: str
@@ -44,7 +44,7 @@ class CallItem(Shape):
     input: str | None = Field(None, description="Text, of a custom tool.")
 
 
-class OutputItem(Shape):
+class OutputItem(BodyModel):
     """What a call came to: function_call_output or custom_tool_call_output."""
 
     type: str
@@ -54,7 +54,7 @@ class OutputItem(Shape):
     output: Content
 
 
-class ReasoningItem(Shape):
+class ReasoningItem(BodyModel):
     """What an earlier turn reasoned."""
 
     type: Literal["reasoning"]
@@ -65,7 +65,7 @@ class ReasoningItem(Shape):
     encrypted_content: str | None = Field(None, description="Only who wrote it can read it; passed over.")
 
 
-class FunctionTool(Shape):
+class FunctionTool(BodyModel):
     """A function that the model may call. Its name is judged with those of all tools."""
 
     type: Literal["function"]
@@ -76,7 +76,7 @@ class FunctionTool(Shape):
     defer_loading: bool | None = None
 
 
-class CustomFormat(Shape):
+class CustomFormat(BodyModel):
     """What the text of a custom tool must look like."""
 
     type: Literal["text", "grammar"]
@@ -84,7 +84,7 @@ class CustomFormat(Shape):
     definition: str | None = None
 
 
-class CustomTool(Shape):
+class CustomTool(BodyModel):
     """A tool that takes a text."""
 
     type: Literal["custom"]
@@ -94,7 +94,7 @@ class CustomTool(Shape):
     defer_loading: bool | None = None
 
 
-class Namespace(Shape):
+class Namespace(BodyModel):
     """Tools under a common name."""
 
     type: Literal["namespace"]
@@ -103,14 +103,14 @@ class Namespace(Shape):
     tools: Many[dict[str, Any]]
 
 
-class TextConfig(Shape):
+class TextConfig(BodyModel):
     """How the answer is to be written."""
 
     format: dict[str, Any] | None = Field(None, description="text, json_object or json_schema.")
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-class Reasoning(Shape):
+class Reasoning(BodyModel):
     """How the model is to reason."""
 
     effort: str | None = Field(None, description="For the chat template; none turns reasoning off.")

@@ -37,7 +37,7 @@ class Offered(NamedTuple):
     ignored: tuple[str, ...]
 
 
-def told_name(name: str, namespace: str | None) -> str:
+def sent_name(name: str, namespace: str | None) -> str:
     """Return the name by which the model knows a tool."""
     return f"{namespace.rstrip('_')}__{name.lstrip('_')}" if namespace else name
 
@@ -97,7 +97,7 @@ def _function(
         return _custom(model_of(CustomTool, raw, where), namespace, where, strict=strict)
     tool = model_of(FunctionTool, raw, where)
     function = {
-        "name": told_name(tool.name, namespace),
+        "name": sent_name(tool.name, namespace),
         "description": tool.description,
         "parameters": tool.parameters,
         "strict": tool.strict,
@@ -119,7 +119,7 @@ def _custom(
         about.append(f"Its input follows this {tool.format.syntax} grammar:\n{tool.format.definition}")
         ignored.append("tools[].format")
     function = {
-        "name": told_name(tool.name, namespace),
+        "name": sent_name(tool.name, namespace),
         "description": "\n\n".join(about),
         "parameters": {
             "type": "object",
@@ -170,7 +170,7 @@ def _called(tool: Any, found: Offered, where: Path) -> dict[str, Any]:
     name, namespace = tool.get("name"), tool.get("namespace")
     if not isinstance(name, str) or not isinstance(namespace, str | None):
         raise InvalidParameterError((*where, "name"), "must be a string")
-    told = told_name(name, namespace)
+    told = sent_name(name, namespace)
     callee = found.callees.get(told)
     if callee is None or callee.kind != kind:
         raise InvalidParameterError(where, f"names {told[:64]!r}, which is not a {kind} tool")

@@ -1,6 +1,6 @@
 """Dispatcher: one pure state machine per ingress. It is told what happened and answers what to do.
 
-    Asked ─► _place ─► Send ─► Told … ─► Deliver … End
+    RequestArrived ─► _place ─► Send ─► EventReceived … ─► Deliver … End
                ▲ │
                │ └─► waits for a load, or for an engine's return
                └──── the engine is gone, refused, or has let its model go
@@ -14,42 +14,42 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Any, Final
 
-from cobali_ray.core.dispatch.engines import AWAY, LOADABLE, Change, Engine, Phase
-from cobali_ray.core.dispatch.loading import Job, Loader
+from cobali_ray.core.dispatch.engines import AWAY, LOADABLE, EngineChange, EngineRecord, Phase
+from cobali_ray.core.dispatch.loading import Loader, LoadJob
 from cobali_ray.core.dispatch.messages import (
-    Answer,
-    Asked,
+    AnswerLoad,
     Attended,
     Cancel,
-    Clock,
     Deliver,
     Describe,
     Described,
+    EngineLoaded,
+    EngineLoadFailed,
+    EngineUnloaded,
     Event,
+    EventReceived,
     Fail,
     HangUp,
     Instruction,
     Kill,
-    Left,
-    Loaded,
-    LoadFailed,
+    LoadRequested,
     Log,
     Lost,
     Reattend,
+    RequestArrived,
+    RequestLeft,
     Returned,
     Send,
     Silent,
     Surveyed,
-    Told,
     Unheard,
-    Unloaded,
     Unreadable,
     Wake,
-    Wanted,
+    WakeDue,
 )
-from cobali_ray.core.dispatch.models import Model, ModelPlan, cost_of
-from cobali_ray.core.dispatch.request import OpenRequest, Stage
-from cobali_ray.core.events import Computing, Delta, End, Word
+from cobali_ray.core.dispatch.models import ModelPlan, ModelRecord, cost_of
+from cobali_ray.core.dispatch.request import RequestRecord, Stage
+from cobali_ray.core.events import Computing, Delta, End, EngineEvent
 from cobali_ray.errors import (
     CobaliError,
     DeadlineExceededError,
@@ -75,35 +75,35 @@ class Dispatcher:
     """All models, engines and open requests of one ingress. Times are the caller's, on one clock."""
 
     def __init__(self, plans: Iterable[ModelPlan]) -> None:
-        self.models = {plan.name: Model(plan) for plan in plans}
+        self.models = {plan.name: ModelRecord(plan) for plan in plans}
         self.engines = {
             id_: engine for model in self.models.values() for id_, engine in model.engines.items()
         }
         self._model_of = {id_: model for model in self.models.values() for id_ in model.engines}
-        self._open: dict[str, OpenRequest] = {}
-        self._sent: dict[str, OpenRequest] = {}
+        self._open: dict[str, RequestRecord] = {}
+        self._sent: dict[str, RequestRecord] = {}
         """Those that an engine has, by the id that it knows. What comes under another id is nobody's."""
         self._out: list[Instruction] = []
         self._now_s, self._wake_s = 0.0, inf
         """The time of the event; the next one at which somebody's wait is over."""
         self._loader = Loader(self.models.values(), self._say, self._load_over)
         self._handlers: dict[type, Callable[[Any], None]] = {
-            Asked: self._asked,
-            Left: self._left,
+            RequestArrived: self._asked,
+            RequestLeft: self._left,
             Attended: self._attended,
             Described: self._described,
             Silent: self._silent,
             Lost: self._lost,
-            Told: self._told,
+            EventReceived: self._told,
             Unreadable: self._unreadable,
             Unheard: self._unheard,
             Returned: self._returned,
-            Wanted: self._wanted,
-            Loaded: self._loaded,
-            LoadFailed: lambda event: self._loader.failed(event.engine_id, event.error),
+            LoadRequested: self._wanted,
+            EngineLoaded: self._loaded,
+            EngineLoadFailed: lambda event: self._loader.failed(event.engine_id, event.error),
             Surveyed: lambda event: self._loader.surveyed(event.states),
-            Unloaded: self._unloaded,
-            Clock: self._clock,
+            EngineUnloaded: self._unloaded,
+            WakeDue: self._clock,
         }
 
     def handle(self, event: Event, now_s: float) -> Sequence[Instruction]:
@@ -118,15 +118,15 @@ class Dispatcher:
 
     # -- what becomes of a request ----------------------------------------------------------------------
 
-    def _asked(self, event: Asked) -> None:
+    def _asked(self, event: RequestArrived) -> None:
         request_id, model = event.request.request_id, self.models[event.model]
         if request_id in self._open:
             raise InvariantError(f"request id {request_id} is in use")
-        one = self._open[request_id] = OpenRequest(event.request, model, self._now_s)
+        one = self._open[request_id] = RequestRecord(event.request, model, self._now_s)
         model.n_open += 1
         self._place(one)
 
-    def _place(self, one: OpenRequest) -> None:
+    def _place(self, one: RequestRecord) -> None:
         """Decide what becomes of a request that no engine has.
 
         | its model's engines | the request |
@@ -162,7 +162,7 @@ class Dispatcher:
             self._log("warning", "another_model", request_id=one.request_id)
             self._end(one, EngineDiedError())
 
-    def _send(self, one: OpenRequest, there: dict[str, Engine]) -> None:
+    def _send(self, one: RequestRecord, there: dict[str, EngineRecord]) -> None:
         model, now_s = one.model, self._now_s
         route = model.choose(one.request, there, now_s)
         if model.needs_more(route, now_s):
@@ -172,7 +172,7 @@ class Dispatcher:
         self._sent[one.sent_id] = one
         self._say(Send(route.engine_id, one.request_id, request))
 
-    def _unsend(self, one: OpenRequest, *, cancels: bool = False) -> None:
+    def _unsend(self, one: RequestRecord, *, cancels: bool = False) -> None:
         """Take a request from the engine that has it."""
         if one.engine is None:
             return
@@ -184,7 +184,7 @@ class Dispatcher:
         if cancels:
             self._say(Cancel(engine.engine_id, one.sent_id))
 
-    def _cut(self, one: OpenRequest, *, cancels: bool = True) -> None:
+    def _cut(self, one: RequestRecord, *, cancels: bool = True) -> None:
         """Take a request from an engine that is gone: it goes on at another one behind what was told."""
         self._unsend(one, cancels=cancels)
         computing = one.computing
@@ -195,24 +195,24 @@ class Dispatcher:
         self._log("warning", "engine_gone", request_id=one.request_id, **fields)
         self._place(one)
 
-    def _refused(self, one: OpenRequest, error: RefusedError) -> None:
+    def _refused(self, one: RequestRecord, error: RefusedError) -> None:
         """Take a request from an engine that does not want it."""
         engine = one.engine
         if engine is None:
             return
         self._unsend(one)
         if isinstance(error, UnloadedError):
-            self._change(engine, Change.UNLOADED)
+            self._change(engine, EngineChange.UNLOADED)
         else:
             one.refusals[engine.engine_id] = error
         self._place(one)
 
-    def _wait(self, one: OpenRequest, stage: Stage, until_s: float) -> None:
+    def _wait(self, one: RequestRecord, stage: Stage, until_s: float) -> None:
         one.stage, one.due_s = stage, min(until_s, one.deadline_s)
         one.waited = one.waited or stage in {Stage.RETURN, Stage.LOAD}
         self._wake(one.due_s)
 
-    def _end(self, one: OpenRequest, error: CobaliError) -> None:
+    def _end(self, one: RequestRecord, error: CobaliError) -> None:
         """End a request with an error: raised where its client was told nothing, else as the last event."""
         self._close(one)
         if one.begun:
@@ -220,13 +220,13 @@ class Dispatcher:
         else:
             self._say(Fail(one.request_id, error))
 
-    def _close(self, one: OpenRequest) -> None:
+    def _close(self, one: RequestRecord) -> None:
         self._unsend(one)
         self._loader.leave(one.request_id)
         del self._open[one.request_id]
         one.model.n_open -= 1
 
-    def _left(self, event: Left) -> None:
+    def _left(self, event: RequestLeft) -> None:
         if (one := self._open.get(event.request_id)) is None:
             self._loader.leave(event.request_id)
             return
@@ -236,13 +236,13 @@ class Dispatcher:
 
     # -- what engines say of requests -------------------------------------------------------------------
 
-    def _told(self, event: Told) -> None:
+    def _told(self, event: EventReceived) -> None:
         for word in event.words:
             if (one := self._sent.get(word.request_id)) is not None:
-                one.source, one.heard = event.source, True
+                one.source, one.responded = event.source, True
                 self._hear(one, word)
 
-    def _hear(self, one: OpenRequest, word: Word) -> None:
+    def _hear(self, one: RequestRecord, word: EngineEvent) -> None:
         if isinstance(word, Computing):
             one.computing = word.on
             return
@@ -292,7 +292,7 @@ class Dispatcher:
             self._cut(one, cancels=False)
         elif error is None:
             self._wait(one, Stage.LAST_EVENTS, self._now_s + END_GRACE_S)
-        elif isinstance(error, RefusedError) and not one.heard:
+        elif isinstance(error, RefusedError) and not one.responded:
             self._refused(one, error)
         else:
             self._end(one, error)
@@ -315,36 +315,38 @@ class Dispatcher:
 
     def _attended(self, event: Attended) -> None:
         engine, found = self.engines[event.engine_id], event.attendance
-        before = engine.known
+        before = engine.attendance
         is_new = before is not None and found.incarnation_id != before.incarnation_id
         if is_new and found.up_s < self._now_s - event.asked_s:
             # It began after its predecessor had answered, which was not replaced, then: it died just as it
             # was called, and Serve sent the call to this one instead.
-            self._lose(engine, Change.ENDED, event.asked_s)
+            self._lose(engine, EngineChange.ENDED, event.asked_s)
         if (away_s := engine.away_s(self._now_s)) is not None:
             fields = {"away_s": round(away_s, 3), "n_restarts": found.n_restarts}
             self._log("info", "engine_back", engine_id=engine.engine_id, **fields)
-        engine.known = found
+        engine.attendance = found
         if before is not None and (is_new or found.model != before.model):
             self._say(Describe(engine.engine_id))
-        self._change(engine, Change.FOUND if found.loaded and engine.described else Change.FOUND_EMPTY)
+        self._change(
+            engine, EngineChange.FOUND if found.loaded and engine.described else EngineChange.FOUND_EMPTY
+        )
         self._publish(engine)
         if before is not None and is_new and found.model == before.model:
             # They move to a successor that goes on with them. Who heard nothing may be with that already.
             for one in self._sent_to(engine, before.incarnation_id):
-                if one.heard:
+                if one.responded:
                     self._cut(one)
 
     def _described(self, event: Described) -> None:
         engine = self.engines[event.engine_id]
         engine.described = True
-        if engine.known is not None and engine.known.loaded and engine.phase is Phase.UNLOADED:
-            self._change(engine, Change.FOUND)
+        if engine.attendance is not None and engine.attendance.loaded and engine.phase is Phase.UNLOADED:
+            self._change(engine, EngineChange.FOUND)
 
     def _silent(self, event: Silent) -> None:
         """Take an engine's silence: first it is only not sent anything, in the end it is given up."""
         engine = self.engines[event.engine_id]
-        known = engine.known
+        known = engine.attendance
         if event.ended:
             self._give_up(engine, event.asked_s)
         elif engine.phase is Phase.STALLED:
@@ -356,28 +358,28 @@ class Dispatcher:
         elif engine.phase in AWAY:  # asked anew, as its successor may be there
             self._say(Reattend(engine.engine_id))
         else:
-            self._lose(engine, Change.SILENT, event.asked_s)
+            self._lose(engine, EngineChange.SILENT, event.asked_s)
 
-    def _give_up(self, engine: Engine, since_s: float) -> None:
+    def _give_up(self, engine: EngineRecord, since_s: float) -> None:
         """Take an engine for ended. Serve would look for 15 s, and Ray ends no process that stands still."""
-        self._lose(engine, Change.ENDED, since_s)
+        self._lose(engine, EngineChange.ENDED, since_s)
         self._say(Reattend(engine.engine_id))
         for one in self._sent_to(engine, engine.incarnation_id):
             self._cut(one)
 
-    def _sent_to(self, engine: Engine, incarnation_id: str) -> list[OpenRequest]:
+    def _sent_to(self, engine: EngineRecord, incarnation_id: str) -> list[RequestRecord]:
         sent = self._sent.values()
         return [one for one in sent if one.engine is engine and one.incarnation_id == incarnation_id]
 
     def _lost(self, event: Lost) -> None:
-        self._lose(self.engines[event.engine_id], Change.ENDED, self._now_s)
+        self._lose(self.engines[event.engine_id], EngineChange.ENDED, self._now_s)
 
-    def _lose_of(self, one: OpenRequest) -> None:
+    def _lose_of(self, one: RequestRecord) -> None:
         """Note that the process is gone that has a request; a successor is none the worse for it."""
         if one.engine is not None and one.incarnation_id == one.engine.incarnation_id:
-            self._lose(one.engine, Change.ENDED, self._now_s)
+            self._lose(one.engine, EngineChange.ENDED, self._now_s)
 
-    def _lose(self, engine: Engine, change: Change, since_s: float) -> None:
+    def _lose(self, engine: EngineRecord, change: EngineChange, since_s: float) -> None:
         was_away = engine.phase in AWAY
         if engine.lose(change, since_s):
             status = "stalled" if engine.phase is Phase.STALLED else "restarting"
@@ -386,7 +388,7 @@ class Dispatcher:
             if not was_away:
                 self._say(HangUp(engine.engine_id))
 
-    def _change(self, engine: Engine, change: Change) -> None:
+    def _change(self, engine: EngineRecord, change: EngineChange) -> None:
         """Note how an engine is that is there; those who waited for that are placed."""
         model = self._model_of[engine.engine_id]
         if not engine.advance(change):
@@ -399,42 +401,42 @@ class Dispatcher:
                 one.loads = True
             self._place(one)
 
-    def _publish(self, engine: Engine) -> None:
+    def _publish(self, engine: EngineRecord) -> None:
         """Have the router know what an engine said last of its load, if it is there."""
         router = self._model_of[engine.engine_id].router
         if not engine.present:
             router.left(engine.engine_id)
-        elif engine.known is not None and engine.known.busy is not None:
-            router.published(engine.engine_id, engine.known.busy, self._now_s)
+        elif engine.attendance is not None and engine.attendance.busy is not None:
+            router.published(engine.engine_id, engine.attendance.busy, self._now_s)
 
     # -- loads ------------------------------------------------------------------------------------------
 
-    def _wanted(self, event: Wanted) -> None:
+    def _wanted(self, event: LoadRequested) -> None:
         try:
             self._loader.want(self.models[event.model], event.n_engines, event.ticket)
         except QueueFullError as refusal:
-            self._say(Answer(event.ticket, refusal))
+            self._say(AnswerLoad(event.ticket, refusal))
 
-    def _loaded(self, event: Loaded) -> None:
+    def _loaded(self, event: EngineLoaded) -> None:
         engine = self.engines[event.engine_id]
         engine.described = True
-        if engine.known is not None:
-            engine.known = engine.known._replace(loaded=True)
-        self._change(engine, Change.LOADED)
+        if engine.attendance is not None:
+            engine.attendance = engine.attendance._replace(loaded=True)
+        self._change(engine, EngineChange.LOADED)
         self._loader.loaded(event.engine_id)
 
-    def _unloaded(self, event: Unloaded) -> None:
+    def _unloaded(self, event: EngineUnloaded) -> None:
         if event.error is None:
-            self._change(self.engines[event.engine_id], Change.UNLOADED)
+            self._change(self.engines[event.engine_id], EngineChange.UNLOADED)
         self._loader.unloaded(event.engine_id, event.error)
 
-    def _load_over(self, job: Job, error: CobaliError | None) -> None:
+    def _load_over(self, job: LoadJob, error: CobaliError | None) -> None:
         if job.grows and error is not None:
             job.model.demand.failed(self._now_s)
         for who in list(job.waiting):
             one = self._open.get(who)
             if one is None:
-                self._say(Answer(who, error))
+                self._say(AnswerLoad(who, error))
             elif error is None:
                 one.loads = True
                 self._place(one)
@@ -453,7 +455,7 @@ class Dispatcher:
             self._wake_s = at_s
             self._say(Wake(at_s))
 
-    def _clock(self, event: Clock) -> None:
+    def _clock(self, event: WakeDue) -> None:
         """End the waits that are over."""
         self._now_s = max(self._now_s, event.at_s)  # timers may be a moment early
         if event.at_s == self._wake_s:

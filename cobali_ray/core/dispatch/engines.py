@@ -26,7 +26,7 @@ class Phase(Enum):
     """Its model could not be loaded; the next request tries again."""
 
 
-class Change(Enum):
+class EngineChange(Enum):
     """What can happen to an engine."""
 
     FOUND = auto()
@@ -47,54 +47,54 @@ AWAY = frozenset({Phase.UNKNOWN, Phase.STALLED, Phase.RESTARTING})
 """Nothing can be asked of these; they may come back."""
 LOADABLE = frozenset({Phase.UNLOADED, Phase.LOADING, Phase.FAILED})
 
-TRANSITIONS: dict[tuple[Phase, Change], Phase] = {
-    (Phase.UNKNOWN, Change.FOUND): Phase.PRESENT,
-    (Phase.UNKNOWN, Change.FOUND_EMPTY): Phase.UNLOADED,
-    (Phase.PRESENT, Change.FOUND_EMPTY): Phase.UNLOADED,
-    (Phase.PRESENT, Change.UNLOADED): Phase.UNLOADED,
-    (Phase.PRESENT, Change.SILENT): Phase.STALLED,
-    (Phase.PRESENT, Change.ENDED): Phase.RESTARTING,
-    (Phase.STALLED, Change.FOUND): Phase.PRESENT,
-    (Phase.STALLED, Change.FOUND_EMPTY): Phase.UNLOADED,
-    (Phase.STALLED, Change.ENDED): Phase.RESTARTING,
-    (Phase.RESTARTING, Change.FOUND): Phase.PRESENT,
-    (Phase.RESTARTING, Change.FOUND_EMPTY): Phase.UNLOADED,
-    (Phase.UNLOADED, Change.FOUND): Phase.PRESENT,
-    (Phase.UNLOADED, Change.LOAD): Phase.LOADING,
-    (Phase.UNLOADED, Change.LOADED): Phase.PRESENT,
-    (Phase.UNLOADED, Change.SILENT): Phase.STALLED,
-    (Phase.UNLOADED, Change.ENDED): Phase.RESTARTING,
-    (Phase.LOADING, Change.LOADED): Phase.PRESENT,
-    (Phase.LOADING, Change.NOT_LOADED): Phase.UNLOADED,
-    (Phase.LOADING, Change.LOAD_FAILED): Phase.FAILED,
-    (Phase.LOADING, Change.SILENT): Phase.STALLED,
-    (Phase.LOADING, Change.ENDED): Phase.RESTARTING,
-    (Phase.FAILED, Change.FOUND): Phase.PRESENT,
-    (Phase.FAILED, Change.LOAD): Phase.LOADING,
-    (Phase.FAILED, Change.SILENT): Phase.STALLED,
-    (Phase.FAILED, Change.ENDED): Phase.RESTARTING,
+TRANSITIONS: dict[tuple[Phase, EngineChange], Phase] = {
+    (Phase.UNKNOWN, EngineChange.FOUND): Phase.PRESENT,
+    (Phase.UNKNOWN, EngineChange.FOUND_EMPTY): Phase.UNLOADED,
+    (Phase.PRESENT, EngineChange.FOUND_EMPTY): Phase.UNLOADED,
+    (Phase.PRESENT, EngineChange.UNLOADED): Phase.UNLOADED,
+    (Phase.PRESENT, EngineChange.SILENT): Phase.STALLED,
+    (Phase.PRESENT, EngineChange.ENDED): Phase.RESTARTING,
+    (Phase.STALLED, EngineChange.FOUND): Phase.PRESENT,
+    (Phase.STALLED, EngineChange.FOUND_EMPTY): Phase.UNLOADED,
+    (Phase.STALLED, EngineChange.ENDED): Phase.RESTARTING,
+    (Phase.RESTARTING, EngineChange.FOUND): Phase.PRESENT,
+    (Phase.RESTARTING, EngineChange.FOUND_EMPTY): Phase.UNLOADED,
+    (Phase.UNLOADED, EngineChange.FOUND): Phase.PRESENT,
+    (Phase.UNLOADED, EngineChange.LOAD): Phase.LOADING,
+    (Phase.UNLOADED, EngineChange.LOADED): Phase.PRESENT,
+    (Phase.UNLOADED, EngineChange.SILENT): Phase.STALLED,
+    (Phase.UNLOADED, EngineChange.ENDED): Phase.RESTARTING,
+    (Phase.LOADING, EngineChange.LOADED): Phase.PRESENT,
+    (Phase.LOADING, EngineChange.NOT_LOADED): Phase.UNLOADED,
+    (Phase.LOADING, EngineChange.LOAD_FAILED): Phase.FAILED,
+    (Phase.LOADING, EngineChange.SILENT): Phase.STALLED,
+    (Phase.LOADING, EngineChange.ENDED): Phase.RESTARTING,
+    (Phase.FAILED, EngineChange.FOUND): Phase.PRESENT,
+    (Phase.FAILED, EngineChange.LOAD): Phase.LOADING,
+    (Phase.FAILED, EngineChange.SILENT): Phase.STALLED,
+    (Phase.FAILED, EngineChange.ENDED): Phase.RESTARTING,
 }
 """Where there is no row nothing changes: what is heard of an engine comes late, twice, or crosswise."""
 
 
-class Engine:
+class EngineRecord:
     """One engine and what is known of it. Only the dispatcher changes it."""
 
     def __init__(self, engine_id: str, stall_timeout_s: float) -> None:
         self.engine_id, self.stall_timeout_s = engine_id, stall_timeout_s
         self.phase = Phase.UNKNOWN
-        self.known: Attendance | None = None
+        self.attendance: Attendance | None = None
         """What it answered last."""
         self.described = False
         """Whether this ingress has read what its model is."""
         self._away_since_s = 0.0
 
-    def advance(self, change: Change) -> bool:
+    def advance(self, change: EngineChange) -> bool:
         """Note a change; say whether it is in another phase now."""
         before, self.phase = self.phase, TRANSITIONS.get((self.phase, change), self.phase)
         return self.phase is not before
 
-    def lose(self, change: Change, since_s: float) -> bool:
+    def lose(self, change: EngineChange, since_s: float) -> bool:
         """Note that it is away, since then if it was not already; say whether that is news."""
         was_away = self.phase in AWAY
         if not self.advance(change):
@@ -111,16 +111,16 @@ class Engine:
     @property
     def incarnation_id(self) -> str:
         """The process that it was when it answered last; "" before that."""
-        return "" if self.known is None else self.known.incarnation_id
+        return "" if self.attendance is None else self.attendance.incarnation_id
 
     @property
     def model(self) -> str:
         """What it answers with: other words for another file."""
-        return "" if self.known is None else self.known.model
+        return "" if self.attendance is None else self.attendance.model
 
     def away_s(self, now_s: float) -> float | None:
         """Return since when it is away; None while it is there, or was never."""
-        return now_s - self._away_since_s if self.phase in AWAY and self.known is not None else None
+        return now_s - self._away_since_s if self.phase in AWAY and self.attendance is not None else None
 
     def away(self, now_s: float) -> EngineState | None:
         """Return how it is while it is away; None while it is there, or was never."""

@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from cobali_ray.core.dispatch.engines import AWAY, LOADABLE, Change, Engine
-from cobali_ray.core.dispatch.messages import Instruction, Load, Log, Survey, Unload
-from cobali_ray.core.dispatch.models import Model
-from cobali_ray.core.scale import AGAIN_S
+from cobali_ray.core.dispatch.engines import AWAY, LOADABLE, EngineChange, EngineRecord
+from cobali_ray.core.dispatch.messages import Instruction, LoadEngine, Log, Survey, UnloadEngine
+from cobali_ray.core.dispatch.models import ModelRecord
+from cobali_ray.core.scale import RETRY_S
 from cobali_ray.core.stats import EngineState, EngineStatus
 from cobali_ray.errors import CobaliError, LoadingError, ModelTooLargeError, NoRoomError, QueueFullError
 
 RETRY_AFTER_S: Final = 5.0
 
 
-class Job:
+class LoadJob:
     """Engines of a model that are to be loaded, and who waits for that."""
 
-    def __init__(self, model: Model, n_wanted: int, *, grows: bool) -> None:
+    def __init__(self, model: ModelRecord, n_wanted: int, *, grows: bool) -> None:
         self.model, self.n_wanted, self.grows = model, n_wanted, grows
         self.waiting: dict[str, None] = {}
         """Ids of requests and tickets, in their order."""
         self.n_loaded = 0
-        self.left: list[Engine] = []
+        self.left: list[EngineRecord] = []
         """Engines that were not tried yet."""
-        self.engine: Engine | None = None
+        self.engine: EngineRecord | None = None
         """The one that is being loaded."""
         self.no_room: NoRoomError | None = None
         self.idle: list[EngineState] = []
@@ -41,38 +41,38 @@ class Loader:
 
     def __init__(
         self,
-        models: Iterable[Model],
+        models: Iterable[ModelRecord],
         say: Callable[[Instruction], None],
-        done: Callable[[Job, CobaliError | None], None],
+        done: Callable[[LoadJob, CobaliError | None], None],
     ) -> None:
         """`say` takes instructions; `done` is called with each job that is over, and why it failed."""
         self._say, self._done = say, done
         self._model_of = {engine_id: model for model in models for engine_id in model.engines}
-        self._jobs: list[Job] = []
+        self._jobs: list[LoadJob] = []
         """Those that wait for their turn."""
-        self._current: Job | None = None
+        self._current: LoadJob | None = None
 
     @property
     def idle(self) -> bool:
         """Whether nothing is being loaded or waits for it."""
         return self._current is None and not self._jobs
 
-    def want(self, model: Model, n_wanted: int, who: str) -> None:
+    def want(self, model: ModelRecord, n_wanted: int, who: str) -> None:
         """Have somebody wait until so many engines of a model are loaded. Raises QueueFullError."""
         if model.n_waiting >= model.plan.max_waiting:
             raise QueueFullError("requests", model.plan.max_waiting, RETRY_AFTER_S)
         job = next((job for job in self._all() if job.model is model and job.n_wanted == n_wanted), None)
         if job is None:
-            job = Job(model, n_wanted, grows=False)
+            job = LoadJob(model, n_wanted, grows=False)
             self._jobs.append(job)
         job.waiting[who] = None
         model.n_waiting += 1
         self._begin()
 
-    def grow(self, model: Model) -> None:
+    def grow(self, model: ModelRecord) -> None:
         """Have one more engine of a model loaded, for nobody. For that nothing makes room."""
         model.growing = True
-        self._jobs.append(Job(model, 1, grows=True))
+        self._jobs.append(LoadJob(model, 1, grows=True))
         self._begin()
 
     def leave(self, who: str) -> None:
@@ -82,7 +82,7 @@ class Loader:
                 del job.waiting[who]
                 job.model.n_waiting -= 1
 
-    def _all(self) -> Sequence[Job]:
+    def _all(self) -> Sequence[LoadJob]:
         jobs = self._jobs if self._current is None else [self._current, *self._jobs]
         return [job for job in jobs if not job.grows]
 
@@ -97,7 +97,7 @@ class Loader:
             job.left, self._current = engines, job
             self._next(job)
 
-    def _next(self, job: Job) -> None:
+    def _next(self, job: LoadJob) -> None:
         while job.left and job.n_loaded < job.n_wanted:
             job.engine = job.left.pop(0)
             if job.engine.phase not in AWAY:
@@ -105,11 +105,11 @@ class Loader:
                 return
         self._finish(job, None if job.n_loaded else LoadingError())
 
-    def _load(self, engine: Engine) -> None:
-        engine.advance(Change.LOAD)
-        self._say(Load(engine.engine_id))
+    def _load(self, engine: EngineRecord) -> None:
+        engine.advance(EngineChange.LOAD)
+        self._say(LoadEngine(engine.engine_id))
 
-    def _finish(self, job: Job, error: CobaliError | None) -> None:
+    def _finish(self, job: LoadJob, error: CobaliError | None) -> None:
         self._current = None
         job.model.n_waiting -= len(job.waiting)
         if job.grows:
@@ -118,12 +118,12 @@ class Loader:
             if error is None:
                 self._say(Log("info", "grew", {"engine_id": engine_id}))
             elif engine_id is not None:
-                fields = {"engine_id": engine_id, "error": str(error), "again_s": AGAIN_S}
+                fields = {"engine_id": engine_id, "error": str(error), "again_s": RETRY_S}
                 self._say(Log("warning", "cannot_grow", fields))
         self._done(job, error)
         self._begin()
 
-    def _of(self, engine_id: str) -> Job | None:
+    def _of(self, engine_id: str) -> LoadJob | None:
         """Return the job for which this engine is being loaded."""
         job = self._current
         return job if job and job.engine and job.engine.engine_id == engine_id else None
@@ -144,7 +144,7 @@ class Loader:
             return
         away = isinstance(error, LoadingError)
         not_now = away or isinstance(error, NoRoomError | ModelTooLargeError)
-        engine.advance(Change.NOT_LOADED if not_now else Change.LOAD_FAILED)
+        engine.advance(EngineChange.NOT_LOADED if not_now else EngineChange.LOAD_FAILED)
         if away and not job.grows:
             self._next(job)
         else:
@@ -165,11 +165,11 @@ class Loader:
         job.idle = sorted(idle, key=lambda state: -state.idle_s)
         self._make_room(job, job.no_room)
 
-    def _make_room(self, job: Job, no_room: NoRoomError) -> None:
+    def _make_room(self, job: LoadJob, no_room: NoRoomError) -> None:
         if job.idle:
-            self._say(Unload(job.idle[0].engine_id))
+            self._say(UnloadEngine(job.idle[0].engine_id))
         elif job.engine is not None:
-            job.engine.advance(Change.NOT_LOADED)
+            job.engine.advance(EngineChange.NOT_LOADED)
             self._finish(job, no_room)
 
     def unloaded(self, engine_id: str, error: CobaliError | None) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from cobali_ray.core.embedding import EmbeddingRequest
+from cobali_ray.core.events import EngineEvent
 from cobali_ray.core.events import Event as ClientEvent
-from cobali_ray.core.events import Word
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import Attendance, EngineState
 from cobali_ray.errors import CobaliError
@@ -17,14 +17,14 @@ AnyRequest: TypeAlias = Request | EmbeddingRequest
 # -- events ---------------------------------------------------------------------------------------------
 
 
-class Asked(NamedTuple):
+class RequestArrived(NamedTuple):
     """A client asks something of a model. Whatever happens, the request ends once."""
 
     request: AnyRequest
     model: str
 
 
-class Left(NamedTuple):
+class RequestLeft(NamedTuple):
     """Nobody waits any longer for a request, or for a load; those that are over are ignored."""
 
     request_id: str
@@ -60,10 +60,10 @@ class Lost(NamedTuple):
     engine_id: str
 
 
-class Told(NamedTuple):
+class EventReceived(NamedTuple):
     """An engine said this; `source` tells by which way."""
 
-    words: Sequence[Word]
+    words: Sequence[EngineEvent]
     source: str
 
 
@@ -91,7 +91,7 @@ class Returned(NamedTuple):
     error: CobaliError | None
 
 
-class Wanted(NamedTuple):
+class LoadRequested(NamedTuple):
     """Somebody waits until engines of a model are loaded."""
 
     ticket: str
@@ -99,13 +99,13 @@ class Wanted(NamedTuple):
     n_engines: int
 
 
-class Loaded(NamedTuple):
+class EngineLoaded(NamedTuple):
     """An engine holds its model, which is described."""
 
     engine_id: str
 
 
-class LoadFailed(NamedTuple):
+class EngineLoadFailed(NamedTuple):
     """An engine could not load its model."""
 
     engine_id: str
@@ -118,36 +118,36 @@ class Surveyed(NamedTuple):
     states: Sequence[EngineState]
 
 
-class Unloaded(NamedTuple):
+class EngineUnloaded(NamedTuple):
     """An engine has given its model's memory back; or not, for a reason."""
 
     engine_id: str
     error: CobaliError | None = None
 
 
-class Clock(NamedTuple):
+class WakeDue(NamedTuple):
     """The time that a Wake asked for has come."""
 
     at_s: float
 
 
 Event: TypeAlias = (
-    Asked
-    | Left
+    RequestArrived
+    | RequestLeft
     | Attended
     | Described
     | Silent
     | Lost
-    | Told
+    | EventReceived
     | Unreadable
     | Unheard
     | Returned
-    | Wanted
-    | Loaded
-    | LoadFailed
+    | LoadRequested
+    | EngineLoaded
+    | EngineLoadFailed
     | Surveyed
-    | Unloaded
-    | Clock
+    | EngineUnloaded
+    | WakeDue
 )
 
 # -- instructions ---------------------------------------------------------------------------------------
@@ -182,13 +182,13 @@ class Fail(NamedTuple):
     error: CobaliError
 
 
-class Load(NamedTuple):
+class LoadEngine(NamedTuple):
     """Have an engine load its model, and describe it."""
 
     engine_id: str
 
 
-class Unload(NamedTuple):
+class UnloadEngine(NamedTuple):
     """Have an engine give its model's memory back."""
 
     engine_id: str
@@ -198,7 +198,7 @@ class Survey(NamedTuple):
     """Ask all engines how they are."""
 
 
-class Answer(NamedTuple):
+class AnswerLoad(NamedTuple):
     """Tell who waited for a load how that went."""
 
     ticket: str
@@ -232,7 +232,7 @@ class Describe(NamedTuple):
 
 
 class Wake(NamedTuple):
-    """Send a Clock at this time."""
+    """Send a WakeDue at this time."""
 
     at_s: float
 
@@ -248,5 +248,5 @@ class Log(NamedTuple):
 ToEngine: TypeAlias = Kill | Reattend | HangUp | Describe
 """What only an engine's client is concerned with."""
 Instruction: TypeAlias = (
-    Send | Cancel | Deliver | Fail | Load | Unload | Survey | Answer | ToEngine | Wake | Log
+    Send | Cancel | Deliver | Fail | LoadEngine | UnloadEngine | Survey | AnswerLoad | ToEngine | Wake | Log
 )

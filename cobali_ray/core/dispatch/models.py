@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cobali_ray.core.dispatch.engines import Engine
+from cobali_ray.core.dispatch.engines import EngineRecord
 from cobali_ray.core.dispatch.messages import AnyRequest
-from cobali_ray.core.events import Delta, Word
-from cobali_ray.core.fair import OUTPUT_COST, Elsewhere
+from cobali_ray.core.events import Delta, EngineEvent
+from cobali_ray.core.fair import OUTPUT_COST, ServedElsewhere
 from cobali_ray.core.request import Request
 from cobali_ray.core.route import Route, Router
 from cobali_ray.core.scale import Demand, handicaps
@@ -30,24 +30,24 @@ class ModelPlan:
     """An engine that is silent for so long is given up."""
 
 
-class Model:
+class ModelRecord:
     """A model and what is known of its engines."""
 
     def __init__(self, plan: ModelPlan) -> None:
         self.plan, self.name = plan, plan.name
-        self.engines = {id_: Engine(id_, plan.stall_timeout_s) for id_ in plan.engine_ids}
+        self.engines = {id_: EngineRecord(id_, plan.stall_timeout_s) for id_ in plan.engine_ids}
         self.n_open = self.n_waiting = 0
         """Requests that have not ended; who waits for a load."""
         self.growing = False
         self.router = Router(handicaps(plan.engine_ids, plan.n_stay, plan.scale_up_wait_s))
-        self.demand, self.elsewhere = Demand(plan.scale_up_wait_s), Elsewhere()
+        self.demand, self.elsewhere = Demand(plan.scale_up_wait_s), ServedElsewhere()
 
     @property
     def loose(self) -> Sequence[str]:
         """The engines that may be unloaded while they are idle; with requests open, one is kept for them."""
         return self.plan.engine_ids[max(self.plan.n_stay, min(self.n_open, 1)) :]
 
-    def choose(self, request: AnyRequest, there: Mapping[str, Engine], now_s: float) -> Route:
+    def choose(self, request: AnyRequest, there: Mapping[str, EngineRecord], now_s: float) -> Route:
         """Return the engine with the shortest predicted time to the first token."""
         first = Route(next(iter(there)), 0.0, 0, 0.0, ())
         if len(self.engines) == 1:
@@ -66,7 +66,7 @@ class Model:
         return self.demand.grows(route.ttft_s - route.own_s, now_s)
 
 
-def cost_of(word: Word) -> float:
+def cost_of(word: EngineEvent) -> float:
     """Return what an engine gave with this, as fairness counts."""
     if not isinstance(word, Delta):
         return 0.0

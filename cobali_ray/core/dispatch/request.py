@@ -7,17 +7,17 @@ from enum import Enum, auto
 from math import inf
 from typing import Any, Final
 
-from cobali_ray.core.dispatch.engines import Engine
+from cobali_ray.core.dispatch.engines import EngineRecord
 from cobali_ray.core.dispatch.messages import AnyRequest
-from cobali_ray.core.dispatch.models import Model
+from cobali_ray.core.dispatch.models import ModelRecord
 from cobali_ray.core.events import Delta, End, Event, RequestStats
 from cobali_ray.core.request import Request
 from cobali_ray.errors import CobaliError, RefusedError
 
-MOST_DEATHS: Final = 2
+MAX_DEATHS: Final = 2
 """How often a request goes on when an engine died that computed for it: what kills every engine that it comes
 to must not go round for ever."""
-MOST_MOVES: Final = 30
+MAX_MOVES: Final = 30
 """How often it goes on at all: what an engine said last may be lost with it."""
 
 
@@ -36,18 +36,18 @@ class Stage(Enum):
     """Its engine ended it unasked, and the control call is about to say why."""
 
 
-class OpenRequest:
+class RequestRecord:
     """A request that has not ended."""
 
-    def __init__(self, request: AnyRequest, model: Model, now_s: float) -> None:
+    def __init__(self, request: AnyRequest, model: ModelRecord, now_s: float) -> None:
         self.request, self.model, self.began_s = request, model, now_s
         self.stage = Stage.RETURN
         self.due_s = inf
         """How long it stays in this stage at most."""
         # Where it was sent.
-        self.engine: Engine | None = None
+        self.engine: EngineRecord | None = None
         self.sent_id = self.incarnation_id = self.source = ""
-        self.heard = self.answered = False
+        self.responded = self.answered = False
         """Whether its engine has said anything; whether that was some of the answer."""
         self.computing = False
         """Whether its engine computes for it, which may be what ends that."""
@@ -88,16 +88,16 @@ class OpenRequest:
         """Whether its engine is told what its tenant got from others."""
         return len(self.model.engines) > 1 and bool(self.request.tenant)
 
-    def fits(self, engine: Engine) -> bool:
+    def fits(self, engine: EngineRecord) -> bool:
         """Whether an engine has the file that it was sent to first."""
         return self.file is None or engine.model == self.file
 
-    def send(self, engine: Engine, now_s: float) -> AnyRequest:
+    def send(self, engine: EngineRecord, now_s: float) -> AnyRequest:
         """Note that it goes to an engine; return what that is asked."""
         self.engine, self.stage, self.due_s, self._sent_s = engine, Stage.SENT, inf, now_s
         self.incarnation_id, self.file = engine.incarnation_id, engine.model
-        self.source = "" if engine.known is None else engine.known.wire_key
-        self.heard = self.answered = False
+        self.source = "" if engine.attendance is None else engine.attendance.wire_key
+        self.responded = self.answered = False
         request, changes = self.request, dict[str, Any]()
         # What the engine prepares at once: that ends processes, too.
         self.computing = isinstance(request, Request) and bool(request.images or request.grammar)
@@ -107,7 +107,7 @@ class OpenRequest:
             self.sent_id = f"{request.request_id}~{self.n_moves}"
             changes |= {"request_id": self.sent_id, "attempt": self.n_moves, "received_s": None}
             if isinstance(request, Request):
-                changes |= {"said": tuple(self.tokens), "n_scored": self.n_scored}
+                changes |= {"sent_tokens": tuple(self.tokens), "n_scored": self.n_scored}
         if request.timeout_s is not None and (self.n_moves or self.waited):
             changes["timeout_s"] = min(max(self.deadline_s - now_s, 0.001), request.timeout_s)
         if self.fair and isinstance(request, Request):
@@ -118,7 +118,7 @@ class OpenRequest:
     def move(self, now_s: float) -> bool:
         """Note that its engine is gone; say whether it goes on at another one."""
         self.n_deaths += self.computing
-        if self.n_deaths > MOST_DEATHS or self.n_moves == MOST_MOVES:
+        if self.n_deaths > MAX_DEATHS or self.n_moves == MAX_MOVES:
             return False
         self.n_moves += 1
         self.gone_s, self.loads, self.computing = now_s, False, False

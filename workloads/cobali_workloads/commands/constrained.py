@@ -9,7 +9,7 @@ import typer
 
 from cobali_ray.engine.opening import engine_on
 from cobali_workloads.commands.options import OUT, Model, NRounds, Out, Quick, spell
-from cobali_workloads.inside.constrained import CASES, Beside, Bound, Case, Draws, Streams
+from cobali_workloads.inside.constrained import CASES, Bound, CompileGaps, Draws, FreeStreams, StrayCase
 from cobali_workloads.inside.runs import opened
 from cobali_workloads.report import plots
 from cobali_workloads.report.report import Report, Table, deliver, with_range
@@ -49,13 +49,13 @@ def constrained(
     if quick:
         rounds, ticks = 1, QUICK_TICKS
     draws: dict[str, list[Draws]] = {case.name: [] for case in CASES}
-    gaps: dict[str, list[Beside]] = {ALONE: [], COMPILING: []}
+    gaps: dict[str, list[CompileGaps]] = {ALONE: [], COMPILING: []}
 
-    def draw(bound: Bound, case: Case) -> Figures:
+    def draw(bound: Bound, case: StrayCase) -> Figures:
         draws[case.name].append(bound.measure(case, ticks))
         return draws[case.name][-1].figures()
 
-    def stream(streams: Streams, name: str) -> Figures:
+    def stream(streams: FreeStreams, name: str) -> Figures:
         gaps[name].append(streams.run(ticks, compiling=name == COMPILING))
         return gaps[name][-1].figures()
 
@@ -68,7 +68,7 @@ def constrained(
             {case.name: partial(draw, bound, case) for case in CASES}, n_rounds=rounds, n_warmup=n_warmup
         )
         n_vocab = backend.n_vocab
-    streams = Streams(settings, n_streams=slots)
+    streams = FreeStreams(settings, n_streams=slots)
     with streams.open():
         beside = run_rounds(
             {name: partial(stream, streams, name) for name in gaps}, n_rounds=rounds, n_warmup=n_warmup

@@ -21,7 +21,7 @@ from cobali_workloads.report.report import Report, Table, deliver, with_range
 from cobali_workloads.report.rounds import Figures, run_rounds
 
 KINDS = ("on", "off")
-MOST_PREFILL = 512
+MAX_PREFILL = 512
 STEP_S, QUICK_STEP_S = 0.2, 0.001
 
 
@@ -50,9 +50,9 @@ def depth(
         scenes = {}
         for kind in KINDS:
             n_ctx = max(places) + max(lengths)
-            asked = {"n_slots": max(counts), "n_ctx": n_ctx, "prefill_chunk": MOST_PREFILL}
+            asked = {"n_slots": max(counts), "n_ctx": n_ctx, "prefill_chunk": MAX_PREFILL}
             backend, _ = stack.enter_context(opened(model, flash_attn=kind, kv="split", **asked))
-            scenes[kind] = _Scene(backend)
+            scenes[kind] = _FilledBackend(backend)
         for n_cached in places:
             contenders: dict[str, Callable[[], Figures]] = {}
             for kind, scene in scenes.items():
@@ -84,7 +84,7 @@ def depth(
     deliver(report, out)
 
 
-class _Scene:
+class _FilledBackend:
     """A backend all of whose slots hold the same tokens."""
 
     def __init__(self, backend: Backend) -> None:
@@ -102,7 +102,7 @@ class _Scene:
             empty(backend)
             self._n_held = 0
         while self._n_held < n_cached:
-            length = min(MOST_PREFILL, n_cached - self._n_held)
+            length = min(MAX_PREFILL, n_cached - self._n_held)
             self._forward([length], self._n_held)
             self._n_held += length
         for slot_id in range(1, backend.n_slots):

@@ -11,7 +11,7 @@ import typer
 from cobali_workloads.commands.options import DEFAULT_MODEL, OUT, NRounds, Out, Quick, spell, texts_of
 from cobali_workloads.inside.gap_sources import read_nsight, read_tick_log
 from cobali_workloads.inside.gaps import Busy, GapStats, gaps_of, passes_of, sampled, window
-from cobali_workloads.inside.runs import Run, greedy_requests, opened, run_once
+from cobali_workloads.inside.runs import EngineRun, greedy_requests, opened, run_once
 from cobali_workloads.report import plots
 from cobali_workloads.report.report import Report, Table, deliver, with_range
 from cobali_workloads.report.rounds import Rounds, run_rounds
@@ -76,8 +76,8 @@ def _kernels(path: Path, kernel: str) -> list[tuple[int, list[Busy]]]:
 
 def _live(
     model: str, texts: list[str], slots: int, max_new: int, n_rounds: int, *, n_warmup: int
-) -> tuple[Rounds, dict[str, list[Run]]]:
-    runs: dict[str, list[Run]] = {}
+) -> tuple[Rounds, dict[str, list[EngineRun]]]:
+    runs: dict[str, list[EngineRun]] = {}
     with opened(model, n_slots=slots, n_ctx=1024) as (backend, settings):
         prompts = [backend.words.tokenize(text) for text in texts]
 
@@ -100,7 +100,7 @@ def _live(
     return rounds, runs
 
 
-def _join(run: Run, more: Run) -> None:
+def _join(run: EngineRun, more: EngineRun) -> None:
     # Every run counts its ticks from 0, which is what marks the wait between two requests.
     run.ticks.extend(more.ticks)
 

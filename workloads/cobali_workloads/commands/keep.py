@@ -10,7 +10,7 @@ import typer
 
 from cobali_ray.errors import ConfigError
 from cobali_workloads.commands.options import OUT, Out, spell
-from cobali_workloads.inside.keep import RULES, Kept, Trace, generated, play, read_hashes
+from cobali_workloads.inside.keep import RULES, CacheResult, CacheTrace, generated, play, read_hashes
 from cobali_workloads.report.report import Report, Table, deliver
 
 NOTE = (
@@ -34,7 +34,7 @@ def keep(
     shares = _shares(room)
     asked = generated(60 * minutes, seed) if trace is None else _read(trace)
     n_distinct, rows = asked.n_distinct, list[Sequence[str]]()
-    kept: dict[str, dict[str, Kept]] = {}
+    kept: dict[str, dict[str, CacheResult]] = {}
     for share in shares:
         n_cells = max(int(share * n_distinct), 1)
         found = {name: play(asked, rule(n_cells, asked.block), n_cells) for name, rule in RULES.items()}
@@ -84,7 +84,7 @@ def _shares(text: str) -> list[float]:
     return shares
 
 
-def _read(path: Path) -> Trace:
+def _read(path: Path) -> CacheTrace:
     try:
         return read_hashes(path.stem, path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

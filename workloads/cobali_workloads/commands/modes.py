@@ -21,8 +21,8 @@ from cobali_workloads.commands.options import (
 )
 from cobali_workloads.inside.modes import (
     PUBLISHED,
-    Load,
-    Measured,
+    ModesResult,
+    OfflineLoad,
     best,
     measure_chunks,
     measure_modes,
@@ -67,8 +67,8 @@ def modes(
     n_warmup = 0 if quick else 1
     if quick:
         rounds, max_new, chunks = 1, min(max_new, QUICK_NEW), QUICK_CHUNKS
-    short = Load(texts_of(prompts, QUICK_PROMPTS if quick else None), slots, max_new, ignore_eos)
-    long = Load(texts_of(long_prompts, QUICK_LONG if quick else None), slots, max_new, ignore_eos)
+    short = OfflineLoad(texts_of(prompts, QUICK_PROMPTS if quick else None), slots, max_new, ignore_eos)
+    long = OfflineLoad(texts_of(long_prompts, QUICK_LONG if quick else None), slots, max_new, ignore_eos)
     sizes = numbers("--chunks", chunks)
     table = measure_modes(model, short, ctx=ctx, n_rounds=rounds, n_warmup=n_warmup)
     sweep = measure_chunks(model, long, chunks=sizes, n_rounds=rounds, n_warmup=n_warmup)
@@ -76,7 +76,7 @@ def modes(
 
 
 def _report(
-    command: str, model: str, table: Measured, sweep: Measured, config: dict[str, int | str]
+    command: str, model: str, table: ModesResult, sweep: ModesResult, config: dict[str, int | str]
 ) -> Report:
     return Report(
         name="modes",
@@ -100,12 +100,12 @@ def _report(
     )
 
 
-def _lengths(measured: Measured) -> str:
+def _lengths(measured: ModesResult) -> str:
     lengths = measured.lengths
     return f"{len(lengths)} prompts of {min(lengths)} to {max(lengths)} tokens, mean {np.mean(lengths):.1f}"
 
 
-def _modes_table(measured: Measured) -> Table:
+def _modes_table(measured: ModesResult) -> Table:
     rounds = measured.rounds
     columns = ("mode", "wall s", "user s", "output tok/s", "ITL p99 ms", "speed-up (min..max)",
                "published wall s", "user s", "speed-up")  # fmt: skip
@@ -127,7 +127,7 @@ def _modes_table(measured: Measured) -> Table:
     return table
 
 
-def _latency_table(measured: Measured) -> Table:
+def _latency_table(measured: ModesResult) -> Table:
     columns = ("mode", *(f"{name} p50 / p90 / p99" for name, _ in LATENCIES))
     note = (
         "All requests are submitted at once, so queue time is most of E2E; milliseconds, all rounds together."
@@ -139,7 +139,7 @@ def _latency_table(measured: Measured) -> Table:
     return table
 
 
-def _values(measured: Measured, name: str, field: str) -> list[float]:
+def _values(measured: ModesResult, name: str, field: str) -> list[float]:
     requests = [stats for run in measured.runs[name] for stats in run.report.requests.values()]
     return [value for stats in requests if (value := getattr(stats, field)) is not None]
 
@@ -148,7 +148,7 @@ def _shares(values: list[float]) -> str:
     return " / ".join(ms(float(v)) for v in np.quantile(values, (0.5, 0.9, 0.99))) if values else "-"
 
 
-def _chunks_table(measured: Measured) -> Table:
+def _chunks_table(measured: ModesResult) -> Table:
     rounds = measured.rounds
     columns = ("chunk", "wall s", "output tok/s (min..max)", "ITL p50 ms", "ITL p99 ms (min..max)",
                "ITL max ms", "TTFT p50 ms")  # fmt: skip
@@ -169,7 +169,7 @@ def _chunks_table(measured: Measured) -> Table:
     return table
 
 
-def _best_notes(sweep: Measured) -> list[str]:
+def _best_notes(sweep: ModesResult) -> list[str]:
     fastest, smoothest = best(sweep)
     notes = []
     for what, figure, winner, highest in (
@@ -182,14 +182,14 @@ def _best_notes(sweep: Measured) -> list[str]:
     return notes
 
 
-def _per_request(measured: Measured) -> dict[str, list[list[dict[str, object]]]]:
+def _per_request(measured: ModesResult) -> dict[str, list[list[dict[str, object]]]]:
     return {
         name: [[stats._asdict() for stats in run.report.requests.values()] for run in runs]
         for name, runs in measured.runs.items()
     }
 
 
-def _figures(table: Measured, sweep: Measured) -> dict[str, Figure]:
+def _figures(table: ModesResult, sweep: ModesResult) -> dict[str, Figure]:
     figures = {}
     for label, field in LATENCIES[1:]:
         series = {name: [1000 * v for v in _values(table, name, field)] for name in table.runs}

@@ -11,7 +11,7 @@ import numpy as np
 import typer
 import yaml
 
-from cobali_ray.core.events import Delta, Word
+from cobali_ray.core.events import Delta, EngineEvent
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.engine.opening import open_engine
 from cobali_ray.errors import ConfigError
@@ -74,7 +74,7 @@ class InProcess:
         self._stamps: list[float] = []
         self._engine = open_engine(settings, self._sink)
 
-    def _sink(self, batch: list[tuple[str, Word]]) -> None:
+    def _sink(self, batch: list[tuple[str, EngineEvent]]) -> None:
         if any(isinstance(event, Delta) for _, event in batch):
             self._stamps.append(time.perf_counter())
 

@@ -11,8 +11,8 @@ import typer
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.engine.opening import limits_of
 from cobali_workloads.commands.options import OUT, NRounds, Out, Quick, reals, spell
-from cobali_workloads.inside.device import Watched
-from cobali_workloads.inside.overlap import Trace, limits_for, middle, simulated, trace
+from cobali_workloads.inside.device import WatchedBackend
+from cobali_workloads.inside.overlap import OverlapRun, limits_for, middle, simulated, trace
 from cobali_workloads.inside.runs import greedy_requests, opened
 from cobali_workloads.report import plots
 from cobali_workloads.report.report import Report, Table, deliver, ms, with_range
@@ -54,9 +54,9 @@ def overlap(
     n_warmup = 0 if quick else 1
     n_ctx = N_PROMPT + max_new + 8
     notes = [PUBLISHED, SIMULATED]
-    found: dict[str, tuple[Rounds, dict[str, Trace]]] = {}
+    found: dict[str, tuple[Rounds, dict[str, OverlapRun]]] = {}
     for part in ticks_ms:
-        backends: dict[str, Watched] = {
+        backends: dict[str, WatchedBackend] = {
             name: simulated(slots, n_ctx, overlaps=overlaps, tick_s=part / 1000)
             for name, overlaps in MODES.items()
         }
@@ -65,7 +65,7 @@ def overlap(
     if model is not None:
         with opened(model, n_slots=slots, n_ctx=n_ctx) as (inner, settings):
             if inner.overlaps:
-                pair = {name: Watched(inner, overlaps=overlaps) for name, overlaps in MODES.items()}
+                pair = {name: WatchedBackend(inner, overlaps=overlaps) for name, overlaps in MODES.items()}
                 found[model] = _compare(pair, limits_of(inner, settings), max_new, rounds, n_warmup)
                 notes.append("On a real device a pass counts as computing until the host sees its end.")
             else:
@@ -78,9 +78,9 @@ def overlap(
 
 
 def _compare(
-    backends: dict[str, Watched], limits: EngineLimits, max_new: int, n_rounds: int, n_warmup: int
-) -> tuple[Rounds, dict[str, Trace]]:
-    last: dict[str, Trace] = {}
+    backends: dict[str, WatchedBackend], limits: EngineLimits, max_new: int, n_rounds: int, n_warmup: int
+) -> tuple[Rounds, dict[str, OverlapRun]]:
+    last: dict[str, OverlapRun] = {}
     n_vocab = next(iter(backends.values())).n_vocab
     prompts = [[65 + (i + k) % min(26, n_vocab - 65) for k in range(N_PROMPT)] for i in range(limits.n_slots)]
     requests = greedy_requests(prompts, max_tokens=max_new, ignore_eos=True)
@@ -102,7 +102,7 @@ def _compare(
 def _report(
     command: str,
     config: dict[str, object],
-    found: dict[str, tuple[Rounds, dict[str, Trace]]],
+    found: dict[str, tuple[Rounds, dict[str, OverlapRun]]],
     notes: list[str],
 ) -> Report:
     columns = ("device", "host work", "wall s", "device computes % (min..max)", "host p50 ms per tick",

@@ -12,7 +12,7 @@ import typer
 from cobali_ray.core.pace import Pacer
 from cobali_ray.engine.opening import limits_of
 from cobali_workloads.commands.options import OUT, Model, NRounds, Out, Quick, numbers, reals, spell
-from cobali_workloads.inside.pace import Scene
+from cobali_workloads.inside.pace import PaceExperiment
 from cobali_workloads.inside.runs import opened
 from cobali_workloads.report import plots
 from cobali_workloads.report.report import Report, Table, deliver, with_range
@@ -47,7 +47,9 @@ def pace(
         settings,
     ):
         limits = limits_of(backend, settings)
-        scene = Scene(backend, limits, n_streams=streams, n_prompt=prompt_tokens, n_prompts=n_prompts)
+        scene = PaceExperiment(
+            backend, limits, n_streams=streams, n_prompt=prompt_tokens, n_prompts=n_prompts
+        )
         decode_s = scene.run(Pacer(None), sizes[-1]).decode_s
         contenders: dict[str, Callable[[], Figures]] = {}
         for factor in factors:

@@ -301,7 +301,7 @@ def _in_process_rounds(case: InProcessCase, options: PeerOptions) -> tuple[Round
 
         values = {
             "model": str(settings.model), "n_slots": settings.n_slots, "n_ctx": settings.n_ctx,
-            "n_threads": settings.n_threads, "threads_wait": settings.asked_wait, "kv": "split",
+            "n_threads": settings.n_threads, "threads_wait": settings.requested_wait, "kv": "split",
             **options.ours,
         }  # fmt: skip
         engine = stack.enter_context(Child(values, environ=settings.environ(), log=folder / "engine.log"))

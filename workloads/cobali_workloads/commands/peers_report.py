@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from cobali_workloads.commands.serve_report import plain, spread_of
-from cobali_workloads.load.jobs import Case
+from cobali_workloads.load.jobs import LoadCase
 from cobali_workloads.load.run import ServeResult, contender
 from cobali_workloads.report.plots import blank
 from cobali_workloads.report.report import Table
@@ -40,7 +40,7 @@ class Versus:
         return median(self.ratios)
 
 
-def versus_best(result: ServeResult, case: Case, figure: str) -> Versus | None:
+def versus_best(result: ServeResult, case: LoadCase, figure: str) -> Versus | None:
     """Compare with the other whose median is best; None where nobody has the figure.
 
     More is better of a rate; of anything else, less.

@@ -12,10 +12,10 @@ import typer
 
 from cobali_ray.errors import ConfigError
 from cobali_workloads.commands.options import DEFAULT_MODEL, OUT, Model, NRounds, Out, Quick, numbers, spell
-from cobali_workloads.commands.prefill_report import Case, report_of
+from cobali_workloads.commands.prefill_report import PrefillCase, report_of
 from cobali_workloads.inside.handles import held_bytes
 from cobali_workloads.inside.lengths import SPREADS, LengthSpread
-from cobali_workloads.inside.prefill import Prefill, Prompts, batches_of
+from cobali_workloads.inside.prefill import PrefillRunner, Prompts, batches_of
 from cobali_workloads.inside.runs import opened
 from cobali_workloads.report.report import deliver
 from cobali_workloads.report.rounds import Rounds, run_rounds
@@ -47,7 +47,7 @@ def prefill(
     spreads = _spreads(datasets)
     lengths = {spread.name: spread.draw(max(pool, *sizes), seed) for spread in spreads}
     n_ctx = -(-(max(map(max, lengths.values())) + 1) // 256) * 256
-    cases: list[Case] = []
+    cases: list[PrefillCase] = []
     with opened(
         model,
         n_slots=max(sizes),
@@ -58,7 +58,7 @@ def prefill(
         itl_target_ms="off",
     ) as (backend, settings):
         filler = _filler(backend.n_vocab, backend.end_tokens)
-        runner = Prefill(backend, settings, filler=filler)
+        runner = PrefillRunner(backend, settings, filler=filler)
         for spread in spreads:
             prompts = _prompts(lengths[spread.name], backend.n_vocab, backend.end_tokens, seed)
             for size in sizes:
@@ -68,7 +68,7 @@ def prefill(
                 runner.padded(batches[0])
                 held = held_bytes(backend)
                 per_cell = None if held is None else held / (size * max(map(len, batches[0])))
-                cases.append(Case(spread, size, measured, batches, seconds, per_cell))
+                cases.append(PrefillCase(spread, size, measured, batches, seconds, per_cell))
     config = {"model": model, "token_budget": token_budget, "kv": kv, "seed": seed}
     deliver(report_of(command, cases, config), out)
 
@@ -92,7 +92,7 @@ def _prompts(lengths: Sequence[int], n_vocab: int, end_tokens: frozenset[int], s
 
 
 def _measure(
-    runner: Prefill, prompts: Prompts, size: int, n_rounds: int, *, n_warmup: int
+    runner: PrefillRunner, prompts: Prompts, size: int, n_rounds: int, *, n_warmup: int
 ) -> tuple[Rounds, dict[str, list[list[float]]]]:
     seconds: dict[str, list[list[float]]] = {}
     ways = runner.ways()

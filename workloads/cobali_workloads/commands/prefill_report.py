@@ -30,7 +30,7 @@ METHOD = (
 )
 
 
-class Case(NamedTuple):
+class PrefillCase(NamedTuple):
     """One data set at one batch size."""
 
     spread: LengthSpread
@@ -43,7 +43,7 @@ class Case(NamedTuple):
     bytes_per_cell: float | None
 
 
-def report_of(command: str, cases: list[Case], config: dict[str, Any]) -> Report:
+def report_of(command: str, cases: list[PrefillCase], config: dict[str, Any]) -> Report:
     """Put the cases into tables and plots."""
     return Report(
         name="prefill",
@@ -69,7 +69,7 @@ def report_of(command: str, cases: list[Case], config: dict[str, Any]) -> Report
     )
 
 
-def _lengths_table(cases: list[Case]) -> Table:
+def _lengths_table(cases: list[PrefillCase]) -> Table:
     columns = (
         "data set",
         "prompts",
@@ -90,7 +90,7 @@ def _lengths_table(cases: list[Case]) -> Table:
     return table
 
 
-def _times_table(cases: list[Case], figure: str, title: str) -> Table:
+def _times_table(cases: list[PrefillCase], figure: str, title: str) -> Table:
     columns = (
         "data set, batch",
         *WAYS,
@@ -109,7 +109,7 @@ def _times_table(cases: list[Case], figure: str, title: str) -> Table:
     return table
 
 
-def _memory_table(cases: list[Case]) -> Table:
+def _memory_table(cases: list[PrefillCase]) -> Table:
     columns = (
         "data set, batch",
         "padded cells",
@@ -138,7 +138,7 @@ def _memory_table(cases: list[Case]) -> Table:
     return table
 
 
-def _figures(cases: list[Case]) -> dict[str, Figure]:
+def _figures(cases: list[PrefillCase]) -> dict[str, Figure]:
     by_size: dict[str, list[tuple[float, float]]] = {}
     reduction: dict[str, list[tuple[float, float]]] = {}
     spread: dict[str, list[tuple[float, float]]] = {}

@@ -13,7 +13,7 @@ from cobali_ray.errors import ConfigError
 from cobali_ray.models.commands import AsJson, progress_bars
 from cobali_workloads.commands.options import OUT, Out, spell
 from cobali_workloads.inside.devices import DEVICES
-from cobali_workloads.inside.regret import CONTENDERS, FIGURES, LOADS, MOST_WAIT, OURS, Cell, cells
+from cobali_workloads.inside.regret import CONTENDERS, FIGURES, LOADS, MAX_WAIT, OURS, Cell, cells
 from cobali_workloads.report.report import Report, Table, deliver, ms
 
 N_WORST = 12
@@ -22,7 +22,7 @@ NAMES = dict(zip(FIGURES, ("mean TTFT", "mean E2E", "ITL p99", "throughput"), st
 NOTE = (
     "Simulated: the product's scheduler; passes take what tables of devices say, give or take a few percent. "
     "HTTP, tokenising and sampling are not in it. Best is who holds nobody back: whose longest time to "
-    f"a first token is at most {MOST_WAIT:g} times that of llama-server's rule."
+    f"a first token is at most {MAX_WAIT:g} times that of llama-server's rule."
 )
 
 

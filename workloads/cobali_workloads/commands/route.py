@@ -20,8 +20,8 @@ from cobali_workloads.load.timeline import summarise
 from cobali_workloads.load.trace import read_trace
 from cobali_workloads.report.plots import lines
 from cobali_workloads.report.report import Report, Table, deliver, ms
-from cobali_workloads.simulate.fleet import Ask
-from cobali_workloads.simulate.ticks import TickTimes, read_times
+from cobali_workloads.simulate.fleet import SimulatedRequest
+from cobali_workloads.simulate.ticks import TickProfile, read_times
 
 SAMPLE_S = 60.0
 """Of made-up chats, one a second, that tell what an engine can do."""
@@ -81,8 +81,14 @@ def route(
 
 
 def _asks(
-    times: TickTimes, n_engines: int, share: float, minutes: float, trace: Path | None, shrink: int, seed: int
-) -> list[Ask]:
+    times: TickProfile,
+    n_engines: int,
+    share: float,
+    minutes: float,
+    trace: Path | None,
+    shrink: int,
+    seed: int,
+) -> list[SimulatedRequest]:
     """Return a load that is this share of what so many engines can do."""
     if trace is None:
         one = chatting(SAMPLE_S, seed, 1.0)

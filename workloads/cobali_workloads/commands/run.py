@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from cobali_ray.cli import Model, Setting
-from cobali_ray.command_line import said
+from cobali_ray.command_line import given_settings
 from cobali_ray.core.limits import MAX_SLOTS
 from cobali_workloads.run import RunOptions, run_command
 
@@ -62,7 +62,7 @@ def run(
         baseline=baseline,
         ignore_eos=ignore_eos,
         limit=limit,
-        settings=said(setting, model=model),
+        settings=given_settings(setting, model=model),
     )
     report = run_command(options, Console(stderr=json_out), show=show)
     if json_out:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cobali_workloads.load.jobs import Case
+from cobali_workloads.load.jobs import LoadCase
 from cobali_workloads.load.run import ServeResult, contender
-from cobali_workloads.load.timeline import Timeline, as_samples
+from cobali_workloads.load.timeline import RequestTimeline, as_samples
 from cobali_workloads.report.plots import blank
 from cobali_workloads.report.report import Table
 
@@ -111,7 +111,7 @@ def _intruders(result: ServeResult) -> Table:
     return table
 
 
-def _times(result: ServeResult, target: str, one: tuple[Case, str], other: tuple[Case, str]) -> str:
+def _times(result: ServeResult, target: str, one: tuple[LoadCase, str], other: tuple[LoadCase, str]) -> str:
     """Return one figure over another of the same target, round by round."""
     values = [result.rounds.values(contender(target, case), name) for case, name in (one, other)]
     return spread_of([a / b if b else float("nan") for a, b in zip(*values, strict=True)])
@@ -136,7 +136,7 @@ def figures_of(result: ServeResult) -> dict[str, Figure]:
 
 def _lines(
     result: ServeResult,
-    cases: Sequence[Case],
+    cases: Sequence[LoadCase],
     title: str,
     series: dict[str, Callable[[Callable[[str], float]], float]],
     *,
@@ -163,9 +163,9 @@ def _lines(
     return figure
 
 
-def _cdf(result: ServeResult, case: Case) -> Figure:
+def _cdf(result: ServeResult, case: LoadCase) -> Figure:
     figure = blank((9.6, 3.8))
-    kinds: dict[str, Callable[[Timeline], list[float]]] = {
+    kinds: dict[str, Callable[[RequestTimeline], list[float]]] = {
         "client TTFT": lambda t: [] if t.ttft_s is None else [t.ttft_s],
         "ITL": lambda t: t.gaps_s,
     }
@@ -215,7 +215,7 @@ def _in_ms(name: str) -> Callable[[Callable[[str], float]], float]:
     return lambda number: 1000 * number(name)
 
 
-def _getter(result: ServeResult, target: str, case: Case) -> Callable[[str], float]:
+def _getter(result: ServeResult, target: str, case: LoadCase) -> Callable[[str], float]:
     return lambda name: result.figure(target, case, name)
 
 

@@ -17,16 +17,16 @@ from cobali_workloads.commands.serve import command_line, describe
 from cobali_workloads.commands.serve_report import figures_of, samples_of, tables_of
 from cobali_workloads.inside.asks import asks_of, chatting, replayed
 from cobali_workloads.inside.policies import POLICIES
-from cobali_workloads.inside.simulated import Played, one_cache, play, timelines_of, with_limits
-from cobali_workloads.load.jobs import Case, cases_of
+from cobali_workloads.inside.simulated import SimulatedRun, one_cache, play, timelines_of, with_limits
+from cobali_workloads.load.jobs import LoadCase, cases_of
 from cobali_workloads.load.options import DEFAULT, LoadOptions, Workload, parse_slo
 from cobali_workloads.load.run import ServeResult, contender
 from cobali_workloads.load.run import figures_of as numbers_of
 from cobali_workloads.load.target import Target
 from cobali_workloads.report.report import Report, Table, deliver
 from cobali_workloads.report.rounds import Rounds
-from cobali_workloads.simulate.fleet import Ask
-from cobali_workloads.simulate.ticks import TickTimes, read_times, write_times
+from cobali_workloads.simulate.fleet import SimulatedRequest
+from cobali_workloads.simulate.ticks import TickProfile, read_times, write_times
 
 NOTE = (
     "Simulated: the product's scheduler and router, ticks as long as the recorded ones. A client beside the "
@@ -141,8 +141,8 @@ def chat_load(per_s: float, minutes: float, seed: int, slo: str | None) -> Workl
 
 
 def load_of(
-    workload: Workload, case: Case, *, shrink: int, chats: float | None, seconds: float
-) -> tuple[list[Ask], list[Ask]]:
+    workload: Workload, case: LoadCase, *, shrink: int, chats: float | None, seconds: float
+) -> tuple[list[SimulatedRequest], list[SimulatedRequest]]:
     """Return the warm-up and the load of one case."""
     if chats is not None:
         return [], chatting(seconds, workload.shape.seed, chats)
@@ -156,7 +156,7 @@ def _nobody(name: str) -> Target:
     return Target(name=name, url="", host="", port=0, address="", tls=False, model="simulated")
 
 
-def _columns(times: TickTimes, n_engines: int, played: Played) -> list[str]:
+def _columns(times: TickProfile, n_engines: int, played: SimulatedRun) -> list[str]:
     best = one_cache([story.ask for story in played.stories], n_engines, times.limits)
     return [
         f"{played.hit_rate:.1%}",

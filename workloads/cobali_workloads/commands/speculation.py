@@ -13,22 +13,22 @@ from cobali_ray.core.pace import Pacer
 from cobali_ray.engine.opening import limits_of
 from cobali_workloads.commands.options import OUT, Model, NRounds, Out, Quick, numbers, spell
 from cobali_workloads.inside.runs import opened
-from cobali_workloads.inside.speculation import N_CHANGED, Kind, Scene, Side
+from cobali_workloads.inside.speculation import N_CHANGED, Kind, SpeculationExperiment, SpeculationVariant
 from cobali_workloads.report import plots
 from cobali_workloads.report.report import Report, Table, deliver, with_range
 from cobali_workloads.report.rounds import Figures, Rounds, run_rounds
 
-LEAST_FREE, LEAST_EDIT = 0.98, 1.4
+MIN_FREE, MIN_EDIT = 0.98, 1.4
 QUICK_TOKENS = 16
-LEAST_PREFIX = 8
+MIN_PREFIX = 8
 """Slots have to remember, for those who ask again."""
 NOTE = (
     "What the model says is scripted over real passes: its logits are drawn as always, but the token of the "
     f"text is the likeliest. An edit says the prompt again, one token in {N_CHANGED} changed; free text goes "
     "on where the prompt ends; again is free text that was asked and answered just before. With drafts and "
     "without take turns, each keeping what it learned. Ratios are of whole answers, prompts among them, each "
-    f"within its round. The targets: free text at least {LEAST_FREE}, edits with one client at least "
-    f"{LEAST_EDIT}."
+    f"within its round. The targets: free text at least {MIN_FREE}, edits with one client at least "
+    f"{MIN_EDIT}."
 )
 
 
@@ -53,12 +53,12 @@ def speculation(
     cases = [(kind, n) for kind, of_kind in numbers_of.items() for n in of_kind]
     most = max(n for _, n in cases)
     asked = {"n_slots": most, "n_ctx": 2 * tokens + 64, "speculation": "auto"}
-    with opened(model, **asked, min_prefix=LEAST_PREFIX, host_cache_mib=0) as (backend, settings):
+    with opened(model, **asked, min_prefix=MIN_PREFIX, host_cache_mib=0) as (backend, settings):
         limits = limits_of(backend, settings)
-        scene = Scene(backend, limits, n_prompt=tokens, n_answer=tokens)
+        scene = SpeculationExperiment(backend, limits, n_prompt=tokens, n_answer=tokens)
         sides = {
-            "on": Side(Pacer("auto", limits.grain), Speculation()),
-            "off": Side(Pacer("auto", limits.grain), None),
+            "on": SpeculationVariant(Pacer("auto", limits.grain), Speculation()),
+            "off": SpeculationVariant(Pacer("auto", limits.grain), None),
         }
         seeds = {(kind, n, side): count() for kind, n in cases for side in sides}
 

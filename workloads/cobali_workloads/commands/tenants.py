@@ -8,7 +8,7 @@ import numpy as np
 import typer
 
 from cobali_workloads.commands.options import OUT, Out, Quick, spell
-from cobali_workloads.inside.tenants import Load, Played, run
+from cobali_workloads.inside.tenants import TenantLoad, TenantRun, run
 from cobali_workloads.report.report import Report, Table, deliver, ms
 
 QUICK_S = 60.0
@@ -18,16 +18,20 @@ NOTE = (
     "200: 2.6 requests a second and engine at most. Served: prompt tokens computed and output tokens twice, "
     "while the load lasted. Nothing here depends on the machine."
 )
-CALM = Load("calm", 0.3, "a")
-HALF, BETTER, WORSE = CALM._replace(rps=0.6), CALM._replace(rps=0.5), Load("flood", 4.7, "a", priority=5)
-LOADS: dict[str, tuple[Load, ...]] = {
+CALM = TenantLoad("calm", 0.3, "a")
+HALF, BETTER, WORSE = (
+    CALM._replace(rps=0.6),
+    CALM._replace(rps=0.5),
+    TenantLoad("flood", 4.7, "a", priority=5),
+)
+LOADS: dict[str, tuple[TenantLoad, ...]] = {
     "a quarter of its share, alone": (CALM,),
-    "beside a flood of the same tenant": (CALM, Load("flood", 10.0, "a")),
-    "beside a flood of another tenant": (CALM, Load("flood", 10.0, "b")),
+    "beside a flood of the same tenant": (CALM, TenantLoad("flood", 10.0, "a")),
+    "beside a flood of another tenant": (CALM, TenantLoad("flood", 10.0, "b")),
     "half of its share, alone": (HALF,),
-    "half, beside a flood of another tenant": (HALF, Load("flood", 10.0, "b")),
-    "two floods": (CALM._replace(rps=10.0), Load("flood", 10.0, "b")),
-    "two floods, weights 3 and 1": (CALM._replace(rps=10.0, weight=3.0), Load("flood", 10.0, "b")),
+    "half, beside a flood of another tenant": (HALF, TenantLoad("flood", 10.0, "b")),
+    "two floods": (CALM._replace(rps=10.0), TenantLoad("flood", 10.0, "b")),
+    "two floods, weights 3 and 1": (CALM._replace(rps=10.0, weight=3.0), TenantLoad("flood", 10.0, "b")),
     "a better class, alone": (BETTER,),
     "beside a worse class, together twice the server": (BETTER, WORSE),
 }
@@ -72,7 +76,7 @@ def tenants(
     deliver(report, out)
 
 
-def figures(played: Played, load: str) -> dict[str, float]:
+def figures(played: TenantRun, load: str) -> dict[str, float]:
     """Return what became of one load, in numbers; `share` is of all that was served."""
     stories, served = played.of(load), played.served()
     ends = [story.end for story in stories if story.end]

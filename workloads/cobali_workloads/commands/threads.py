@@ -36,21 +36,22 @@ NOTE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class WaitPolicy:
     """One way to wait: the environment that libgomp reads, and the number of threads."""
 
     n_threads: int
     environ: dict[str, str] = field(default_factory=dict)
 
 
-def policies(spin_counts: tuple[int, ...], n_threads: int) -> dict[str, Policy]:
+def policies(spin_counts: tuple[int, ...], n_threads: int) -> dict[str, WaitPolicy]:
     """Return the contenders by name; with one thread nobody waits, so it stands once."""
     counted = {f"spin count {n}": {"GOMP_SPINCOUNT": str(n)} for n in spin_counts}
     ways = {SPIN: {}, SLEEP: {"OMP_WAIT_POLICY": "passive"}, **counted}
     many = {
-        f"{name}, {n_threads} threads": Policy(n_threads=n_threads, environ=env) for name, env in ways.items()
+        f"{name}, {n_threads} threads": WaitPolicy(n_threads=n_threads, environ=env)
+        for name, env in ways.items()
     }
-    return {"1 thread": Policy(n_threads=1)} | (many if n_threads > 1 else {})
+    return {"1 thread": WaitPolicy(n_threads=1)} | (many if n_threads > 1 else {})
 
 
 def threads(
@@ -81,7 +82,7 @@ def threads(
     contenders = policies(tuple(spin_count or (200, 500, 1_000, 3_000, 20_000)), n_most)
     chosen: dict[str, str] = {}
     wait = apply_wait("auto", n_threads=n_most, environ=chosen)
-    contenders["auto"] = Policy(n_threads=n_most, environ=chosen)
+    contenders["auto"] = WaitPolicy(n_threads=n_most, environ=chosen)
     with _children(contenders, model=model, slots=slots, n_ctx=max(256, 2 * ticks)) as children:
         measured = run_rounds(
             {
@@ -120,7 +121,7 @@ def threads(
 
 @contextmanager
 def _children(
-    contenders: dict[str, Policy], *, model: str, slots: int, n_ctx: int
+    contenders: dict[str, WaitPolicy], *, model: str, slots: int, n_ctx: int
 ) -> Iterator[dict[str, Child]]:
     """Start one process for each policy, all loaded before the first is measured."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}

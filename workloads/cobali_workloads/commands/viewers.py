@@ -22,7 +22,7 @@ from cobali_workloads.load.reply import timeline_of
 from cobali_workloads.load.sender import LoopTimer, Sender, closed_loop
 from cobali_workloads.load.shape import Slo
 from cobali_workloads.load.target import Job, Target, connect
-from cobali_workloads.load.timeline import Timeline, summarise
+from cobali_workloads.load.timeline import RequestTimeline, summarise
 from cobali_workloads.report.report import Report, Table, deliver, with_range
 from cobali_workloads.report.rounds import Figures, Rounds, run_rounds
 
@@ -53,7 +53,7 @@ def viewers(
     deliver(report_of(found, command=spell("viewers", url=url, **config), config=config), out)
 
 
-class Viewer(asyncio.Protocol):
+class ViewerClient(asyncio.Protocol):
     """One reader of `/debug/stream` that counts what it is sent."""
 
     def __init__(self, url: str) -> None:
@@ -61,7 +61,7 @@ class Viewer(asyncio.Protocol):
         self._request = f"GET /debug/stream HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
         self.n_bytes = 0
         self.head = b""
-        self.told = asyncio.Event()
+        self.answered = asyncio.Event()
         """Set by the first record, or by the end of the connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -71,31 +71,31 @@ class Viewer(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Count."""
         self.n_bytes += len(data)
-        if not self.told.is_set():
+        if not self.answered.is_set():
             self.head += data[:4096]
             if b"data: " in self.head:
-                self.told.set()
+                self.answered.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Let nobody wait for what will not come."""
         del exc
-        self.told.set()
+        self.answered.set()
 
 
 @asynccontextmanager
-async def watching(url: str, n_viewers: int) -> AsyncGenerator[list[Viewer], None]:
+async def watching(url: str, n_viewers: int) -> AsyncGenerator[list[ViewerClient], None]:
     """Keep viewers connected. Raises ConfigError where the server shows them nothing."""
     loop, parts = asyncio.get_running_loop(), urlsplit(url)
     transports, viewers = [], []
     try:
         for _ in range(n_viewers):
             transport, viewer = await loop.create_connection(
-                lambda: Viewer(url), parts.hostname or "127.0.0.1", parts.port or 80
+                lambda: ViewerClient(url), parts.hostname or "127.0.0.1", parts.port or 80
             )
             transports.append(transport)
             viewers.append(viewer)
         for viewer in viewers:
-            await viewer.told.wait()
+            await viewer.answered.wait()
             if b"data: " not in viewer.head:
                 first = viewer.head.split(b"\r\n", 1)[0].decode("latin-1")
                 raise ConfigError("--url", f"/debug/stream answered {first!r}")
@@ -119,7 +119,7 @@ async def measure(target: Target, *, n_viewers: int, n_streams: int, n_tokens: i
     return figures_of([timeline_of(exchange) for exchange in exchanges]) | {"seen_bytes_per_s": seen_per_s}
 
 
-def figures_of(answers: list[Timeline]) -> dict[str, float]:
+def figures_of(answers: list[RequestTimeline]) -> dict[str, float]:
     """Return throughput and gaps of the streams. Raises ConfigError where one did not finish."""
     if wrong := [answer for answer in answers if answer.status != "ok"]:
         raise ConfigError("--url", f"a stream {wrong[0].status}: {wrong[0].error}")

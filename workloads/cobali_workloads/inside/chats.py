@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.port import Backend, Words
-from cobali_ray.core.events import Delta, End, RequestStats, Word
+from cobali_ray.core.events import Delta, End, EngineEvent, RequestStats
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.engine.opening import engine_on, model_path, open_backend
 from cobali_ray.errors import InternalError, PromptTooLongError
@@ -33,7 +33,7 @@ _SAMPLING = SamplingParams(temperature=0.0, ignore_eos=True, n_logprobs=0)
 """Log-probabilities, because they carry the ids of the tokens that were drawn."""
 
 
-class Turn(NamedTuple):
+class ChatTurn(NamedTuple):
     """One message of a person; lengths are tokens."""
 
     wait_s: float
@@ -46,12 +46,12 @@ class Turn(NamedTuple):
 class Person:
     """A conversation so far, and what is still to be said."""
 
-    turns: list[Turn]
+    turns: list[ChatTurn]
     messages: list[dict[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TurnResult:
     """One request as it went."""
 
     turn: int
@@ -63,7 +63,7 @@ class Asked:
 class Chats:
     """All requests of one scene, in order of arrival."""
 
-    asked: Sequence[Asked]
+    asked: Sequence[TurnResult]
     n_cells: int
     """Of the cache and of host memory."""
 
@@ -94,7 +94,7 @@ def people(n: int, n_system: int, words: Words, seed: int) -> list[Person]:
     for i in range(n):
         rng = Random(f"{seed} person {i}")
         turns = [
-            Turn(
+            ChatTurn(
                 wait_s=rng.expovariate(1 / THINK_S) if turn else rng.uniform(0, ARRIVE_S),
                 text=maker.text(f"person {i} turn {turn}", rng.randint(*N_MESSAGE)),
                 n_answer=rng.randint(*N_ANSWER),
@@ -110,7 +110,7 @@ def run_chats(settings: EngineSettings, n_people: int, n_system: int, seed: int)
     clock = FakeClock()
     backend = open_backend(settings, model_path(settings))
     try:
-        scene = _Scene(backend.words, people(n_people, n_system, backend.words, seed), clock)
+        scene = _ChatRun(backend.words, people(n_people, n_system, backend.words, seed), clock)
         timed = cast("Backend", _Timed(backend, clock))
         engine = engine_on(timed, settings, scene.take, clock=clock)
         while (due_s := scene.due_s) is not None or engine.has_work:
@@ -128,13 +128,13 @@ def run_chats(settings: EngineSettings, n_people: int, n_system: int, seed: int)
 
 
 @dataclass
-class _Scene:
+class _ChatRun:
     words: Words
     people: list[Person]
     clock: FakeClock
     order: list[str] = field(default_factory=list)
     """Request ids as they were submitted: `person.turn`."""
-    ended: dict[str, Asked] = field(default_factory=dict)
+    ended: dict[str, TurnResult] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._waiting = [(person.turns[0].wait_s, i, 0) for i, person in enumerate(self.people)]
@@ -168,7 +168,7 @@ class _Scene:
         self.order.append(request.request_id)
         return request
 
-    def take(self, batch: list[tuple[str, Word]]) -> None:
+    def take(self, batch: list[tuple[str, EngineEvent]]) -> None:
         """Listen; after the end of an answer its person thinks."""
         for _, event in batch:
             request, tokens, texts = self._open[event.request_id]
@@ -183,7 +183,7 @@ class _Scene:
             person, turn = map(int, event.request_id.split("."))
             n_computed = request.n_prompt + event.stats.n_output - 1  # the last token drawn never is
             computed = array("i", [*request.prompt, *tokens][:n_computed])
-            self.ended[event.request_id] = Asked(turn, Visit(request.n_prompt, computed), event.stats)
+            self.ended[event.request_id] = TurnResult(turn, Visit(request.n_prompt, computed), event.stats)
             said = self.people[person]
             said.messages.append({"role": "assistant", "content": "".join(texts)})
             if turn + 1 < len(said.turns):

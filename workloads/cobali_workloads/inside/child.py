@@ -19,7 +19,7 @@ from typing import Any, Self
 import orjson
 
 from cobali_ray.backend.port import Backend
-from cobali_ray.core.events import Word
+from cobali_ray.core.events import EngineEvent
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.opening import engine_on, model_path, open_backend
@@ -118,7 +118,7 @@ class Treadmill:
         return {"ticks_s": ticks, "cpu_s": after.user + after.system - used.user - used.system}
 
 
-def _discard(_: list[tuple[str, Word]]) -> None:
+def _discard(_: list[tuple[str, EngineEvent]]) -> None:
     """Take events nobody wants."""
 
 

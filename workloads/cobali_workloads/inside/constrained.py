@@ -21,9 +21,9 @@ import numpy as np
 
 from cobali_ray.backend.grammar import Grammars, Matcher, check
 from cobali_ray.backend.port import Backend
-from cobali_ray.backend.sampling import RowSampler, Sampled, sample_rows
+from cobali_ray.backend.sampling import RowSampler, SampleResult, sample_rows
 from cobali_ray.core.embedding import EmbeddingRequest
-from cobali_ray.core.events import End, Word
+from cobali_ray.core.events import End, EngineEvent
 from cobali_ray.core.request import GREEDY, Grammar, Request, SamplingParams
 from cobali_ray.core.sequence import Sequence as EngineSequence
 from cobali_ray.core.stats import TickStats
@@ -33,7 +33,7 @@ from cobali_ray.engine.opening import MonotonicClock, open_engine
 from cobali_ray.settings import EngineSettings
 from cobali_workloads.report.rounds import Figures
 
-MOST_TOKENS = 120
+MAX_TOKENS = 120
 """An answer that goes nowhere, as of random logits, is begun anew after so many."""
 N_STREAM_PROMPT = 16
 _SAID, _STRAY = 40.0, 50.0  # above any of the random logits, which are normal with a deviation of 3
@@ -41,7 +41,7 @@ _WAIT_S = 120.0
 _NUMBER = "<number>"
 
 
-class Case(NamedTuple):
+class StrayCase(NamedTuple):
     """What the model wants to say."""
 
     name: str
@@ -50,16 +50,16 @@ class Case(NamedTuple):
 
 
 CASES = (
-    Case("fits by itself", 0.0),
-    Case("2 % refused", 0.02),
-    Case("5 % refused", 0.05),
-    Case("20 % refused", 0.2),
-    Case("all refused", 1.0),
-    Case("random logits", None),
+    StrayCase("fits by itself", 0.0),
+    StrayCase("2 % refused", 0.02),
+    StrayCase("5 % refused", 0.05),
+    StrayCase("20 % refused", 0.2),
+    StrayCase("all refused", 1.0),
+    StrayCase("random logits", None),
 )
 
 
-class Shape(NamedTuple):
+class SchemaCase(NamedTuple):
     """A schema and an answer that fits."""
 
     schema: dict[str, Any]
@@ -68,7 +68,7 @@ class Shape(NamedTuple):
 
 _TEXT, _COUNT = {"type": "string"}, {"type": "integer", "minimum": 1}
 SHAPES = {
-    "person": Shape(
+    "person": SchemaCase(
         {
             "type": "object",
             "properties": {"name": _TEXT, "age": {"type": "integer", "minimum": 0, "maximum": 150}},
@@ -77,7 +77,7 @@ SHAPES = {
         },
         '{"name": "Ada Lovelace", "age": 36}',
     ),
-    "order": Shape(
+    "order": SchemaCase(
         {
             "type": "object",
             "properties": {
@@ -108,7 +108,7 @@ SHAPES = {
         '[{"product": "Blue lamp", "quantity": 2, "price": 19.95}, {"product": "Desk", "quantity": 1, '
         '"price": 240.0}], "status": "paid"}',
     ),
-    "arguments": Shape(
+    "arguments": SchemaCase(
         {
             "type": "object",
             "properties": {
@@ -121,7 +121,7 @@ SHAPES = {
         },
         '{"location": "Paris, France", "unit": "celsius", "days": 3}',
     ),
-    "any object": Shape(
+    "any object": SchemaCase(
         {"type": "object"},
         '{"title": "A walk by the sea", "tags": ["sea", "walk"], "stars": 4.5, "open": true, "note": '
         '"The water was cold, but nobody minded."}',
@@ -163,7 +163,7 @@ class Bound:
         self._noise = self._rng.normal(0.0, 3.0, shape).astype(np.float32)
         self._logits = np.empty(shape[1:], np.float32)
 
-    def measure(self, case: Case, n_ticks: int) -> Draws:
+    def measure(self, case: StrayCase, n_ticks: int) -> Draws:
         """Draw `n_ticks` ticks, free and bound in turns."""
         free = [self._row() for _ in range(self._n_rows)]
         bound = [self._bound(i) for i in range(self._n_rows)]
@@ -183,7 +183,7 @@ class Bound:
             draws.n_refused += sum(a != b for a, b in zip(likeliest, drawn.tokens, strict=True))
             for i, token in enumerate(drawn.tokens):
                 at[i] += 1
-                if i in drawn.complete or token in self._backend.end_tokens or at[i] >= MOST_TOKENS:
+                if i in drawn.complete or token in self._backend.end_tokens or at[i] >= MAX_TOKENS:
                     bound[i], at[i] = self._bound(i), 0
         return draws
 
@@ -196,7 +196,7 @@ class Bound:
         row.matcher = self._grammars.matcher(self._asked[i % len(self._asked)])
         return row
 
-    def _says(self, case: Case, at: Sequence[int]) -> list[dict[int, float]]:
+    def _says(self, case: StrayCase, at: Sequence[int]) -> list[dict[int, float]]:
         """Return which logits of each row are not noise."""
         if case.stray is None:
             return [{} for _ in at]
@@ -218,7 +218,7 @@ class Bound:
 
     def _draw(
         self, tick: int, says: Sequence[dict[int, float]], rows: Sequence[RowSampler]
-    ) -> tuple[float, Sampled]:
+    ) -> tuple[float, SampleResult]:
         logits = self._fill(tick, says)
         began = time.thread_time()
         sampled = sample_rows(logits, rows)
@@ -245,7 +245,7 @@ def another(grammar: Grammar, number: int) -> Grammar:
 
 
 @dataclass(slots=True)
-class Beside:
+class CompileGaps:
     """The gaps of streams, and what was compiled meanwhile; seconds."""
 
     gaps_s: list[float]
@@ -261,7 +261,7 @@ class Beside:
         }  # fmt: skip
 
 
-class Streams:
+class FreeStreams:
     """Free streams on an engine's own thread, in every slot: whatever else comes in is compiled and waits."""
 
     def __init__(self, settings: EngineSettings, *, n_streams: int) -> None:
@@ -285,7 +285,7 @@ class Streams:
         finally:
             self._loop.stop()
 
-    def run(self, n_ticks: int, *, compiling: bool) -> Beside:
+    def run(self, n_ticks: int, *, compiling: bool) -> CompileGaps:
         """Let all streams generate for `n_ticks`; `compiling`, with one new grammar after another."""
         self._n_runs += 1
         self._ticks, self._n_wanted = [], n_ticks
@@ -303,7 +303,7 @@ class Streams:
             self._loop.cancel(name)
         for _ in names:
             self._ended.get(timeout=_WAIT_S)
-        return Beside([gap for tick in self._ticks for gap in tick.gaps_s], compiled_s)
+        return CompileGaps([gap for tick in self._ticks for gap in tick.gaps_s], compiled_s)
 
     def _compile_one(self) -> float:
         self._n_grammars += 1
@@ -322,7 +322,7 @@ class Streams:
 
     # -- in the engine's thread
 
-    def _build(self, sink: Sink) -> tuple[Engine, Streams]:
+    def _build(self, sink: Sink) -> tuple[Engine, FreeStreams]:
         engine = open_engine(self._settings, sink)
         compile_grammar = engine.samplers.matcher
 
@@ -336,7 +336,7 @@ class Streams:
         engine.samplers.matcher = timed  # type: ignore[method-assign]  # to look on, nothing else
         return engine, self
 
-    def _take(self, batch: list[tuple[str, Word]]) -> None:
+    def _take(self, batch: list[tuple[str, EngineEvent]]) -> None:
         for _, event in batch:
             if isinstance(event, End) and event.request_id.startswith("stream"):
                 self._ended.put(event.request_id)

@@ -9,14 +9,14 @@ from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.port import Backend
 
 
-class Span(NamedTuple):
+class TimeSpan(NamedTuple):
     """Seconds on the machine's clock."""
 
     start_s: float
     end_s: float
 
 
-class Watched:
+class WatchedBackend:
     """Passes everything on and notes the spans of the device and of the host's waiting.
 
     `overlaps` False waits inside `forward`, so that the engine does its host work after the pass, as on a
@@ -42,8 +42,8 @@ class Watched:
         self.generates, self.embedder = inner.generates, inner.embedder
         self.projector = inner.projector
         self.piece, self.n_reused, self.close = inner.piece, inner.n_reused, inner.close
-        self.device: list[Span] = []
-        self.waits: list[Span] = []
+        self.device: list[TimeSpan] = []
+        self.waits: list[TimeSpan] = []
         self._handed_s: float | None = None
 
     def forward(self, batch: TickBatch) -> None:
@@ -63,12 +63,12 @@ class Watched:
         ended_s = time.perf_counter()
         if not self._inner.overlaps:
             began_s = self._handed_s  # the device was the call itself
-        self.waits.append(Span(began_s, ended_s))
-        self.device.append(Span(self._handed_s, ended_s))
+        self.waits.append(TimeSpan(began_s, ended_s))
+        self.device.append(TimeSpan(self._handed_s, ended_s))
         self._handed_s = None
 
 
-class Simulated(Watched):
+class SimulatedBackend(WatchedBackend):
     """A device that needs `tick_s` for every pass, beside the host; `inner` only keeps the books.
 
     The device begins when it is handed a batch and works by the clock, whatever the host does meanwhile.
@@ -96,6 +96,6 @@ class Simulated(Watched):
         began_s, ends_s = time.perf_counter(), self._handed_s + self._tick_s
         while time.perf_counter() < ends_s:
             pass
-        self.waits.append(Span(began_s, time.perf_counter()))
-        self.device.append(Span(self._handed_s, ends_s))
+        self.waits.append(TimeSpan(began_s, time.perf_counter()))
+        self.device.append(TimeSpan(self._handed_s, ends_s))
         self._handed_s = None

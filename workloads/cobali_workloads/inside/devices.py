@@ -25,7 +25,7 @@ N_MANY = 64
 DEEP = 8192
 
 
-class Part(NamedTuple):
+class BatchPart(NamedTuple):
     """Tokens of one sequence in a batch, or in a micro-batch of it."""
 
     seq_id: int
@@ -77,7 +77,7 @@ class Device:
         rows = self._rows_s
         return [max(s - rows[n], 0.0) for n, s in enumerate(_filled(self.outputs_ms, max(self.outputs_ms)))]
 
-    def seconds(self, batch: Iterable[Part]) -> float:
+    def seconds(self, batch: Iterable[BatchPart]) -> float:
         """Return what a batch takes."""
         cut = _cut_at_gaps(batch) if self.split else _cut_when_full(batch)
         took_s = -self.cut_ms / 1000
@@ -85,7 +85,7 @@ class Device:
             took_s += self._pass_s(parts) + self.cut_ms / 1000
         return took_s
 
-    def _pass_s(self, parts: Sequence[Part]) -> float:
+    def _pass_s(self, parts: Sequence[BatchPart]) -> float:
         n_rows = n_outputs = 0
         cells_s, deepest = 0.0, 0
         if self.split:
@@ -119,12 +119,12 @@ def _filled(knots: Mapping[int, float], most: int) -> list[float]:
     return seconds
 
 
-def _cut_at_gaps(batch: Iterable[Part]) -> list[list[Part]]:
+def _cut_at_gaps(batch: Iterable[BatchPart]) -> list[list[BatchPart]]:
     """Cut a batch as llama.cpp does for a split cache.
 
     A micro-batch takes sequences with neighbouring ids, and as many tokens of each.
     """
-    passes, left = list[list[Part]](), list(batch)
+    passes, left = list[list[BatchPart]](), list(batch)
     while left:
         chosen = [left[0]]
         for part in left[1:]:
@@ -132,7 +132,7 @@ def _cut_at_gaps(batch: Iterable[Part]) -> list[list[Part]]:
                 chosen.append(part)
         n_each = min(*[part.length for part in chosen], N_UBATCH // len(chosen))
         passes.append([_first(part, n_each) for part in chosen])
-        rest, ids = list[Part](), {part.seq_id for part in chosen}
+        rest, ids = list[BatchPart](), {part.seq_id for part in chosen}
         for part in left:
             if part.seq_id not in ids:
                 rest.append(part)
@@ -142,9 +142,9 @@ def _cut_at_gaps(batch: Iterable[Part]) -> list[list[Part]]:
     return passes
 
 
-def _cut_when_full(batch: Iterable[Part]) -> list[list[Part]]:
+def _cut_when_full(batch: Iterable[BatchPart]) -> list[list[BatchPart]]:
     """Cut a batch into micro-batches of `N_UBATCH` rows."""
-    passes, room = list[list[Part]](), 0
+    passes, room = list[list[BatchPart]](), 0
     for part in batch:
         while part.length:
             if not room:
@@ -157,13 +157,13 @@ def _cut_when_full(batch: Iterable[Part]) -> list[list[Part]]:
     return passes
 
 
-def _first(part: Part, n: int) -> Part:
+def _first(part: BatchPart, n: int) -> BatchPart:
     return part._replace(length=n, n_outputs=max(part.n_outputs - (part.length - n), 0))
 
 
-def _without(part: Part, n: int) -> Part:
+def _without(part: BatchPart, n: int) -> BatchPart:
     seq_id, start, length, n_outputs = part
-    return Part(seq_id, start + n, length - n, min(n_outputs, length - n))
+    return BatchPart(seq_id, start + n, length - n, min(n_outputs, length - n))
 
 
 def _scaled(knots: Mapping[int, float], at_one: float, at_many: float) -> dict[int, float]:

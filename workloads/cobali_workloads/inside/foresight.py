@@ -17,15 +17,15 @@ import numpy as np
 
 from cobali_ray.backend.port import Backend
 from cobali_ray.core.clock import Clock
-from cobali_ray.core.events import End, Word
+from cobali_ray.core.events import End, EngineEvent
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.engine.opening import MonotonicClock, engine_on
 from cobali_ray.settings import EngineSettings
 from cobali_workloads.inside.asks import linked
 from cobali_workloads.inside.simulated import most_rps, play
-from cobali_workloads.simulate.fleet import Ask, Routed
-from cobali_workloads.simulate.ticks import Tick, TickTimes, fit
+from cobali_workloads.simulate.fleet import RouterPolicy, SimulatedRequest
+from cobali_workloads.simulate.ticks import Tick, TickProfile, fit
 
 LOADS = {"light": 0.3, "heavy": 0.7}
 """Open loops, as shares of what the engine can do."""
@@ -68,11 +68,11 @@ class Latencies:
         }
 
 
-def loads_of(times: TickTimes, n_requests: int, seed: int) -> dict[str, list[Ask]]:
+def loads_of(times: TickProfile, n_requests: int, seed: int) -> dict[str, list[SimulatedRequest]]:
     """Return the three loads, by name."""
     drawn, rng = _drawn(n_requests, seed), Random(f"{seed} times")
     rps = most_rps(times, drawn)
-    loads: dict[str, list[Ask]] = {}
+    loads: dict[str, list[SimulatedRequest]] = {}
     for name, share in LOADS.items():
         at_s, loads[name] = 0.0, []
         for ask in drawn:
@@ -82,13 +82,15 @@ def loads_of(times: TickTimes, n_requests: int, seed: int) -> dict[str, list[Ask
     return loads
 
 
-def _drawn(n_requests: int, seed: int) -> list[Ask]:
+def _drawn(n_requests: int, seed: int) -> list[SimulatedRequest]:
     rng = Random(f"{seed} requests")
     lengths = [(_length(rng, *PROMPT), _length(rng, *ANSWER)) for _ in range(n_requests)]
-    return [Ask(f"{i}", 0.0, rng.randbytes(n), rng.randbytes(m)) for i, (n, m) in enumerate(lengths)]
+    return [
+        SimulatedRequest(f"{i}", 0.0, rng.randbytes(n), rng.randbytes(m)) for i, (n, m) in enumerate(lengths)
+    ]
 
 
-def _clients(drawn: Sequence[Ask]) -> list[Ask]:
+def _clients(drawn: Sequence[SimulatedRequest]) -> list[SimulatedRequest]:
     """Return what clients ask that wait for their answers."""
     return [linked([replace(ask) for ask in drawn[i::N_CLIENTS]]) for i in range(N_CLIENTS)]
 
@@ -97,13 +99,13 @@ def _length(rng: Random, median: int, sigma: float, low: int, high: int) -> int:
     return min(max(round(median * float(np.exp(rng.gauss(0.0, sigma)))), low), high)
 
 
-def measured(bench: Bench, asks: Sequence[Ask]) -> tuple[Latencies, list[Tick]]:
+def measured(bench: Bench, asks: Sequence[SimulatedRequest]) -> tuple[Latencies, list[Tick]]:
     """Run a load on a new engine, in this thread; return what it took and the ticks."""
     found, ticks = Latencies(), list[Tick]()
-    due: list[tuple[float, int, Ask]] = []
-    number, waiting = count(), dict[str, tuple[float, Ask]]()
+    due: list[tuple[float, int, SimulatedRequest]] = []
+    number, waiting = count(), dict[str, tuple[float, SimulatedRequest]]()
 
-    def sink(batch: list[tuple[str, Word]]) -> None:
+    def sink(batch: list[tuple[str, EngineEvent]]) -> None:
         for _, event in batch:
             if isinstance(event, End):
                 late_s, ask = waiting.pop(event.request_id)
@@ -139,9 +141,11 @@ def measured(bench: Bench, asks: Sequence[Ask]) -> tuple[Latencies, list[Tick]]:
     return found, ticks
 
 
-def simulated(times: TickTimes, settings: EngineSettings, asks: Sequence[Ask], seed: int) -> Latencies:
+def simulated(
+    times: TickProfile, settings: EngineSettings, asks: Sequence[SimulatedRequest], seed: int
+) -> Latencies:
     """Play the same load."""
-    played = play(times, 1, Routed, asks, settings=settings, seed=seed)
+    played = play(times, 1, RouterPolicy, asks, settings=settings, seed=seed)
     found = Latencies()
     for story in played.stories:
         found.ttft_s.append(story.tokens_s[0] - story.sent_s)
@@ -150,10 +154,10 @@ def simulated(times: TickTimes, settings: EngineSettings, asks: Sequence[Ask], s
 
 
 @dataclass(slots=True)
-class Foreseen:
+class ForesightResult:
     """Of each load: the runs that were compared, those that were fitted, and the simulated ones."""
 
-    times: TickTimes
+    times: TickProfile
     compared: dict[str, Latencies]
     fitted: dict[str, Latencies]
     simulated: dict[str, Latencies]
@@ -167,7 +171,7 @@ class Foreseen:
         }
 
 
-def foresee(bench: Bench, *, n_requests: int, n_rounds: int, seed: int) -> Foreseen:
+def foresee(bench: Bench, *, n_requests: int, n_rounds: int, seed: int) -> ForesightResult:
     """Measure and simulate; `n_rounds` runs of each load are fitted, and as many compared."""
     probe = _clients(_drawn(n_requests, seed))
     limits = bench.engine(lambda _: None).limits
@@ -189,4 +193,4 @@ def foresee(bench: Bench, *, n_requests: int, n_rounds: int, seed: int) -> Fores
             found = simulated(times, bench.settings, asks, seed=number)
             foreseen[name].ttft_s += found.ttft_s
             foreseen[name].itl_s += found.itl_s
-    return Foreseen(times, compared, fitted, foreseen)
+    return ForesightResult(times, compared, fitted, foreseen)

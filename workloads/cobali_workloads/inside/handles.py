@@ -9,7 +9,7 @@ from cobali_ray.backend.llama import LlamaBackend
 from cobali_ray.backend.port import Backend
 
 
-class Inside(NamedTuple):
+class LlamaHandles(NamedTuple):
     """Handles as ctypes has them."""
 
     lc: Any
@@ -20,13 +20,13 @@ class Inside(NamedTuple):
     vocab: Any
 
 
-def inside(backend: Backend) -> Inside | None:
+def llama_handles(backend: Backend) -> LlamaHandles | None:
     """Return the handles; None for a backend that is not llama.cpp's."""
     if not isinstance(backend, LlamaBackend):
         return None
     lc = library.load()
     model, context = backend._model, backend._context  # noqa: SLF001 - the one place that looks inside
-    return Inside(lc, model, context, lc.llama_get_memory(context), lc.llama_model_get_vocab(model))
+    return LlamaHandles(lc, model, context, lc.llama_get_memory(context), lc.llama_model_get_vocab(model))
 
 
 def picks_on_device(backend: Backend) -> bool:
@@ -36,7 +36,7 @@ def picks_on_device(backend: Backend) -> bool:
 
 def held_bytes(backend: Backend) -> int | None:
     """Return the bytes of all slots' cached tokens as llama.cpp counts them; None without llama.cpp."""
-    found = inside(backend)
+    found = llama_handles(backend)
     if found is None:
         return None
     return sum(int(found.lc.llama_state_seq_get_size(found.context, i)) for i in range(backend.n_slots))

@@ -29,7 +29,7 @@ THINK_S = 60.0
 N_TURNS, N_MESSAGE, N_ANSWER, N_DOCUMENT = (1, 10), (20, 200), (30, 300), (100, 4000)
 
 
-class Trace(NamedTuple):
+class CacheTrace(NamedTuple):
     """Requests in order of time. A token of theirs may stand for many."""
 
     name: str
@@ -139,7 +139,7 @@ class Whole:
 RULES: dict[str, type[Tree | Whole]] = {"ours": Tree, "LRU": Lru, "llama-server's": Whole}
 
 
-class Kept(NamedTuple):
+class CacheResult(NamedTuple):
     """How a rule did."""
 
     computed: float
@@ -150,7 +150,7 @@ class Kept(NamedTuple):
     """The most that was kept, as a share of the bound."""
 
 
-def play(trace: Trace, rule: Rule, n_cells: int) -> Kept:
+def play(trace: CacheTrace, rule: Rule, n_cells: int) -> CacheResult:
     """Let all requests come, one after another."""
     computed = total = 0.0
     n_cached = n_prompt = n_most = 0
@@ -161,10 +161,10 @@ def play(trace: Trace, rule: Rule, n_cells: int) -> Kept:
         total += recompute_cost(0, n * each)
         n_cached, n_prompt = n_cached + n_hit, n_prompt + n
         n_most = max(n_most, rule.n_used)
-    return Kept(computed / total, n_cached / n_prompt, n_most / n_cells)
+    return CacheResult(computed / total, n_cached / n_prompt, n_most / n_cells)
 
 
-class Chat(NamedTuple):
+class CacheChat(NamedTuple):
     """A conversation, or a document with one question."""
 
     began_s: float
@@ -172,7 +172,7 @@ class Chat(NamedTuple):
     """What is asked and answered, and how long after that the next turn comes."""
 
 
-def chats(seconds: float, seed: int, per_s: float = ARRIVE_PER_S) -> Iterable[Chat]:
+def chats(seconds: float, seed: int, per_s: float = ARRIVE_PER_S) -> Iterable[CacheChat]:
     """Make up chats with a few apps, each message a while after the last answer, and lone documents."""
     rng = Random(seed)
 
@@ -190,11 +190,11 @@ def chats(seconds: float, seed: int, per_s: float = ARRIVE_PER_S) -> Iterable[Ch
             prompt = said + tokens(rng.randint(*n_message))
             said = prompt + tokens(rng.randint(*N_ANSWER))
             turns.append((Visit(len(prompt), said), rng.expovariate(1 / THINK_S)))
-        yield Chat(began_s, turns)
+        yield CacheChat(began_s, turns)
         began_s += rng.expovariate(per_s)
 
 
-def generated(seconds: float, seed: int) -> Trace:
+def generated(seconds: float, seed: int) -> CacheTrace:
     """Return made-up chats as a trace in which answers take no time."""
     asked: list[tuple[float, Visit]] = []
     for began_s, turns in chats(seconds, seed):
@@ -204,14 +204,14 @@ def generated(seconds: float, seed: int) -> Trace:
             at_s += pause_s
     asked.sort(key=lambda one: one[0])
     visits = [visit for at_s, visit in asked if at_s < seconds]
-    return Trace(f"generated, {seconds / 60:.0f} minutes", visits, block=64)
+    return CacheTrace(f"generated, {seconds / 60:.0f} minutes", visits, block=64)
 
 
 def _app(rng: Random) -> int:
     return min(int(rng.expovariate(0.6)), len(APPS) - 1)
 
 
-def read_hashes(name: str, text: str) -> Trace:
+def read_hashes(name: str, text: str) -> CacheTrace:
     """Read a trace of JSON lines whose `hash_ids` name blocks of a prompt, as the Mooncake project's do.
 
     Raises ConfigError for a line that has none.
@@ -227,4 +227,4 @@ def read_hashes(name: str, text: str) -> Trace:
         visits.append(Visit(len(ids), ids))
     if not visits:
         raise ConfigError("--trace", "there is no request in it")
-    return Trace(name, visits, block=1, tokens_each=TRACE_BLOCK)
+    return CacheTrace(name, visits, block=1, tokens_each=TRACE_BLOCK)

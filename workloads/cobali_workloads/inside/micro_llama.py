@@ -14,7 +14,7 @@ from cobali_ray.backend import library
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.port import Backend
 from cobali_ray.core.plan import Span
-from cobali_workloads.inside.handles import Inside, inside
+from cobali_workloads.inside.handles import LlamaHandles, llama_handles
 from cobali_workloads.inside.micro import Step
 from cobali_workloads.inside.runs import empty
 
@@ -31,7 +31,7 @@ TEXT = (
 
 def call_steps(backend: Backend) -> Iterator[Step]:
     """Yield calls that compute nothing; nothing where the backend is not llama.cpp's."""
-    found = inside(backend)
+    found = llama_handles(backend)
     if found is None:
         return
     lc, memory = found.lc, found.memory
@@ -62,7 +62,7 @@ def _decode_one(backend: Backend) -> None:
     backend.forward(batch)
 
 
-def _view(found: Inside, backend: Backend) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+def _view(found: LlamaHandles, backend: Backend) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     return np.ctypeslib.as_array(found.lc.llama_get_logits(found.context), (1, backend.n_vocab))
 
 
@@ -133,7 +133,7 @@ def _pass(
 @contextmanager
 def floor_step(backend: Backend) -> Iterator[Step | None]:
     """Give llama_decode on an empty batch, which it refuses (-1) with one log line to an empty callback."""
-    found = inside(backend)
+    found = llama_handles(backend)
     if found is None:
         yield None
         return

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from cobali_ray.backend.port import Backend
 from cobali_ray.settings import EngineSettings
-from cobali_workloads.inside.runs import Run, greedy_requests, opened, run_once
+from cobali_workloads.inside.runs import EngineRun, greedy_requests, opened, run_once
 from cobali_workloads.offline import ARRIVAL, SEQUENTIAL
 from cobali_workloads.report.rounds import Figures, Rounds, run_rounds
 
@@ -16,7 +16,7 @@ STATIC = {"itl_target_ms": "off"}
 """As the original: chunks of one size, with `ARRIVAL` in the order of arrival."""
 
 
-class Published(NamedTuple):
+class PublishedResult(NamedTuple):
     """One row of CoBaLI's Table 2."""
 
     wall_s: float
@@ -25,25 +25,25 @@ class Published(NamedTuple):
 
 
 PUBLISHED = {
-    "SEQ": Published(154.17, 34.68, 1.0),
-    "CONT-SPLIT512": Published(32.64, 17.64, 4.72),
-    "CONT-SPLIT128": Published(43.00, 20.08, 3.59),
-    "CONT-SPLIT256": Published(24.69, 16.47, 6.24),
+    "SEQ": PublishedResult(154.17, 34.68, 1.0),
+    "CONT-SPLIT512": PublishedResult(32.64, 17.64, 4.72),
+    "CONT-SPLIT128": PublishedResult(43.00, 20.08, 3.59),
+    "CONT-SPLIT256": PublishedResult(24.69, 16.47, 6.24),
 }
 """Qwen2.5-0.5B-Instruct Q5_K_M, RTX 4070 12 GB, 186 prompts, 16 slots, context 16,384, greedy, 64 new."""
 CHUNKS = {"CONT-SPLIT512": 512, "CONT-SPLIT128": 128, "CONT-SPLIT256": 256}
 
 
-class Measured(NamedTuple):
+class ModesResult(NamedTuple):
     """Figures round by round, and every measured run of each contender."""
 
     rounds: Rounds
-    runs: dict[str, list[Run]]
+    runs: dict[str, list[EngineRun]]
     lengths: list[int]
     """Prompt tokens of each request."""
 
 
-class Load(NamedTuple):
+class OfflineLoad(NamedTuple):
     """What is computed: texts, and how they are answered."""
 
     texts: Sequence[str]
@@ -52,7 +52,7 @@ class Load(NamedTuple):
     ignore_eos: bool
 
 
-def measure_modes(model: str, load: Load, *, ctx: int, n_rounds: int, n_warmup: int) -> Measured:
+def measure_modes(model: str, load: OfflineLoad, *, ctx: int, n_rounds: int, n_warmup: int) -> ModesResult:
     """Run the rows of the table. All CONT rows have one token budget, so that only the chunk differs.
 
     `ctx` is the KV cells of all slots together, as in the original.
@@ -65,7 +65,7 @@ def measure_modes(model: str, load: Load, *, ctx: int, n_rounds: int, n_warmup: 
     ):
         prompts = [shared.words.tokenize(text) for text in load.texts]
         requests = greedy_requests(prompts, max_tokens=load.max_new, ignore_eos=load.ignore_eos)
-        runs: dict[str, list[Run]] = {}
+        runs: dict[str, list[EngineRun]] = {}
 
         def run(name: str, backend: Backend, settings: EngineSettings) -> Figures:
             runs.setdefault(name, []).append(run_once(backend, settings, requests, ARRIVAL))
@@ -76,17 +76,17 @@ def measure_modes(model: str, load: Load, *, ctx: int, n_rounds: int, n_warmup: 
             asked = settings.replaced(prefill_chunk=chunk)
             contenders[name] = partial(run, name, shared, asked)
         rounds = run_rounds(contenders, n_rounds=n_rounds, n_warmup=n_warmup)
-    return Measured(rounds, _counted(runs, n_warmup), [len(prompt) for prompt in prompts])
+    return ModesResult(rounds, _counted(runs, n_warmup), [len(prompt) for prompt in prompts])
 
 
 def measure_chunks(
     model: str,
-    load: Load,
+    load: OfflineLoad,
     *,
     chunks: Sequence[int],
     n_rounds: int,
     n_warmup: int,
-) -> Measured:
+) -> ModesResult:
     """Run one file with every chunk size; the budget is one chunk beside one token of every slot.
 
     Slots are as large as the longest prompt and its answer need.
@@ -96,7 +96,7 @@ def measure_chunks(
     n_ctx = -(-(max(map(len, prompts)) + load.max_new) // 256) * 256
     most = min(max(chunks) + load.n_slots, load.n_slots * n_ctx)
     requests = greedy_requests(prompts, max_tokens=load.max_new, ignore_eos=load.ignore_eos)
-    runs: dict[str, list[Run]] = {}
+    runs: dict[str, list[EngineRun]] = {}
     with opened(model, **STATIC, n_slots=load.n_slots, n_ctx=n_ctx, token_budget=most) as (backend, settings):
 
         def run(chunk: int) -> Figures:
@@ -106,10 +106,10 @@ def measure_chunks(
 
         contenders = {str(chunk): partial(run, chunk) for chunk in chunks}
         rounds = run_rounds(contenders, n_rounds=n_rounds, n_warmup=n_warmup)
-    return Measured(rounds, _counted(runs, n_warmup), [len(prompt) for prompt in prompts])
+    return ModesResult(rounds, _counted(runs, n_warmup), [len(prompt) for prompt in prompts])
 
 
-def _counted(runs: dict[str, list[Run]], n_warmup: int) -> dict[str, list[Run]]:
+def _counted(runs: dict[str, list[EngineRun]], n_warmup: int) -> dict[str, list[EngineRun]]:
     return {name: made[n_warmup:] for name, made in runs.items()}
 
 
@@ -126,7 +126,7 @@ def same_work(lengths: Sequence[int]) -> str:
     return f"{n_split} of {len(lengths)} prompts are longer than the smallest chunk ({least}) and are split."
 
 
-def best(measured: Measured) -> tuple[int, int]:
+def best(measured: ModesResult) -> tuple[int, int]:
     """Return the chunk with the highest median throughput and the one with the lowest median p99 ITL."""
     rounds = measured.rounds
     fastest = max(rounds.figures, key=lambda name: rounds.median(name, "output_tokens_per_s"))
@@ -134,7 +134,7 @@ def best(measured: Measured) -> tuple[int, int]:
     return int(fastest), int(smoothest)
 
 
-def within_noise(measured: Measured, figure: str, winner: int, *, highest: bool) -> list[int]:
+def within_noise(measured: ModesResult, figure: str, winner: int, *, highest: bool) -> list[int]:
     """Return the chunks whose range over the rounds overlaps the winner's, the winner left out."""
     rounds = measured.rounds
     low, high = rounds.spread(str(winner), figure)

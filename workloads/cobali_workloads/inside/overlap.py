@@ -10,17 +10,17 @@ from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Request
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.opening import MonotonicClock
-from cobali_workloads.inside.device import Simulated, Span, Watched
+from cobali_workloads.inside.device import SimulatedBackend, TimeSpan, WatchedBackend
 from cobali_workloads.inside.runs import Publishing, empty
 
 
-class Trace(NamedTuple):
+class OverlapRun(NamedTuple):
     """One run, seconds on the machine's clock."""
 
     started_s: float
     ended_s: float
-    device: list[Span]
-    waits: list[Span]
+    device: list[TimeSpan]
+    waits: list[TimeSpan]
     n_output: int
 
     @property
@@ -41,15 +41,15 @@ class Trace(NamedTuple):
         ]
 
 
-def simulated(n_slots: int, n_ctx: int, *, overlaps: bool, tick_s: float) -> Simulated:
+def simulated(n_slots: int, n_ctx: int, *, overlaps: bool, tick_s: float) -> SimulatedBackend:
     """Return a scripted model on a simulated device of `tick_s` seconds per pass."""
     books = ScriptedBackend(
         n_slots=n_slots, n_ctx_slot=n_ctx, n_batch=512 + n_slots, strict=False, tick_s=0.0
     )
-    return Simulated(books, overlaps=overlaps, tick_s=tick_s)
+    return SimulatedBackend(books, overlaps=overlaps, tick_s=tick_s)
 
 
-def limits_for(backend: Watched) -> EngineLimits:
+def limits_for(backend: WatchedBackend) -> EngineLimits:
     """Return limits that let every prompt be computed whole."""
     return EngineLimits(
         n_slots=backend.n_slots,
@@ -61,7 +61,7 @@ def limits_for(backend: Watched) -> EngineLimits:
     )
 
 
-def trace(backend: Watched, limits: EngineLimits, requests: Sequence[Request]) -> Trace:
+def trace(backend: WatchedBackend, limits: EngineLimits, requests: Sequence[Request]) -> OverlapRun:
     """Run the requests through an engine that does a server's host work: events encoded, ticks counted."""
     empty(backend)
     backend.device, backend.waits = [], []
@@ -75,10 +75,10 @@ def trace(backend: Watched, limits: EngineLimits, requests: Sequence[Request]) -
         stats = engine.tick()
         if stats is not None:
             server.on_tick(stats)
-    return Trace(started_s, clock.now(), backend.device, backend.waits, server.n_output)
+    return OverlapRun(started_s, clock.now(), backend.device, backend.waits, server.n_output)
 
 
-def middle(run: Trace, n_ticks: int) -> dict[str, list[tuple[float, float]]]:
+def middle(run: OverlapRun, n_ticks: int) -> dict[str, list[tuple[float, float]]]:
     """Return (start, duration) of device and host work over `n_ticks` passes from the middle of a run.
 
     The host works whenever it does not wait. Times count from the first of these passes.
@@ -89,7 +89,7 @@ def middle(run: Trace, n_ticks: int) -> dict[str, list[tuple[float, float]]]:
         return {"device": [], "host": []}
     zero = device[0].start_s
     busy = [(start - zero, end - start) for start, end in device]
-    edges = [Span(zero, zero), *waits]
+    edges = [TimeSpan(zero, zero), *waits]
     host = [
         (before.end_s - zero, after.start_s - before.end_s)
         for before, after in zip(edges, waits, strict=False)

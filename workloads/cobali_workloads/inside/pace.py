@@ -25,7 +25,7 @@ _GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class PrefillGaps:
     """What streams and prompts had of each other. Times in seconds, one entry per tick or gap."""
 
     gaps_s: list[float]
@@ -52,7 +52,7 @@ class Beside:
         }
 
 
-class Scene:
+class PaceExperiment:
     """`n_streams` running streams, and long prompts one after another in the last slot."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Scene:
         self._backend, self._limits = backend, limits
         self._n_streams, self._n_prompt, self._n_prompts = n_streams, n_prompt, n_prompts
 
-    def run(self, pacer: Pacer, chunk: int | None = None) -> Beside:
+    def run(self, pacer: Pacer, chunk: int | None = None) -> PrefillGaps:
         """Run once on an empty cache; `chunk` fixes the chunk size, else the pacer chooses."""
         empty(self._backend)
         limits = self._limits
@@ -97,10 +97,10 @@ class Scene:
         )  # fmt: skip
 
 
-def _beside(prompts: Sequence[Sequence[TickStats]], alone: Sequence[TickStats]) -> Beside:
+def _beside(prompts: Sequence[Sequence[TickStats]], alone: Sequence[TickStats]) -> PrefillGaps:
     with_prefill = [t for ticks in prompts for t in ticks if t.n_prefill]
     pure = [t.total_s for t in alone if not t.n_prefill]
-    return Beside(
+    return PrefillGaps(
         gaps_s=[gap for ticks in prompts for t in ticks for gap in t.gaps_s],
         n_prefill=sum(t.n_prefill for t in with_prefill),
         spent_s=sum(ticks[-1].started_s + ticks[-1].total_s - ticks[0].started_s for ticks in prompts),

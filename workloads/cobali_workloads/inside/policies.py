@@ -11,7 +11,7 @@ from typing import TypeAlias
 from cobali_ray.core.request import Request
 from cobali_ray.core.route import BLOCK, names_of
 from cobali_ray.core.scheduler import Scheduler
-from cobali_workloads.simulate.fleet import Policy, Routed
+from cobali_workloads.simulate.fleet import RouterPolicy, RoutingPolicy
 
 N_HASHED = 1024 // BLOCK
 """Blocks at the beginning of a prompt that tell its engine: more than most system prompts have."""
@@ -26,13 +26,13 @@ class _Counting:
         self._at: dict[str, str] = {}
 
     def published(self, engine_id: str, scheduler: Scheduler, now_s: float) -> None:
-        """See `Policy`."""
+        """See `RoutingPolicy`."""
         del scheduler, now_s
         if engine_id not in self._engines:
             self._engines.append(engine_id)
 
     def choose(self, request: Request, now_s: float, without: Collection[str]) -> str | None:
-        """See `Policy`."""
+        """See `RoutingPolicy`."""
         del now_s
         if not (left := [engine_id for engine_id in self._engines if engine_id not in without]):
             return None
@@ -45,10 +45,10 @@ class _Counting:
         raise NotImplementedError
 
     def began(self, request: Request, n_cached: int) -> None:
-        """See `Policy`."""
+        """See `RoutingPolicy`."""
 
     def ended(self, request: Request) -> None:
-        """See `Policy`."""
+        """See `RoutingPolicy`."""
         if (engine_id := self._at.pop(request.request_id, None)) is not None:
             self._n_open[engine_id] -= 1
 
@@ -87,9 +87,9 @@ class PrefixHash(_Counting):
         return left[at % len(left)]
 
 
-MakePolicy: TypeAlias = Callable[[], Policy]
+MakePolicy: TypeAlias = Callable[[], RoutingPolicy]
 POLICIES: dict[str, MakePolicy] = {
-    "router": Routed,
+    "router": RouterPolicy,
     "round-robin": RoundRobin,
     "two-choices": TwoChoices,
     "prefix-hash": PrefixHash,

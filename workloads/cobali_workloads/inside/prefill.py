@@ -13,7 +13,7 @@ from cobali_ray.backend.port import Backend
 from cobali_ray.backend.sampling import RowSampler
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
-from cobali_ray.core.pace import Prefill as Planned
+from cobali_ray.core.pace import PrefillPlan as Planned
 from cobali_ray.core.plan import Span
 from cobali_ray.core.request import GREEDY
 from cobali_ray.core.sequence import Sequence as Waiting
@@ -91,7 +91,7 @@ def pack(prompts: Sequence[Waiting], chunk: int, budget: int) -> list[Waiting]:
     return [oldest, *whole, *(prompt for prompt in others if prompt.slot_id not in chosen)]
 
 
-class Prefill:
+class PrefillRunner:
     """Prefills batches on one backend, every batch on an empty cache."""
 
     def __init__(self, backend: Backend, settings: EngineSettings, *, filler: int) -> None:

@@ -17,23 +17,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.pace import Pacer, Prefill
+from cobali_ray.core.pace import Pacer, PrefillPlan
 from cobali_ray.core.plan import Plan, Span, plan_chunks
 from cobali_ray.core.scheduler import Select, select_decoding
 from cobali_ray.core.sequence import Sequence as Running
 from cobali_ray.core.slots import Slots
-from cobali_ray.core.ticktime import Shape
-from cobali_ray.engine.calibration import MOST_S, passes
+from cobali_ray.core.ticktime import TickShape
+from cobali_ray.engine.calibration import MAX_S, passes
 from cobali_ray.errors import InvariantError
 from cobali_workloads.inside.asks import linked
-from cobali_workloads.inside.devices import N_SLOTS, Device, Part
+from cobali_workloads.inside.devices import N_SLOTS, BatchPart, Device
 from cobali_workloads.inside.policies import RoundRobin
 from cobali_workloads.load.shape import TYPICAL_ANSWER, TYPICAL_PROMPT
 from cobali_workloads.simulate.engine import SimulatedEngine
-from cobali_workloads.simulate.fleet import Ask, Fleet, Story
+from cobali_workloads.simulate.fleet import RequestOutcome, SimulatedFleet, SimulatedRequest
 
 OURS, LLAMA_SERVER = "ours", "llama-server"
-MOST_WAIT = 1.5
+MAX_WAIT = 1.5
 NOISE = 0.03
 BURST_SHARE, BURST = 0.003, (1.5, 3.0)
 """The share of passes that something disturbs, and how many times as long they take."""
@@ -53,7 +53,7 @@ class Machine:
         self.busy_s = (inf, inf)
         """From when until when everything takes twice as long."""
 
-    def seconds(self, plan: Plan, slots: Slots, shape: Shape, now_s: float) -> float:
+    def seconds(self, plan: Plan, slots: Slots, shape: TickShape, now_s: float) -> float:
         """See `Passes`."""
         del shape
         factor = exp(self._rng.gauss(0.0, NOISE))
@@ -64,18 +64,18 @@ class Machine:
         return self.device.seconds(batch_of(plan, slots)) * factor
 
 
-def batch_of(plan: Plan, slots: Slots) -> list[Part]:
+def batch_of(plan: Plan, slots: Slots) -> list[BatchPart]:
     """Return what a plan has llama.cpp compute, in the order of the batch."""
     if plan.spans is None:
-        return [Part(slots.seq_ids[i], len(slots.tokens(i)) - 1, 1, 1) for i in plan.streams]
-    return [Part(slots.seq_ids[span.slot_id], *span[1:]) for span in plan.spans]
+        return [BatchPart(slots.seq_ids[i], len(slots.tokens(i)) - 1, 1, 1) for i in plan.streams]
+    return [BatchPart(slots.seq_ids[span.slot_id], *span[1:]) for span in plan.spans]
 
 
-def opening(device: Device, limits: EngineLimits) -> Iterator[tuple[Shape, float]]:
+def opening(device: Device, limits: EngineLimits) -> Iterator[tuple[TickShape, float]]:
     """Yield the passes that an engine measures when it opens, as far as there is time."""
-    left_s = MOST_S
+    left_s = MAX_S
     for shape, spans in passes(limits, limits.n_slots):
-        seconds = device.seconds([Part(*span) for span in spans])
+        seconds = device.seconds([BatchPart(*span) for span in spans])
         if seconds <= left_s:
             left_s -= seconds
             yield shape, seconds
@@ -93,13 +93,13 @@ class Unpaced(Pacer):
     def plan(
         self, streams: Sequence[Running], prompts: Sequence[Running], limits: EngineLimits, *,
         within_s: float = inf,
-    ) -> Prefill:  # fmt: skip
+    ) -> PrefillPlan:  # fmt: skip
         """See `Pacer`."""
         del within_s
         chunks = plan_chunks(prompts, limits, limits.token_budget - len(streams)) if prompts else []
-        return Prefill(tuple(chunks))
+        return PrefillPlan(tuple(chunks))
 
-    def learn(self, shape: Shape, seconds: float) -> float:
+    def learn(self, shape: TickShape, seconds: float) -> float:
         """See `Pacer`."""
         del shape, seconds
         return 0.0
@@ -113,26 +113,26 @@ class Bounded(Unpaced):
     def __init__(self, device: Device, factor: float) -> None:
         super().__init__()
         self._device = device
-        full = [Part(i, TYPICAL_PROMPT.median, 1, 1) for i in range(N_SLOTS)]
+        full = [BatchPart(i, TYPICAL_PROMPT.median, 1, 1) for i in range(N_SLOTS)]
         self._most_s = factor * device.seconds(full)
 
     def plan(
         self, streams: Sequence[Running], prompts: Sequence[Running], limits: EngineLimits, *,
         within_s: float = inf,
-    ) -> Prefill:  # fmt: skip
+    ) -> PrefillPlan:  # fmt: skip
         """See `Pacer`."""
         if not streams:
             return super().plan(streams, prompts, limits, within_s=within_s)
-        beside = [Part(s.seq_id, s.n_computed, 1, 1) for s in streams]
+        beside = [BatchPart(s.seq_id, s.n_computed, 1, 1) for s in streams]
         planned = list[Span]()
         for size in self.SIZES:
             spans = plan_chunks(prompts, limits, min(size, limits.token_budget - len(streams)))
             seq_ids = {p.slot_id: p.seq_id for p in prompts}
-            batch = sorted(beside + [Part(seq_ids[span.slot_id], *span[1:]) for span in spans])
+            batch = sorted(beside + [BatchPart(seq_ids[span.slot_id], *span[1:]) for span in spans])
             if planned and (spans == planned or self._device.seconds(batch) > self._most_s):
                 break
             planned = spans
-        return Prefill(tuple(planned))
+        return PrefillPlan(tuple(planned))
 
 
 def select_prefill_first(by_slot: Sequence[Running | None], budget: int) -> list[Running]:
@@ -182,51 +182,54 @@ CONTENDERS: Mapping[str, Contender] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class RegretLoad:
     """Requests, and what happens beside them."""
 
-    asks: Sequence[Ask]
+    asks: Sequence[SimulatedRequest]
     warm: bool = True
     """Whether the engine has answered others before."""
     busy: bool = False
     """Whether another process takes half of the machine for a while, see `BUSY_S`."""
 
 
-def _ask(name: str, rng: Random, at_s: float = 0.0) -> Ask:
+def _ask(name: str, rng: Random, at_s: float = 0.0) -> SimulatedRequest:
     n_prompt, n_answer = TYPICAL_PROMPT.draw(rng), TYPICAL_ANSWER.draw(rng)
-    return Ask(name, at_s, rng.randbytes(n_prompt), rng.randbytes(n_answer))
+    return SimulatedRequest(name, at_s, rng.randbytes(n_prompt), rng.randbytes(n_answer))
 
 
 def _poisson(
     name: str, rps: float, seed: int, *, least: int = 24, most: int = 24, seconds: float = 0.0
-) -> list[Ask]:
+) -> list[SimulatedRequest]:
     """Return requests at random times, for so many seconds but at least and at most so many."""
-    rng, at_s, asks = Random(f"{seed} {name}"), 0.0, list[Ask]()
+    rng, at_s, asks = Random(f"{seed} {name}"), 0.0, list[SimulatedRequest]()
     while len(asks) < least or (at_s < seconds and len(asks) < most):
         asks.append(_ask(f"{name} {len(asks)}", rng, at_s))
         at_s += rng.expovariate(rps)
     return asks
 
 
-def _bursts(rps: float, seed: int) -> list[Ask]:
+def _bursts(rps: float, seed: int) -> list[SimulatedRequest]:
     rng, apart_s = Random(f"{seed} bursts"), 1.5 * N_SLOTS / rps
     return [_ask(f"burst {i}", rng, apart_s * (i // N_SLOTS)) for i in range(2 * N_SLOTS)]
 
 
-def _intruder(device: Device, seed: int) -> list[Ask]:
+def _intruder(device: Device, seed: int) -> list[SimulatedRequest]:
     """Return 15 streams and, once they run, a prompt of 4,096 tokens."""
     rng = Random(f"{seed} intruder")
-    streams = [Ask(f"stream {i}", 0.0, rng.randbytes(64), rng.randbytes(192)) for i in range(N_SLOTS - 1)]
-    begun_s = 2 * device.seconds([Part(i, 0, 64, 1) for i in range(N_SLOTS - 1)])
-    return [*streams, Ask("intruder", begun_s, rng.randbytes(4096), rng.randbytes(32))]
+    streams = [
+        SimulatedRequest(f"stream {i}", 0.0, rng.randbytes(64), rng.randbytes(192))
+        for i in range(N_SLOTS - 1)
+    ]
+    begun_s = 2 * device.seconds([BatchPart(i, 0, 64, 1) for i in range(N_SLOTS - 1)])
+    return [*streams, SimulatedRequest("intruder", begun_s, rng.randbytes(4096), rng.randbytes(32))]
 
 
-def _chats(rps: float, seed: int, n_users: int = 8, n_turns: int = 3) -> list[Ask]:
+def _chats(rps: float, seed: int, n_users: int = 8, n_turns: int = 3) -> list[SimulatedRequest]:
     """Return chats at half of what the engine can do, whose users think before they go on."""
-    rng, first = Random(f"{seed} chats"), list[Ask]()
+    rng, first = Random(f"{seed} chats"), list[SimulatedRequest]()
     think_s = n_users / (0.5 * rps)
     for user in range(n_users):
-        said, turns = b"", list[Ask]()
+        said, turns = b"", list[SimulatedRequest]()
         for turn in range(n_turns):
             ask = _ask(f"chat {user}.{turn}", rng, rng.expovariate(1 / think_s))
             new = ask.prompt[:64] if turn else ask.prompt
@@ -237,22 +240,22 @@ def _chats(rps: float, seed: int, n_users: int = 8, n_turns: int = 3) -> list[As
     return first
 
 
-def _cold(rps: float, seed: int) -> list[Ask]:
+def _cold(rps: float, seed: int) -> list[SimulatedRequest]:
     """Return ten seconds of requests, of which eight waited for the server to start."""
     asks = _poisson("cold", 0.6 * rps, seed, least=8, most=24, seconds=10.0)
     return [replace(ask, at_s=max(ask.at_s - asks[7].at_s, 0.0)) for ask in asks]
 
 
-MakeLoad = Callable[[Device, float, int], Load]
+MakeLoad = Callable[[Device, float, int], RegretLoad]
 LOADS: Mapping[str, MakeLoad] = {
-    "poisson-0.3": lambda _, rps, seed: Load(asks=_poisson("poisson", 0.3 * rps, seed)),
-    "poisson-0.6": lambda _, rps, seed: Load(asks=_poisson("poisson", 0.6 * rps, seed)),
-    "poisson-0.9": lambda _, rps, seed: Load(asks=_poisson("poisson", 0.9 * rps, seed)),
-    "bursts": lambda _, rps, seed: Load(asks=_bursts(rps, seed)),
-    "intruder": lambda device, _, seed: Load(asks=_intruder(device, seed)),
-    "chats": lambda _, rps, seed: Load(asks=_chats(rps, seed)),
-    "cold": lambda _, rps, seed: Load(asks=_cold(rps, seed), warm=False),
-    "half-machine": lambda _, rps, seed: Load(
+    "poisson-0.3": lambda _, rps, seed: RegretLoad(asks=_poisson("poisson", 0.3 * rps, seed)),
+    "poisson-0.6": lambda _, rps, seed: RegretLoad(asks=_poisson("poisson", 0.6 * rps, seed)),
+    "poisson-0.9": lambda _, rps, seed: RegretLoad(asks=_poisson("poisson", 0.9 * rps, seed)),
+    "bursts": lambda _, rps, seed: RegretLoad(asks=_bursts(rps, seed)),
+    "intruder": lambda device, _, seed: RegretLoad(asks=_intruder(device, seed)),
+    "chats": lambda _, rps, seed: RegretLoad(asks=_chats(rps, seed)),
+    "cold": lambda _, rps, seed: RegretLoad(asks=_cold(rps, seed), warm=False),
+    "half-machine": lambda _, rps, seed: RegretLoad(
         asks=_poisson("busy", 0.4 * rps, seed, least=12, most=200, seconds=BUSY_S[1] + 2 * RECOVERY_S),
         busy=True,
     ),
@@ -260,11 +263,11 @@ LOADS: Mapping[str, MakeLoad] = {
 """Of a device and what it can do, in requests per second."""
 
 
-def play(device: Device, who: Contender, load: Load, rps: float, seed: int = 0) -> list[Story]:
+def play(device: Device, who: Contender, load: RegretLoad, rps: float, seed: int = 0) -> list[RequestOutcome]:
     """Play a load on an engine that answers `rps` requests per second at most."""
     machine = Machine(device, replace(device.limits, **who.changes), seed)
     engine = SimulatedEngine(machine, who.pacer(device), who.select)
-    fleet = Fleet({"0": engine}, RoundRobin())
+    fleet = SimulatedFleet({"0": engine}, RoundRobin())
     if load.warm and who.learns:
         fleet.play(_poisson("warm", 0.6 * rps, seed, least=16, most=16))
     if load.busy:
@@ -281,7 +284,8 @@ def most_rps(device: Device, seed: int = 0) -> float:
     rng = Random(f"{seed} capacity")
     asks = [_ask(f"{i}", rng) for i in range(2 * N_SLOTS)]
     ended = sorted(
-        story.ended_s for story in play(device, CONTENDERS["decode first, 512"], Load(asks=asks), 0.0, seed)
+        story.ended_s
+        for story in play(device, CONTENDERS["decode first, 512"], RegretLoad(asks=asks), 0.0, seed)
     )
     n_most = int(0.9 * len(ended))
     return n_most / ended[n_most - 1]
@@ -292,7 +296,7 @@ def most_rps(device: Device, seed: int = 0) -> float:
 FIGURES = ("ttft_mean_s", "e2e_mean_s", "itl_p99_s", "output_tokens_per_s")
 
 
-def figures_of(stories: Iterable[Story]) -> dict[str, float]:
+def figures_of(stories: Iterable[RequestOutcome]) -> dict[str, float]:
     """Return what clients beside the engine would have measured. Raises InvariantError for a refusal."""
     done = list(stories)
     if unanswered := [story.ask.request_id for story in done if story.end is None or story.end.error]:
@@ -325,11 +329,11 @@ class Cell:
 
     @property
     def fair(self) -> list[str]:
-        """Who lets nobody wait for a first token `MOST_WAIT` times as long as the longest with llama-server.
+        """Who lets nobody wait for a first token `MAX_WAIT` times as long as the longest with llama-server.
 
         Streams are quick where a long prompt is held back until they have ended: that is not counted.
         """
-        most_s = MOST_WAIT * self.figures[LLAMA_SERVER]["ttft_longest_s"]
+        most_s = MAX_WAIT * self.figures[LLAMA_SERVER]["ttft_longest_s"]
         return [name for name, figures in self.figures.items() if figures["ttft_longest_s"] <= most_s]
 
     def regret(self, figure: str) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 
 from cobali_ray.actors.wire import encode
 from cobali_ray.backend.port import Backend
-from cobali_ray.core.events import End, Word
+from cobali_ray.core.events import End, EngineEvent
 from cobali_ray.core.limits import EngineLimits, PrefillOrder
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.request import Request, SamplingParams
@@ -52,7 +52,7 @@ def greedy_requests(
 
 
 @dataclass(slots=True)
-class Run:
+class EngineRun:
     """One run and its ticks."""
 
     report: RunReport
@@ -96,7 +96,7 @@ def run_once(
     requests: Sequence[Request],
     order: PrefillOrder = "shortest",
     pacing: type[Pacer] = Pacer,
-) -> Run:
+) -> EngineRun:
     """Run the requests on an empty cache. Raises ConfigError if one could not be served."""
     empty(backend)
     make = partial(engine_on, backend, settings, prefill_order=order, pacing=pacing)
@@ -105,7 +105,7 @@ def run_once(
     if report.failed:
         name, reason = next(iter(report.failed.items()))
         raise ConfigError("--prompts", f"{len(report.failed)} requests failed, the first is {name}: {reason}")
-    return Run(report, ticks)
+    return EngineRun(report, ticks)
 
 
 class Publishing:
@@ -116,7 +116,7 @@ class Publishing:
         self.on_tick = self._collector.on_tick
         self.n_output = 0
 
-    def take(self, batch: list[tuple[str, Word]]) -> None:
+    def take(self, batch: list[tuple[str, EngineEvent]]) -> None:
         """Take one tick's events."""
         for _, event in batch:
             if isinstance(event, End):

@@ -16,17 +16,17 @@ from cobali_workloads.inside.asks import chain_of, linked
 from cobali_workloads.inside.keep import Tree
 from cobali_workloads.inside.oracle import Visit
 from cobali_workloads.inside.policies import MakePolicy
-from cobali_workloads.load.timeline import Timeline
+from cobali_workloads.load.timeline import RequestTimeline
 from cobali_workloads.simulate.engine import SimulatedEngine
-from cobali_workloads.simulate.fleet import Ask, Fleet, Routed, Story
-from cobali_workloads.simulate.ticks import Dice, TickTimes
+from cobali_workloads.simulate.fleet import RequestOutcome, RouterPolicy, SimulatedFleet, SimulatedRequest
+from cobali_workloads.simulate.ticks import Dice, TickProfile
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class SimulatedRun:
     """What became of a load."""
 
-    stories: Sequence[Story]
+    stories: Sequence[RequestOutcome]
     n_ticks: int
     virtual_s: float
     wall_s: float
@@ -39,33 +39,33 @@ class Played:
 
 
 def play(
-    times: TickTimes,
+    times: TickProfile,
     n_engines: int,
     policy: MakePolicy,
-    asks: Sequence[Ask],
+    asks: Sequence[SimulatedRequest],
     *,
-    warmup: Sequence[Ask] = (),
+    warmup: Sequence[SimulatedRequest] = (),
     settings: EngineSettings | None = None,
     seed: int = 0,
-) -> Played:
+) -> SimulatedRun:
     """Play a load on equal engines, each with the pacer that the settings ask for; it knows the times."""
     settings = settings or EngineSettings()
     pacers = [Pacer(settings.itl_target_s, times.limits.grain) for _ in range(n_engines)]
     for pacer in pacers:
         pacer.model.table = times.table
     engines = {f"{i}": SimulatedEngine(Dice(times, seed + i), pacer) for i, pacer in enumerate(pacers)}
-    fleet = Fleet(engines, policy(), between_s=times.between_s)
+    fleet = SimulatedFleet(engines, policy(), between_s=times.between_s)
     fleet.play(warmup)
     started, before = time.perf_counter(), (fleet.now_s, sum(e.n_ticks for e in engines.values()))
     stories = fleet.play(asks)
     n_ticks = sum(e.n_ticks for e in engines.values()) - before[1]
-    return Played(stories, n_ticks, fleet.now_s - before[0], time.perf_counter() - started)
+    return SimulatedRun(stories, n_ticks, fleet.now_s - before[0], time.perf_counter() - started)
 
 
-def timelines_of(played: Played) -> list[Timeline]:
+def timelines_of(played: SimulatedRun) -> list[RequestTimeline]:
     """Return what clients beside the engines would have seen."""
     return [
-        Timeline(
+        RequestTimeline(
             due_s=story.sent_s,
             sent_s=story.sent_s,
             deltas_s=tuple(story.tokens_s),
@@ -80,7 +80,7 @@ def timelines_of(played: Played) -> list[Timeline]:
     ]
 
 
-def with_limits(times: TickTimes, changes: dict[str, Any]) -> TickTimes:
+def with_limits(times: TickProfile, changes: dict[str, Any]) -> TickProfile:
     """Return the same times of an engine with other bounds. Raises ConfigError for one that there is not."""
     try:
         return replace(times, limits=replace(times.limits, **changes))
@@ -89,20 +89,20 @@ def with_limits(times: TickTimes, changes: dict[str, Any]) -> TickTimes:
         raise ConfigError("--set", f"{error}; there are {known}") from error
 
 
-def one_cache(asks: Sequence[Ask], n_engines: int, limits: EngineLimits) -> float:
+def one_cache(asks: Sequence[SimulatedRequest], n_engines: int, limits: EngineLimits) -> float:
     """Return the share of prompt tokens that one cache as large as all engines' would hold, in this order."""
     tree = Tree(n_engines * (limits.n_cells + limits.n_host_cells), limits.host_block)
     visits = [Visit(len(ask.prompt), array("i", (*ask.prompt, *ask.answer))) for ask in asks]
     return sum([tree.ask(visit) for visit in visits]) / max(sum([visit.n_prompt for visit in visits]), 1)
 
 
-def most_rps(times: TickTimes, asks: Sequence[Ask]) -> float:
+def most_rps(times: TickProfile, asks: Sequence[SimulatedRequest]) -> float:
     """Return how many of these requests an engine answers per second when all come at once.
 
     Those that follow others come with their answers; the last tenth, beside empty slots, is left out.
     """
     at_once = [linked([replace(one, at_s=0.0) for one in chain_of(ask)]) for ask in asks]
     endless = with_limits(times, {"max_queue": 1 << 40, "max_queue_tokens": 1 << 60})
-    ended = sorted(story.ended_s for story in play(endless, 1, Routed, at_once).stories)
+    ended = sorted(story.ended_s for story in play(endless, 1, RouterPolicy, at_once).stories)
     n_most = max(int(0.9 * len(ended)), 1)
     return n_most / ended[n_most - 1]

@@ -37,14 +37,14 @@ _TEXTS = ("prose.txt", "words.txt", "code.txt", "languages.txt")
 
 
 @dataclass(slots=True)
-class Side:
+class SpeculationVariant:
     """Whether streams draft, and what was learned of that: it goes on from run to run, as in a server."""
 
     pacer: Pacer
     speculation: Speculation | None
 
 
-class Scene:
+class SpeculationExperiment:
     """Texts that a model is made to say to some clients at once."""
 
     def __init__(self, backend: Backend, limits: EngineLimits, *, n_prompt: int, n_answer: int) -> None:
@@ -55,7 +55,7 @@ class Scene:
         tokens = backend.words.tokenize(text, add_special=False, parse_special=False)
         self._tokens = tokens * (1 + 2 * (n_prompt + n_answer) // len(tokens))
 
-    def run(self, side: Side, kind: Kind, n_clients: int, seed: int) -> Figures:
+    def run(self, side: SpeculationVariant, kind: Kind, n_clients: int, seed: int) -> Figures:
         """Answer one request of each client, all sent at once, on an empty cache or once more."""
         empty(self._backend)
         engine = Engine(

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from cobali_ray.core.limits import EngineLimits
 from cobali_workloads.inside.simulated import play
-from cobali_workloads.simulate.fleet import Ask, Routed, Story
-from cobali_workloads.simulate.ticks import TickTimes, plain_table
+from cobali_workloads.simulate.fleet import RequestOutcome, RouterPolicy, SimulatedRequest
+from cobali_workloads.simulate.ticks import TickProfile, plain_table
 
-TIMES = TickTimes(
+TIMES = TickProfile(
     limits=EngineLimits(
         n_slots=16, n_ctx_slot=4096, n_cells=16 * 4096, token_budget=528, prefill_chunk=512,
         prefill_order="shortest", max_queue=128, max_queue_tokens=262_144, n_host_cells=65_536,
@@ -26,7 +26,7 @@ TIMES = TickTimes(
 """A tick takes 15 ms, 0.3 ms for every stream and 0.25 ms for every prompt token."""
 
 
-class Load(NamedTuple):
+class TenantLoad(NamedTuple):
     """What is asked in one class for one tenant, at random times."""
 
     name: str
@@ -38,15 +38,15 @@ class Load(NamedTuple):
     n_output: tuple[int, int] = (50, 200)
 
 
-def traffic(loads: Sequence[Load], seconds: float, seed: int) -> list[Ask]:
+def traffic(loads: Sequence[TenantLoad], seconds: float, seed: int) -> list[SimulatedRequest]:
     """Return what the loads ask, each as it would without the others."""
-    asks: list[Ask] = []
+    asks: list[SimulatedRequest] = []
     for load in loads:
         draw, at_s = Random(f"{seed} {load.name}"), 0.0
         while (at_s := at_s + draw.expovariate(load.rps)) < seconds:
             first = draw.randrange(1 << 30)
             asks.append(
-                Ask(
+                SimulatedRequest(
                     f"{load.name}-{len(asks)}", at_s, range(first, first + draw.randint(*load.n_prompt)),
                     bytes(draw.randint(*load.n_output)), tenant=load.tenant, weight=load.weight,
                     priority=load.priority,
@@ -55,14 +55,14 @@ def traffic(loads: Sequence[Load], seconds: float, seed: int) -> list[Ask]:
     return asks
 
 
-class Played(NamedTuple):
+class TenantRun(NamedTuple):
     """One run."""
 
-    stories: Sequence[Story]
+    stories: Sequence[RequestOutcome]
     seconds: float
     """How long the loads lasted."""
 
-    def of(self, load: str) -> list[Story]:
+    def of(self, load: str) -> list[RequestOutcome]:
         """Return what became of one load."""
         return [story for story in self.stories if _load_of(story) == load]
 
@@ -75,11 +75,11 @@ class Played(NamedTuple):
         return served
 
 
-def _load_of(story: Story) -> str:
+def _load_of(story: RequestOutcome) -> str:
     return story.ask.request_id.rsplit("-", 1)[0]
 
 
-def run(loads: Sequence[Load], seconds: float, seed: int, n_engines: int = 1) -> Played:
+def run(loads: Sequence[TenantLoad], seconds: float, seed: int, n_engines: int = 1) -> TenantRun:
     """Have engines serve all that the loads ask, each load so many times as often as there are engines."""
     more = [load._replace(rps=n_engines * load.rps) for load in loads]
-    return Played(play(TIMES, n_engines, Routed, traffic(more, seconds, seed)).stories, seconds)
+    return TenantRun(play(TIMES, n_engines, RouterPolicy, traffic(more, seconds, seed)).stories, seconds)

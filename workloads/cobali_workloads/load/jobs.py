@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from itertools import count, islice
 
 from cobali_workloads.load.prompts import PromptMaker
-from cobali_workloads.load.shape import PromptsFile, Repeat, Shape
+from cobali_workloads.load.shape import LoadShape, PromptsFile, Repeat
 from cobali_workloads.load.target import Job
 from cobali_workloads.load.workload import Arrival, Size, arrivals, prefix_groups, sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class LoadCase:
     """One point of a run: a level of a closed loop or the arrivals of an open one; intruded or not."""
 
     label: str
@@ -22,24 +22,24 @@ class Case:
     intruded: bool = False
 
 
-def cases_of(shape: Shape) -> list[Case]:
+def cases_of(shape: LoadShape) -> list[LoadCase]:
     """List the points. A shape with an intruder runs each twice: undisturbed first, then beside it."""
     plain = (
-        [Case(label=str(level), clients=level) for level in shape.concurrency]
+        [LoadCase(label=str(level), clients=level) for level in shape.concurrency]
         if shape.kind == "closed"
-        else [Case(label=f"{shape.rate_rps:g}/s" if shape.rate_rps else "trace")]
+        else [LoadCase(label=f"{shape.rate_rps:g}/s" if shape.rate_rps else "trace")]
     )
     if shape.intruder is None:
         return plain
-    beside = [Case(label=f"{c.label}+intruder", clients=c.clients, intruded=True) for c in plain]
+    beside = [LoadCase(label=f"{c.label}+intruder", clients=c.clients, intruded=True) for c in plain]
     return [case for pair in zip(plain, beside, strict=True) for case in pair]
 
 
-class Load:
+class JobMaker:
     """Makes the jobs of a shape. `texts` are its prompts file's, `trace` its trace's arrivals."""
 
     def __init__(
-        self, shape: Shape, maker: PromptMaker, texts: Sequence[str] = (), trace: Sequence[Arrival] = ()
+        self, shape: LoadShape, maker: PromptMaker, texts: Sequence[str] = (), trace: Sequence[Arrival] = ()
     ) -> None:
         self._shape, self._maker, self._texts, self._trace = shape, maker, texts, trace
         most = max((*shape.concurrency, 0)) * shape.requests_per_client
@@ -51,7 +51,7 @@ class Load:
         found: Sequence[Size | Arrival] = self._trace[:n] or sizes(self._shape, n)
         return [[self._job(key, f"warm {i}", i, size)] for i, size in enumerate(found)]
 
-    def closed(self, case: Case, key: str) -> list[list[Job]]:
+    def closed(self, case: LoadCase, key: str) -> list[list[Job]]:
         """Return what each client sends."""
         shape = self._shape
         n = case.clients * shape.requests_per_client

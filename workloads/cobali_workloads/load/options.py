@@ -10,15 +10,15 @@ from cobali_ray.errors import ConfigError
 from cobali_ray.settings import read_text
 from cobali_workloads.load.prompts import read_prompts
 from cobali_workloads.load.shape import (
+    Conversations,
     Fixed,
     Intruder,
     Length,
+    LoadShape,
     Prefix,
     PromptsFile,
-    Shape,
     Slo,
-    Trace,
-    Turns,
+    TraceFile,
     Uniform,
 )
 from cobali_workloads.load.shape_file import load_shape
@@ -30,23 +30,23 @@ from cobali_workloads.load.workload import Arrival
 class Workload:
     """A shape with the content of the files it names."""
 
-    shape: Shape
+    shape: LoadShape
     texts: tuple[str, ...] = ()
     trace: tuple[Arrival, ...] = ()
 
 
-def read_workload(shape: Shape, folder: Path) -> Workload:
+def read_workload(shape: LoadShape, folder: Path) -> Workload:
     """Read the prompts or the trace that a shape names, relative to `folder`. Missing: ConfigError."""
     if isinstance(shape.prompt, PromptsFile):
         text = read_text("prompts_file", folder / shape.prompt.path)
         return Workload(shape, texts=tuple(read_prompts(text)))
-    if isinstance(shape.prompt, Trace):
+    if isinstance(shape.prompt, TraceFile):
         text = read_text("trace", folder / shape.prompt.path)
         return Workload(shape, trace=tuple(read_trace(text, speed=shape.prompt.speed)))
     return Workload(shape)
 
 
-def shape_from_file(path: Path) -> Shape:
+def shape_from_file(path: Path) -> LoadShape:
     """Read a shape file."""
     return load_shape(read_text("--shape", path))
 
@@ -146,7 +146,7 @@ class LoadOptions:
         folder = Path() if self.prompts_file or self.trace or not self.shape else self.shape.parent
         return shortened(read_workload(shape, folder)) if self.quick else read_workload(shape, folder)
 
-    def _loop(self, shape: Shape) -> dict[str, Any]:
+    def _loop(self, shape: LoadShape) -> dict[str, Any]:
         loop = self.loop or ("open" if self.rate or self.trace else shape.kind)
         if loop not in {"closed", "open"}:
             raise ConfigError("--loop", f"must be closed or open, got {loop!r}")
@@ -171,13 +171,13 @@ class LoadOptions:
         if self.prompts_file:
             values["prompt"] = PromptsFile(path=str(self.prompts_file))
         if self.trace:
-            values["prompt"] = values["output"] = Trace(path=str(self.trace), speed=self.speed)
+            values["prompt"] = values["output"] = TraceFile(path=str(self.trace), speed=self.speed)
         return values
 
     def _rest(self) -> dict[str, Any]:
         values: dict[str, Any] = {
             "prefix": parse_prefix(self.prefix) if self.prefix else None,
-            "turns": Turns(n_turns=self.turns) if self.turns else None,
+            "turns": Conversations(n_turns=self.turns) if self.turns else None,
             "intruder": parse_intruder(self.intruder) if self.intruder else None,
             "slo": parse_slo(self.slo) if self.slo else None,
             "warmup_requests": self.warmup,
@@ -203,7 +203,7 @@ def shortened(workload: Workload) -> Workload:
     )  # fmt: skip
 
 
-DEFAULT = Shape(
+DEFAULT = LoadShape(
     name="fixed",
     description="Prompts and answers of one length from clients that wait for their answer.",
     seed=1,

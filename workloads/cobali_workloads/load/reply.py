@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from cobali_workloads.load.timeline import Timeline
+from cobali_workloads.load.timeline import RequestTimeline
 
 _DATA = re.compile(rb"^data:[ ]?(.*?)\r?$", re.MULTILINE)
 REFUSALS = frozenset({429, 503})
@@ -36,7 +36,7 @@ class Exchange:
 
 
 @dataclass(slots=True)
-class Reply:
+class ClientReply:
     """One answer, read."""
 
     status: int = 0
@@ -56,11 +56,11 @@ class Reply:
         return "".join(text for _, text in self.deltas)
 
 
-def read_reply(pieces: Sequence[tuple[float, bytes]]) -> Reply:
+def read_reply(pieces: Sequence[tuple[float, bytes]]) -> ClientReply:
     """Read an answer. What is no HTTP answer, or breaks off, is said in `error`."""
     raw = b"".join(data for _, data in pieces)
     head, found, _ = raw.partition(b"\r\n\r\n")
-    reply = Reply()
+    reply = ClientReply()
     try:
         reply.status = int(head.split(b" ", 2)[1])
     except (IndexError, ValueError):
@@ -81,7 +81,7 @@ def read_reply(pieces: Sequence[tuple[float, bytes]]) -> Reply:
     return reply
 
 
-def timeline_of(exchange: Exchange) -> Timeline:
+def timeline_of(exchange: Exchange) -> RequestTimeline:
     """Judge an exchange: answered, refused (429, 503), or failed."""
     reply = read_reply(exchange.pieces)
     error = exchange.error or reply.error
@@ -89,7 +89,7 @@ def timeline_of(exchange: Exchange) -> Timeline:
         status = "refused"
     else:
         status = "ok" if reply.status == 200 and not error else "failed"
-    return Timeline(
+    return RequestTimeline(
         due_s=exchange.due_s,
         sent_s=exchange.sent_s,
         deltas_s=tuple(at for at, _ in reply.deltas),
@@ -138,7 +138,7 @@ def _unchunk(raw: bytes, start: int) -> tuple[bytes, list[tuple[int, int]]]:
     return b"".join(parts), runs or [(0, start)]
 
 
-def _read_events(reply: Reply, body: bytes, stamps: _Stamps) -> None:
+def _read_events(reply: ClientReply, body: bytes, stamps: _Stamps) -> None:
     for event in _DATA.finditer(body):
         if event[1] == b"[DONE]":
             reply.finished = True
@@ -153,7 +153,7 @@ def _read_events(reply: Reply, body: bytes, stamps: _Stamps) -> None:
             reply.deltas.append((stamps.at(event.end()), text))
 
 
-def _read_whole(reply: Reply, body: bytes) -> None:
+def _read_whole(reply: ClientReply, body: bytes) -> None:
     try:
         content = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -165,7 +165,7 @@ def _read_whole(reply: Reply, body: bytes) -> None:
     _take(reply, content)
 
 
-def _take(reply: Reply, content: Any) -> str:
+def _take(reply: ClientReply, content: Any) -> str:
     """Take usage, end and error out of one event or answer; return its text."""
     if not isinstance(content, dict):
         return ""

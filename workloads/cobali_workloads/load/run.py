@@ -10,14 +10,14 @@ from itertools import islice
 import httpx2
 
 from cobali_ray.errors import ConfigError
-from cobali_workloads.load.jobs import Case, Load, cases_of
+from cobali_workloads.load.jobs import JobMaker, LoadCase, cases_of
 from cobali_workloads.load.options import Workload
 from cobali_workloads.load.prompts import WORDS, PromptMaker, WordCosts, measure_costs, uniform_costs
 from cobali_workloads.load.reply import Exchange, timeline_of
 from cobali_workloads.load.sender import LoopTimer, Sender, closed_loop, open_loop, with_intruder
-from cobali_workloads.load.shape import Shape, Slo
+from cobali_workloads.load.shape import LoadShape, Slo
 from cobali_workloads.load.target import Target, token_counter, tokens_per_word
-from cobali_workloads.load.timeline import Timeline, summarise
+from cobali_workloads.load.timeline import RequestTimeline, summarise
 from cobali_workloads.report.rounds import Figures, Rounds, run_rounds
 
 ROLES = ("stream", "intruder")
@@ -31,26 +31,26 @@ class ServeResult:
 
     workload: Workload
     targets: Sequence[Target]
-    cases: Sequence[Case]
+    cases: Sequence[LoadCase]
     rounds: Rounds
-    timelines: dict[tuple[str, str], list[list[Timeline]]] = field(default_factory=dict)
+    timelines: dict[tuple[str, str], list[list[RequestTimeline]]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def figure(self, target: str, case: Case, name: str) -> float:
+    def figure(self, target: str, case: LoadCase, name: str) -> float:
         """Return the median over the rounds of one figure of the streams."""
         return self.rounds.median(contender(target, case), name)
 
-    def ratios(self, target: str, other: str, case: Case, name: str) -> list[float]:
+    def ratios(self, target: str, other: str, case: LoadCase, name: str) -> list[float]:
         """Return target / other, round by round."""
         return self.rounds.ratios(contender(target, case), contender(other, case), name)
 
-    def pooled(self, target: str, case: Case, role: str = "stream") -> list[Timeline]:
+    def pooled(self, target: str, case: LoadCase, role: str = "stream") -> list[RequestTimeline]:
         """Return the answered requests of all rounds."""
         runs = self.timelines[target, case.label]
         return [t for run in runs for t in run if t.role == role and t.status == "ok"]
 
 
-def contender(target: str, case: Case) -> str:
+def contender(target: str, case: LoadCase) -> str:
     """Return the name under which the rounds keep a target's runs of one case."""
     return f"{target} @ {case.label}"
 
@@ -68,7 +68,7 @@ def run_serve(
     """
     costs, notes = word_costs(targets[0])
     maker = PromptMaker(costs, workload.shape.seed)
-    load = Load(workload.shape, maker, workload.texts, workload.trace)
+    load = JobMaker(workload.shape, maker, workload.texts, workload.trace)
     cases = cases_of(workload.shape)
     result = ServeResult(workload, targets, cases, Rounds(), notes=notes)
     contenders: dict[str, Callable[[], Figures]] = {}
@@ -99,10 +99,10 @@ class _Run:
 
     def __init__(
         self,
-        load: Load,
+        load: JobMaker,
         workload: Workload,
         target: Target,
-        case: Case,
+        case: LoadCase,
         result: ServeResult,
         timeout_s: float,
     ) -> None:
@@ -118,8 +118,8 @@ class _Run:
 
 
 def run_case(
-    load: Load, shape: Shape, target: Target, case: Case, key: str, timeout_s: float
-) -> list[Timeline]:
+    load: JobMaker, shape: LoadShape, target: Target, case: LoadCase, key: str, timeout_s: float
+) -> list[RequestTimeline]:
     """Run one case once and return what came back; the same key sends the same prompts.
 
     A target that answers no request: ConfigError.
@@ -132,7 +132,7 @@ def run_case(
 
 
 async def _exchanges(
-    load: Load, shape: Shape, target: Target, case: Case, key: str, timeout_s: float
+    load: JobMaker, shape: LoadShape, target: Target, case: LoadCase, key: str, timeout_s: float
 ) -> list[Exchange]:
     timer = LoopTimer()
     send = Sender(target, timer, ignore_eos=shape.ignore_eos, timeout_s=timeout_s)
@@ -152,7 +152,7 @@ async def _exchanges(
     return [*exchanges, *[await send(job, timer.now()) for job in alone]]
 
 
-def figures_of(timelines: Sequence[Timeline], slo: Slo) -> Figures:
+def figures_of(timelines: Sequence[RequestTimeline], slo: Slo) -> Figures:
     """Return the streams' figures, and the intruders' under `intruder_...` where there were any."""
     figures: dict[str, float] = {}
     for role in ROLES:
@@ -189,8 +189,8 @@ def notes_of(result: ServeResult) -> list[str]:
     return notes
 
 
-def _by_target(result: ServeResult) -> dict[tuple[str, str], list[list[Timeline]]]:
-    merged: dict[tuple[str, str], list[list[Timeline]]] = {}
+def _by_target(result: ServeResult) -> dict[tuple[str, str], list[list[RequestTimeline]]]:
+    merged: dict[tuple[str, str], list[list[RequestTimeline]]] = {}
     for (name, _), runs in result.timelines.items():
         merged.setdefault((name, ""), []).extend(runs)
     return merged

@@ -71,7 +71,7 @@ class Repeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class TraceFile:
     """Times and lengths from a CSV or JSONL file beside the shape; `speed` 2 sends twice as fast."""
 
     path: str
@@ -79,7 +79,7 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turns:
+class Conversations:
     """Conversations of `n_turns` requests; each sends all that was said before and one new prompt."""
 
     n_turns: int
@@ -115,7 +115,7 @@ class Slo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class LoadShape:
     """What a load run sends. Lengths are tokens; `prompt` counts without the shared prefix.
 
     Open loop: `n_requests` at `rate_rps`, or a trace. Closed loop: at each level of `concurrency` that many
@@ -127,8 +127,8 @@ class Shape:
     description: str
     seed: int
     kind: Literal["open", "closed"]
-    prompt: Length | PromptsFile | Repeat | Trace
-    output: Length | Trace
+    prompt: Length | PromptsFile | Repeat | TraceFile
+    output: Length | TraceFile
     """A trace gives both lengths."""
     ignore_eos: bool
     warmup_requests: int
@@ -139,5 +139,5 @@ class Shape:
     concurrency: tuple[int, ...] = ()
     requests_per_client: int = 0
     prefix: Prefix | None = None
-    turns: Turns | None = None
+    turns: Conversations | None = None
     intruder: Intruder | None = None

@@ -9,22 +9,22 @@ import yaml
 
 from cobali_ray.errors import ConfigError
 from cobali_workloads.load.shape import (
+    Conversations,
     Fixed,
     Intruder,
     Length,
+    LoadShape,
     Lognormal,
     Prefix,
     PromptsFile,
     Repeat,
-    Shape,
     Slo,
-    Trace,
-    Turns,
+    TraceFile,
     Uniform,
 )
 
 
-def load_shape(text: str) -> Shape:
+def load_shape(text: str) -> LoadShape:
     """Read a load shape from YAML. Anything unknown, missing or out of range: ConfigError with the key."""
     try:
         values = yaml.load(text, _UniqueKeys)  # noqa: S506 - a SafeLoader, made stricter below
@@ -54,7 +54,7 @@ def load_shape(text: str) -> Shape:
         }
     if "prompt" not in loop:
         loop |= {"prompt": _prompt(top), "output": _length(top.section("output_tokens"))}
-    shape = Shape(
+    shape = LoadShape(
         name=top.text("name"),
         description=top.text("description"),
         seed=top.whole("seed", low=0),
@@ -66,7 +66,7 @@ def load_shape(text: str) -> Shape:
         **loop,
     )
     top.done()
-    if shape.prefix and isinstance(shape.prompt, PromptsFile | Repeat | Trace):
+    if shape.prefix and isinstance(shape.prompt, PromptsFile | Repeat | TraceFile):
         raise ConfigError("prefix", "needs prompt_tokens; a given text has no room for a prefix")
     return shape
 
@@ -173,14 +173,14 @@ def _length(section: _Section) -> Length:
     return length
 
 
-def _trace(section: _Section) -> Trace:
-    trace = Trace(path=section.text("file"), speed=section.real("speed") if "speed" in section else 1.0)
+def _trace(section: _Section) -> TraceFile:
+    trace = TraceFile(path=section.text("file"), speed=section.real("speed") if "speed" in section else 1.0)
     section.done()
     return trace
 
 
-def _turns(section: _Section) -> Turns:
-    turns = Turns(n_turns=section.whole("n_turns", 2))
+def _turns(section: _Section) -> Conversations:
+    turns = Conversations(n_turns=section.whole("n_turns", 2))
     section.done()
     return turns
 

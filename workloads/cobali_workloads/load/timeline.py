@@ -17,7 +17,7 @@ from cobali_workloads.load.shape import Slo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
+class RequestTimeline:
     """One request as its client saw it. All times are seconds on one clock."""
 
     due_s: float
@@ -131,7 +131,7 @@ class Summary:
         return flat
 
 
-def summarise(timelines: Iterable[Timeline], slo: Slo) -> Summary:
+def summarise(timelines: Iterable[RequestTimeline], slo: Slo) -> Summary:
     """Add up the timelines. Latencies are of requests answered in full; TPOT leaves out one-token answers."""
     sent = list(timelines)
     if not sent:
@@ -161,7 +161,7 @@ def summarise(timelines: Iterable[Timeline], slo: Slo) -> Summary:
     )
 
 
-def as_samples(timelines: Iterable[Timeline]) -> list[dict[str, Any]]:
+def as_samples(timelines: Iterable[RequestTimeline]) -> list[dict[str, Any]]:
     """Return every timeline JSON-ready, times from the first send on, to the microsecond."""
     sent = list(timelines)
     start = min((t.sent_s for t in sent), default=0.0)

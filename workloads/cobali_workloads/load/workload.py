@@ -6,7 +6,7 @@ from random import Random
 from typing import NamedTuple
 
 from cobali_ray.errors import ConfigError
-from cobali_workloads.load.shape import PromptsFile, Repeat, Shape, Trace
+from cobali_workloads.load.shape import LoadShape, PromptsFile, Repeat, TraceFile
 
 
 class Size(NamedTuple):
@@ -30,12 +30,12 @@ TRACE_BLOCK = 512
 """Tokens that a hash of a public trace stands for."""
 
 
-def sizes(shape: Shape, n_requests: int) -> list[Size]:
+def sizes(shape: LoadShape, n_requests: int) -> list[Size]:
     """Draw the lengths of the first `n_requests`; asking for more never changes the earlier ones.
 
     A trace has its own lengths (`cobali_workloads.load.trace`): ConfigError.
     """
-    if isinstance(shape.prompt, Trace) or isinstance(shape.output, Trace):
+    if isinstance(shape.prompt, TraceFile) or isinstance(shape.output, TraceFile):
         raise ConfigError("trace", "lengths and times of this shape are in its trace")
     rng = Random(f"{shape.seed} sizes")
     shared = shape.prefix.tokens if shape.prefix else 0
@@ -48,7 +48,7 @@ def sizes(shape: Shape, n_requests: int) -> list[Size]:
     return drawn
 
 
-def arrivals(shape: Shape) -> list[Arrival]:
+def arrivals(shape: LoadShape) -> list[Arrival]:
     """Return when each request of an open loop is sent, in order, and how long it is.
 
     Gaps are gamma distributed with shape `burstiness` and mean 1 / `rate_rps`: 1 is a Poisson process,
@@ -65,7 +65,7 @@ def arrivals(shape: Shape) -> list[Arrival]:
     return timed
 
 
-def prefix_groups(shape: Shape, n_requests: int) -> list[int]:
+def prefix_groups(shape: LoadShape, n_requests: int) -> list[int]:
     """Draw which shared prefix, from 0, each of the first `n_requests` starts with; empty without prefix."""
     if shape.prefix is None:
         return []

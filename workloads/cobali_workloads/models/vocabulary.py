@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from cobali_ray.errors import ConfigError
-from cobali_ray.models.ggufmeta import Reader, read_header
+from cobali_ray.models.ggufmeta import GgufReader, read_header
 from cobali_workloads.models import bpe
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _closed(tokens: tuple[str, ...], merges: tuple[str, ...]) -> Vocabulary:
     return Vocabulary(tokens + CONTROL_TOKENS, types, merges, "gpt-2")
 
 
-class _WordReader(Reader):
+class _WordReader(GgufReader):
     def _words(self, length: int) -> list[str]:
         return [self._string() for _ in range(length)]
 

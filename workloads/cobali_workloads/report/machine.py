@@ -46,7 +46,7 @@ def _version(name: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class ProcessorUsage:
     """Processor time over a span of a run. Shares are of all cores together."""
 
     wall_s: float
@@ -62,7 +62,7 @@ class Watch:
     """Measures processor use between entering and leaving: `with Watch() as watch: ...; watch.usage`."""
 
     def __init__(self) -> None:
-        self.usage = Usage(0.0, 0.0, 0.0, 0.0)
+        self.usage = ProcessorUsage(0.0, 0.0, 0.0, 0.0)
 
     def __enter__(self) -> Self:
         self._before = _reading()
@@ -75,7 +75,7 @@ class Watch:
             after - before for after, before in zip(_reading(), self._before, strict=True)
         )
         room = max(wall * (os.cpu_count() or 1), 1e-9)
-        self.usage = Usage(wall, ours / room, max(busy - ours, 0.0) / room, steal / room)
+        self.usage = ProcessorUsage(wall, ours / room, max(busy - ours, 0.0) / room, steal / room)
 
 
 def _reading() -> tuple[float, float, float, float]:

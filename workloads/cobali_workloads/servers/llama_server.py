@@ -48,7 +48,7 @@ class PeerSettings:
     threads_wait: Wait
 
     @property
-    def asked_wait(self) -> ThreadsWait:
+    def requested_wait(self) -> ThreadsWait:
         """The setting that makes our server wait this way."""
         return "auto" if self.threads_wait == "brief" else self.threads_wait
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from cobali_workloads.load.shape import (
+    Conversations,
     Fixed,
     Intruder,
     Length,
+    LoadShape,
     Lognormal,
     Prefix,
-    Shape,
     Slo,
-    Turns,
     Uniform,
 )
 
@@ -33,23 +33,23 @@ class Preset:
     model: str
     n_slots: int
     n_ctx: int
-    shape: Shape
+    shape: LoadShape
     capacity_shares: tuple[float, ...] = ()
     """Open loop: rates as shares of the requests per second that llama-server finishes; else the shape's."""
 
 
 def _closed(
     name: str, description: str, *, clients: tuple[int, ...], waves: int, prompt: Length, n_output: int,
-    intruder: Intruder | None = None, turns: Turns | None = None, slo: Slo = _PATIENT,
-) -> Shape:  # fmt: skip
-    return Shape(
+    intruder: Intruder | None = None, turns: Conversations | None = None, slo: Slo = _PATIENT,
+) -> LoadShape:  # fmt: skip
+    return LoadShape(
         name=f"peers-{name}", description=description, seed=21, kind="closed",
         prompt=prompt, output=Fixed(tokens=n_output), ignore_eos=True, warmup_requests=0, slo=slo,
         concurrency=clients, requests_per_client=waves, intruder=intruder, turns=turns,
     )  # fmt: skip
 
 
-def _intruder(n_tokens: int) -> tuple[str, str, int, Shape]:
+def _intruder(n_tokens: int) -> tuple[str, str, int, LoadShape]:
     name = f"intruder-{n_tokens}"
     shape = _closed(
         name, f"4 and 15 steady streams of 32 + 256 tokens; after 10 s comes a prompt of {n_tokens:,}.",
@@ -59,7 +59,7 @@ def _intruder(n_tokens: int) -> tuple[str, str, int, Shape]:
     return name, f"4 and 15 streams beside a prompt of {n_tokens:,} tokens", n_tokens + 256, shape
 
 
-_STEADY = Shape(
+_STEADY = LoadShape(
     name="peers-steady",
     description="Requests at random times (Poisson) at 0.4, 0.6 and 0.8 of the rate that llama-server can "
     "finish; prompts log-normal around 128 tokens, answers of 32 to 96.",
@@ -67,7 +67,7 @@ _STEADY = Shape(
     prompt=Lognormal(median=128, sigma=0.8, low=8, high=896), output=Uniform(low=32, high=96),
     ignore_eos=True, slo=_PATIENT,
 )  # fmt: skip
-_SHARED = Shape(
+_SHARED = LoadShape(
     name="peers-shared",
     description="32 prompts at once that begin with the same 1,024 tokens, new ones in every run, and have "
     "32 of their own.",
@@ -81,13 +81,13 @@ _BURST = _closed(
 )  # fmt: skip
 _CHATS = _closed(
     "chats", "24 clients, each a conversation: four turns of 64 new tokens, answers of 32.",
-    clients=(24,), waves=4, prompt=Fixed(tokens=64), n_output=32, turns=Turns(n_turns=4),
+    clients=(24,), waves=4, prompt=Fixed(tokens=64), n_output=32, turns=Conversations(n_turns=4),
 )  # fmt: skip
 _ONE = _closed(
     "one", "One client, four requests of 128 + 64 tokens, streamed.",
     clients=(1,), waves=4, prompt=Fixed(tokens=128), n_output=64,
 )  # fmt: skip
-LOADS: tuple[tuple[str, str, int, Shape], ...] = (
+LOADS: tuple[tuple[str, str, int, LoadShape], ...] = (
     ("steady", "Requests at random times", 1024, _STEADY),
     ("burst", "16 requests at once", 1024, _BURST),
     _intruder(1024),
@@ -120,7 +120,7 @@ _OVERHEAD = [
         n_slots=16, n_ctx=2048,
         shape=replace(
             _CHATS, description="64 clients, each a conversation: six turns of 64 new tokens, answers of 32.",
-            concurrency=(64,), requests_per_client=6, turns=Turns(n_turns=6),
+            concurrency=(64,), requests_per_client=6, turns=Conversations(n_turns=6),
         ),
     ),
     Preset(

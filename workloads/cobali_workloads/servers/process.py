@@ -102,7 +102,7 @@ def our_server(settings: PeerSettings, folder: Path, extra: Mapping[str, object]
     """Return `cobali serve` on a free port with the same settings; `extra` are further ones."""
     values: dict[str, object] = {
         "model": str(settings.model), "n_slots": settings.n_slots, "n_ctx": settings.n_ctx,
-        "n_threads": settings.n_threads, "threads_wait": settings.asked_wait,
+        "n_threads": settings.n_threads, "threads_wait": settings.requested_wait,
         "log_level": "warning", **extra,
     }  # fmt: skip
     return cobali_server(values, folder, settings.environ())

@@ -28,7 +28,7 @@ MOMENTS: Final = {
     "ready_s": "/ready says 200",
     "answer_s": "the request sent at the kill is answered",
 }
-LOOK_S: Final = 0.02
+POLL_S: Final = 0.02
 TIMEOUT_S: Final = 120.0
 _LONG = Job(prompt="tell me something", n_output=1000)
 _SHORT = Job(prompt="tell me something", n_output=1)
@@ -95,12 +95,12 @@ async def _answered(send: Sender, note: Callable[[str], None]) -> None:
 
 async def _taken(root: int, old: int, note: Callable[[str], None]) -> None:
     while await asyncio.to_thread(engine_pid, root, but=old) is None:  # noqa: ASYNC110 another process
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
     note("process_s")
 
 
 async def _watched(http: httpx2.AsyncClient, note: Callable[[str], None]) -> None:
     for name, status in (("unready_s", 503), ("ready_s", 200)):
         while (await http.get("/ready")).status_code != status:  # noqa: ASYNC110 another process
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
         note(name)

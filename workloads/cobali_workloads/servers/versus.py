@@ -10,13 +10,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from math import nan
 
-from cobali_workloads.load.jobs import Case, Load, cases_of
+from cobali_workloads.load.jobs import JobMaker, LoadCase, cases_of
 from cobali_workloads.load.options import Workload
 from cobali_workloads.load.prompts import PromptMaker, WordCosts
 from cobali_workloads.load.run import ServeResult, contender, figures_of, notes_of, run_case
-from cobali_workloads.load.shape import Fixed, Shape
+from cobali_workloads.load.shape import Fixed, LoadShape
 from cobali_workloads.load.target import Target
-from cobali_workloads.load.timeline import Timeline
+from cobali_workloads.load.timeline import RequestTimeline
 from cobali_workloads.report.rounds import Figures, Rounds, run_rounds
 
 Start = Callable[[], AbstractContextManager[Target]]
@@ -30,19 +30,19 @@ class PeerLoad:
     """One load, of one case: a level of a closed loop, or arrivals at one rate."""
 
     label: str
-    shape: Shape
+    shape: LoadShape
 
     @property
-    def case(self) -> Case:
+    def case(self) -> LoadCase:
         """The case: beside the intruder where there is one."""
         return cases_of(self.shape)[-1]
 
-    def in_state(self, state: str) -> Case:
+    def in_state(self, state: str) -> LoadCase:
         """Return what a report calls this load at a server in this state."""
-        return Case(label=f"{self.label}, {state}")
+        return LoadCase(label=f"{self.label}, {state}")
 
     @property
-    def alone(self) -> Shape | None:
+    def alone(self) -> LoadShape | None:
         """The intruder's prompt with nothing beside it."""
         it = self.shape.intruder
         if it is None:
@@ -53,7 +53,7 @@ class PeerLoad:
         )  # fmt: skip
 
 
-def loads_of(shape: Shape, shares: Sequence[float], capacity_rps: float) -> list[PeerLoad]:
+def loads_of(shape: LoadShape, shares: Sequence[float], capacity_rps: float) -> list[PeerLoad]:
     """List a shape's loads: a rate for each share of the capacity, or a load for each level."""
     if shares:
         return [
@@ -70,7 +70,7 @@ def capacity_of(
 ) -> float:
     """Return the requests per second that a server finishes for a client per slot, two requests each."""
     shape = replace(workload.shape, kind="closed", concurrency=(n_slots,), requests_per_client=2)
-    load = Load(shape, PromptMaker(costs, shape.seed), workload.texts)
+    load = JobMaker(shape, PromptMaker(costs, shape.seed), workload.texts)
     figures = figures_of(run_case(load, shape, target, cases_of(shape)[-1], "capacity", timeout_s), shape.slo)
     return figures["n_ok"] / figures["duration_s"]
 
@@ -135,8 +135,8 @@ class _Turn:
                     figures["intruder_by_alone"] = figures["intruder_ttft_p50_s"] / alone_s
         return {}
 
-    def _run(self, shape: Shape, case: Case, key: str) -> list[Timeline]:
+    def _run(self, shape: LoadShape, case: LoadCase, key: str) -> list[RequestTimeline]:
         workload = self.result.workload
-        load = Load(shape, PromptMaker(self.costs, shape.seed), workload.texts, workload.trace)
+        load = JobMaker(shape, PromptMaker(self.costs, shape.seed), workload.texts, workload.trace)
         assert self.target is not None
         return run_case(load, shape, self.target, case, key, self.timeout_s)

@@ -6,7 +6,7 @@ from collections.abc import Sequence as Seq
 from typing import NamedTuple, Protocol
 
 from cobali_ray.core import instructions as told
-from cobali_ray.core.admission import Entered, admit, fit
+from cobali_ray.core.admission import AdmittedCounts, admit, fit
 from cobali_ray.core.events import End
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
@@ -15,12 +15,12 @@ from cobali_ray.core.request import Request
 from cobali_ray.core.scheduler import Scheduler, Select, select_decoding
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.slots import Slots
-from cobali_ray.core.ticktime import Shape
+from cobali_ray.core.ticktime import TickShape
 from cobali_ray.errors import InvariantError
 from cobali_workloads.simulate.ticks import PER_BYTE_S
 
 
-class Said(NamedTuple):
+class TickResult(NamedTuple):
     """What a tick gave: who got a token, and who ended."""
 
     streams: Seq[Sequence]
@@ -35,7 +35,7 @@ class Passes(Protocol):
         """Return the bounds of the engine that computes them."""
         ...
 
-    def seconds(self, plan: Plan, slots: Slots, shape: Shape, now_s: float) -> float:
+    def seconds(self, plan: Plan, slots: Slots, shape: TickShape, now_s: float) -> float:
         """Return how long one that begins now takes; `slots` says who is where."""
         ...
 
@@ -45,7 +45,7 @@ class SimulatedEngine:
 
     def __init__(self, passes: Passes, pacer: Pacer, select: Select = select_decoding) -> None:
         self.scheduler = Scheduler(passes.limits, pacer=pacer, select=select)
-        self._passes, self._entered = passes, Entered()
+        self._passes, self._entered = passes, AdmittedCounts()
         self._plan: Plan | None = None
         self._answers: dict[str, Seq[int]] = {}
         """Of open requests."""
@@ -71,7 +71,7 @@ class SimulatedEngine:
             self._plan, self.scheduler.slots, self.scheduler.counts.shape, now_s + moved_s
         )
 
-    def end(self, now_s: float) -> Said:
+    def end(self, now_s: float) -> TickResult:
         """End the tick."""
         if (plan := self._plan) is None:
             raise InvariantError("no tick was begun")
@@ -85,7 +85,7 @@ class SimulatedEngine:
         ends, self._ends = self._ends, []
         for end in ends:
             del self._answers[end.request_id]
-        return Said(rows, ends)
+        return TickResult(rows, ends)
 
     def _tell(self, event: told.Event) -> float:
         """Tell the scheduler what happened; return how long moving the cells that it names takes."""

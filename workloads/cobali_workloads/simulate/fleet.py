@@ -9,7 +9,7 @@ from itertools import count
 from typing import Protocol
 
 from cobali_ray.core.events import End
-from cobali_ray.core.fair import OUTPUT_COST, Elsewhere
+from cobali_ray.core.fair import OUTPUT_COST, ServedElsewhere
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.core.route import Router, load_of
 from cobali_ray.core.scheduler import Scheduler
@@ -20,7 +20,7 @@ _TO_THE_END = SamplingParams(temperature=0.0, ignore_eos=True)
 
 
 @dataclass(slots=True)
-class Ask:
+class SimulatedRequest:
     """One request: when, what, and what it will be answered."""
 
     request_id: str
@@ -28,7 +28,7 @@ class Ask:
     """When it comes; of one that follows another, how long after that one's end."""
     prompt: Sequence[int]
     answer: Sequence[int]
-    then: Ask | None = None
+    then: SimulatedRequest | None = None
     """What the same client asks next."""
     salt: str = ""
     tenant: str = ""
@@ -37,10 +37,10 @@ class Ask:
 
 
 @dataclass(slots=True)
-class Story:
+class RequestOutcome:
     """What became of one request, on the virtual clock."""
 
-    ask: Ask
+    ask: SimulatedRequest
     request: Request
     sent_s: float
     tokens_s: list[float] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Story:
     engine_id: str = ""
 
 
-class Policy(Protocol):
+class RoutingPolicy(Protocol):
     """Chooses engines. Told what an ingress knows: what engines publish, and what its own requests do."""
 
     def published(self, engine_id: str, scheduler: Scheduler, now_s: float) -> None:
@@ -71,18 +71,18 @@ class Policy(Protocol):
         ...
 
 
-class Routed:
+class RouterPolicy:
     """The product's own router."""
 
     def __init__(self) -> None:
         self.router = Router()
 
     def published(self, engine_id: str, scheduler: Scheduler, now_s: float) -> None:
-        """See `Policy`."""
+        """See `RoutingPolicy`."""
         self.router.published(engine_id, load_of(scheduler), now_s)
 
     def choose(self, request: Request, now_s: float, without: Collection[str]) -> str | None:
-        """See `Policy`."""
+        """See `RoutingPolicy`."""
         route = self.router.choose(request.prompt, request.salt, now_s, without)
         if route is None:
             return None
@@ -90,36 +90,36 @@ class Routed:
         return route.engine_id
 
     def began(self, request: Request, n_cached: int) -> None:
-        """See `Policy`."""
+        """See `RoutingPolicy`."""
         self.router.released(request.request_id, n_cached)
 
     def ended(self, request: Request) -> None:
-        """See `Policy`."""
+        """See `RoutingPolicy`."""
         self.router.released(request.request_id)
 
 
 _COMES, _BEGINS, _ENDS = range(3)
 
 
-class Fleet:
+class SimulatedFleet:
     """Plays requests to the end; engines publish their load every `publish_s` seconds."""
 
     def __init__(
-        self, engines: Mapping[str, SimulatedEngine], policy: Policy, *, between_s: float = 0.0,
+        self, engines: Mapping[str, SimulatedEngine], policy: RoutingPolicy, *, between_s: float = 0.0,
         publish_s: float = 0.25,
     ) -> None:  # fmt: skip
         self.engines, self._policy = engines, policy
         self._between_s, self._publish_s = between_s, publish_s
-        self._events: list[tuple[float, int, int, str | Ask]] = []
+        self._events: list[tuple[float, int, int, str | SimulatedRequest]] = []
         """(when, a number for the order of equal times, what, of whom)."""
         self._number = count()
-        self._idle, self._elsewhere = set(engines), Elsewhere()
+        self._idle, self._elsewhere = set(engines), ServedElsewhere()
         self._told_s = dict.fromkeys(engines, -publish_s)
-        self._open: dict[str, Story] = {}
-        self._stories: list[Story] = []
+        self._open: dict[str, RequestOutcome] = {}
+        self._stories: list[RequestOutcome] = []
         self.now_s = 0.0
 
-    def play(self, asks: Iterable[Ask]) -> list[Story]:
+    def play(self, asks: Iterable[SimulatedRequest]) -> list[RequestOutcome]:
         """Let all requests come, and those that follow them; return their stories in that order."""
         for engine_id in self.engines:
             self._publish(engine_id)
@@ -128,7 +128,7 @@ class Fleet:
         heapify(self._events)
         while self._events:
             self.now_s, _, what, whose = heappop(self._events)
-            if isinstance(whose, Ask):
+            if isinstance(whose, SimulatedRequest):
                 self._comes(whose)
             elif what == _BEGINS:
                 self._begins(whose)
@@ -136,16 +136,16 @@ class Fleet:
                 self._ends(whose)
         return self._stories
 
-    def _later(self, seconds: float, what: int, whose: str | Ask) -> None:
+    def _later(self, seconds: float, what: int, whose: str | SimulatedRequest) -> None:
         heappush(self._events, (self.now_s + seconds, next(self._number), what, whose))
 
-    def _comes(self, ask: Ask) -> None:
+    def _comes(self, ask: SimulatedRequest) -> None:
         request = Request(
             request_id=ask.request_id, prompt=tuple(ask.prompt), max_tokens=len(ask.answer),
             sampling=_TO_THE_END, cache_salt=ask.salt, tenant=ask.tenant, weight=ask.weight,
             priority=ask.priority,
         )  # fmt: skip
-        story = Story(ask, request, self.now_s, ended_s=self.now_s)
+        story = RequestOutcome(ask, request, self.now_s, ended_s=self.now_s)
         self._stories.append(story)
         refused: set[str] = set()
         while (engine_id := self._policy.choose(request, self.now_s, refused)) is not None:
@@ -195,7 +195,7 @@ class Fleet:
             self._publish(engine_id)
         self._later(self._between_s, _BEGINS, engine_id)
 
-    def _follow(self, ask: Ask) -> None:
+    def _follow(self, ask: SimulatedRequest) -> None:
         if ask.then is not None:
             self._later(ask.then.at_s, _COMES, ask.then)
 

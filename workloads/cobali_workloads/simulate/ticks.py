@@ -20,11 +20,11 @@ from cobali_ray.core.limits import EngineLimits, Grain
 from cobali_ray.core.plan import Plan
 from cobali_ray.core.runs import Row, cells_of, runs_of
 from cobali_ray.core.slots import Slots
-from cobali_ray.core.ticktime import KNOTS, Shape, TickTimeModel
+from cobali_ray.core.ticktime import KNOTS, TickShape, TickTimeModel
 from cobali_ray.errors import ConfigError
 
 N_QUANTILES = 200
-LEAST_TICKS = 12
+MIN_TICKS = 12
 """Fewer, of either kind, say too little."""
 PER_BYTE_S = 1e-9
 """What moving a byte between a slot and host memory takes, until it is measured."""
@@ -33,14 +33,14 @@ PER_BYTE_S = 1e-9
 class Tick(NamedTuple):
     """One recorded tick."""
 
-    shape: Shape
+    shape: TickShape
     seconds: float
     since_s: float | None = None
     """From the end of the one before to its beginning; None where there was nothing to do between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TickTimes:
+class TickProfile:
     """What was learned of an engine's ticks, and the bounds of the engine they were learned on."""
 
     limits: EngineLimits
@@ -73,7 +73,7 @@ def plain_table(*, pass_s: float, row_s: float, token_s: float, cell_s: float = 
     }
 
 
-def fit(ticks: Iterable[Tick], limits: EngineLimits) -> TickTimes:
+def fit(ticks: Iterable[Tick], limits: EngineLimits) -> TickProfile:
     """Fit the model to ticks in the order they happened. Raises ConfigError where there are too few."""
     seen = list(ticks)
     kinds = {
@@ -81,9 +81,9 @@ def fit(ticks: Iterable[Tick], limits: EngineLimits) -> TickTimes:
         "prefill": [t for t in seen if t.shape.chunks],
     }
     for kind, found in kinds.items():
-        if len(found) < LEAST_TICKS:
+        if len(found) < MIN_TICKS:
             raise ConfigError(
-                "--model-time", f"{len(found)} {kind} ticks are too few: at least {LEAST_TICKS} are needed"
+                "--model-time", f"{len(found)} {kind} ticks are too few: at least {MIN_TICKS} are needed"
             )
     model = TickTimeModel(limits.grain, memory_s=inf)
     model.calibrate([(tick.shape, tick.seconds) for tick in seen])
@@ -92,7 +92,7 @@ def fit(ticks: Iterable[Tick], limits: EngineLimits) -> TickTimes:
         for kind, found in kinds.items()
     }
     between = [t.since_s for t in seen if t.since_s is not None]
-    return TickTimes(limits=limits, table=model.table, scatter=scatter, between_s=median(between or [0.0]))
+    return TickProfile(limits=limits, table=model.table, scatter=scatter, between_s=median(between or [0.0]))
 
 
 def _quantiles(values: Sequence[float]) -> list[float]:
@@ -103,16 +103,16 @@ def _quantiles(values: Sequence[float]) -> list[float]:
 class Dice:
     """Draws how long ticks take."""
 
-    def __init__(self, times: TickTimes, seed: int) -> None:
+    def __init__(self, times: TickProfile, seed: int) -> None:
         self.limits = times.limits
         self._model, self._scatter, self._rng = times.model(), times.scatter, Random(seed)
 
-    def roll(self, shape: Shape) -> float:
+    def roll(self, shape: TickShape) -> float:
         """Return the time of one tick."""
         scatter = self._scatter["prefill" if shape.chunks else "decode"]
         return self._model.predict(shape) * scatter[int(self._rng.random() * len(scatter))]
 
-    def seconds(self, plan: Plan, slots: Slots, shape: Shape, now_s: float) -> float:
+    def seconds(self, plan: Plan, slots: Slots, shape: TickShape, now_s: float) -> float:
         """See `Passes`: all is in the shape."""
         del plan, slots, now_s
         return self.roll(shape)
@@ -134,7 +134,7 @@ def ticks_of(feed: dict[str, Any], limits: EngineLimits) -> list[Tick]:
     return ticks
 
 
-def _shape_of(spans: Sequence[Sequence[int]], grain: Grain) -> Shape:
+def _shape_of(spans: Sequence[Sequence[int]], grain: Grain) -> TickShape:
     streams = [start for _, start, _, decodes in spans if decodes]
     chunks = tuple([(start, length) for _, start, length, decodes in spans if not decodes])
     context = sum(streams)
@@ -144,10 +144,10 @@ def _shape_of(spans: Sequence[Sequence[int]], grain: Grain) -> Shape:
             for number, (_, start, length, decodes) in enumerate(sorted(map(tuple, spans)))
         ]
         context = cells_of(rows, runs_of(rows, grain.pass_cells))
-    return Shape(len(streams), context, chunks)
+    return TickShape(len(streams), context, chunks)
 
 
-def read_times(path: Path) -> TickTimes:
+def read_times(path: Path) -> TickProfile:
     """Read a file of tick times, or a recorded run, which is fitted. Raises ConfigError."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -157,7 +157,7 @@ def read_times(path: Path) -> TickTimes:
         if "ticks" in content:
             limits = limits_from(content["engine"]["limits"])
             return fit(ticks_of(content, limits), limits)
-        return TickTimes(**content | {"limits": limits_from(content["limits"])})
+        return TickProfile(**content | {"limits": limits_from(content["limits"])})
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError("--model-time", f"{path} has neither tick times nor ticks: {error!r}") from error
 
@@ -167,6 +167,6 @@ def limits_from(content: dict[str, Any]) -> EngineLimits:
     return EngineLimits(**content | {"grain": Grain(**content["grain"])})
 
 
-def write_times(times: TickTimes, path: Path) -> None:
+def write_times(times: TickProfile, path: Path) -> None:
     """Write a file that `read_times` reads."""
     path.write_text(json.dumps(asdict(times), indent=1) + "\n", encoding="utf-8")

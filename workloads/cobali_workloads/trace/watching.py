@@ -14,7 +14,7 @@ from cobali_workloads.trace.recording import Recording, incarnation_of
 from cobali_workloads.trace.timeline import timeline_of
 
 POLL_S = 0.5
-MOST_TICKS = 4096
+MAX_TICKS = 4096
 """Ticks that a server remembers."""
 
 
@@ -78,11 +78,11 @@ class Watcher:
     def look(self) -> bool:
         """Take what is new. False: the engine cannot be reached just now."""
         try:
-            feed = self._ask(last=MOST_TICKS, since=self._next)
+            feed = self._ask(last=MAX_TICKS, since=self._next)
             self.recording.add(feed)
             if incarnation_of(feed) != self._incarnation_id:  # a new engine counts from 0
                 self._incarnation_id, self._next = incarnation_of(feed), 0
-                feed = self._ask(last=MOST_TICKS, since=0)
+                feed = self._ask(last=MAX_TICKS, since=0)
                 self.recording.add(feed)
         except Away:
             return False

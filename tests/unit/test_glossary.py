@@ -1,0 +1,91 @@
+"""The glossary against the code: a class name has one meaning, and ruled-out words name nothing public."""
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("cobali_ray", "workloads/cobali_workloads")
+ALLOWED = {
+    "ModelNotFoundError": "as HTTP and everybody else say it",
+    "n_said": "a field of records and traces, which others read",
+}
+"""Public names with a word that the glossary rules out, and why they stay."""
+
+
+def modules():
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield path.relative_to(ROOT), ast.parse(path.read_bytes())
+
+
+def ruled_out(text):
+    """Words between backticks in the last column of the glossary's table."""
+    rows = re.findall(r"^\|.*\|$", text.partition("\n## Glossary\n")[2].partition("\n## ")[0], re.MULTILINE)
+    return {word for row in rows[2:] for word in re.findall(r"`(\w+)`", row.split("|")[-2])}
+
+
+def words_of(name):
+    """Parts of a name: those of a constant as they are, all others in lower case."""
+    if name.isupper():
+        return set(name.split("_"))
+    return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", name)}
+
+
+def names_in(body):
+    """Names that others may use: of classes, functions, constants, fields and attributes."""
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+            yield from names_in(node.body)
+            for one in ast.walk(node):
+                if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store):
+                    yield one.attr
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name))
+
+
+def offences(path, tree, words):
+    return {
+        f"{path}: {name}"
+        for name in names_in(tree.body)
+        if not name.startswith("_") and name not in ALLOWED and words & words_of(name)
+    }
+
+
+def test_a_class_name_has_one_meaning():
+    places = defaultdict(list)
+    for path, tree in modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(f"{path}:{node.lineno}")
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_no_public_name_has_a_word_that_the_glossary_rules_out():
+    words = ruled_out((ROOT / "CONTRIBUTING.md").read_text("utf-8"))
+    assert {"told", "MOST"} <= words, "the glossary has moved"
+    found = set().union(*(offences(path, tree, words) for path, tree in modules()))
+    assert sorted(found) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "bad"),
+    [
+        ("class Told: pass", ["Told"]),
+        ("class A:\n    def told_name(self): pass", ["told_name"]),
+        ("class A:\n    def __init__(self): self.n_told = 0", ["n_told"]),
+        ("class A:\n    told: int = 0", ["told"]),
+        ("MOST_ROWS = 1", ["MOST_ROWS"]),
+        ("def f(told):\n    said = told", []),
+        ("class _Told: pass\n_MOST = almost = mostly = untold = 1", []),
+    ],
+)
+def test_what_is_noticed(code, bad):
+    assert offences("x", ast.parse(code), {"told", "MOST"}) == {f"x: {name}" for name in bad}
