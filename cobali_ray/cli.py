@@ -124,7 +124,7 @@ def serve(
     from cobali_ray.actors.output import failing_as_event
     from cobali_ray.actors.serving import serve_forever
     from cobali_ray.actors.tracing import require_tracing
-    from cobali_ray.api.keyring import read_keys
+    from cobali_ray.api.door.keyring import read_keys
     from cobali_ray.engine.opening import check_machine, find_model
     from cobali_ray.models.builtin import Progress
     from cobali_ray.settings import EngineSettings, read_settings

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Coroutine, Generator
 from typing import Any
 
-from cobali_ray.core.events import Delta, End, EngineEvent
+from cobali_ray.core.request.events import Delta, End, EngineEvent
 
 
 class FakeClock:

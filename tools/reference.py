@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from cobali_ray.api.app import build_api
-from cobali_ray.api.fields import NEUTRAL_FIELDS, REFUSED_FIELDS
-from cobali_ray.api.fleet import Fleet
+from cobali_ray.api.body.fields import NEUTRAL_FIELDS, REFUSED_FIELDS
+from cobali_ray.api.engines.fleet import Fleet
 from cobali_ray.settings import ApiSettings
 
 PAGE = Path(__file__).parent.parent / "docs" / "api.md"

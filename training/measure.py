@@ -6,7 +6,7 @@ import time
 from functools import partial
 from statistics import median
 
-from cobali_ray.core.request import Request, SamplingParams
+from cobali_ray.core.request.request import Request, SamplingParams
 from cobali_ray.engine.opening import engine_on, open_backend
 from cobali_ray.settings import read_settings
 from cobali_workloads.offline import run_offline

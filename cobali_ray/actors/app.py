@@ -12,7 +12,7 @@ from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.actors.ingress import Ingress
 from cobali_ray.actors.layout import INGRESS, for_ingress, gpu_shares, places, served_by, versions
 from cobali_ray.actors.tracing import require_tracing
-from cobali_ray.api.keyring import read_keys
+from cobali_ray.api.door.keyring import read_keys
 from cobali_ray.settings import EngineSettings, read_settings
 
 MAX_ONGOING = 100_000

@@ -21,7 +21,6 @@ from cobali_ray.actors.where import where_am_i
 from cobali_ray.actors.wire import Puller
 from cobali_ray.backend.port import Words
 from cobali_ray.backend.scripted import ByteVocab
-from cobali_ray.core.cache import CacheView, SlotMove
 from cobali_ray.core.dispatch.engines import EngineRecord
 from cobali_ray.core.dispatch.messages import (
     AnyRequest,
@@ -35,7 +34,8 @@ from cobali_ray.core.dispatch.messages import (
     ToEngine,
     Unheard,
 )
-from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard, TickFeed
+from cobali_ray.core.views.cache import CacheView, SlotMove
+from cobali_ray.core.views.stats import EngineState, EngineStatus, ModelCard, TickFeed
 from cobali_ray.errors import (
     CobaliError,
     EngineDiedError,

@@ -20,10 +20,10 @@ from cobali_ray.actors.processes import began_at
 from cobali_ray.actors.tracing import EngineTracer
 from cobali_ray.actors.where import stay_here, where_am_i
 from cobali_ray.actors.wire import Pusher
-from cobali_ray.core.cache import CacheView, SlotMove
-from cobali_ray.core.embedding import EmbeddingRequest
-from cobali_ray.core.request import Request
-from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, LoadView, TickFeed
+from cobali_ray.core.request.embedding import EmbeddingRequest
+from cobali_ray.core.request.request import Request
+from cobali_ray.core.views.cache import CacheView, SlotMove
+from cobali_ray.core.views.stats import Attendance, EngineState, EngineStatus, LoadView, TickFeed
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.opening import MonotonicClock, chat_template, model_path, pin
 from cobali_ray.errors import (

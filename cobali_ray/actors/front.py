@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 
-from cobali_ray.api.ids import HEADER_BYTES, SANE_ID
+from cobali_ray.api.door.ids import HEADER_BYTES, SANE_ID
 from cobali_ray.errors import FrontEndError, HeadersTooLargeError, StartError
 from cobali_ray.ports import free_blocks
 from cobali_ray.signals import end_with_parent
@@ -287,7 +287,7 @@ def _listening(host: str) -> str:
 
 
 def _write_pages(folder: Path) -> None:
-    from cobali_ray.api.faults import Fault
+    from cobali_ray.api.door.faults import Fault
 
     for status, (kind, code, message) in ERRORS.items():
         fault = Fault(status=status, type=kind, message=message, code=code)
@@ -307,7 +307,7 @@ def in_json(binary: bytes) -> bytes:
 
 def raw_answer(status: int, kind: str, code: str, message: str, *, n_bytes: int = 0) -> bytes:
     """Return an error as it goes over the wire, filled up to a length with spaces that JSON ignores."""
-    from cobali_ray.api.faults import Fault
+    from cobali_ray.api.door.faults import Fault
 
     body = Fault(status=status, type=kind, message=message, code=code).body_bytes
     head = f"HTTP/1.1 {status} \r\nconnection:close\r\ncontent-type:application/json\r\ncontent-length:"

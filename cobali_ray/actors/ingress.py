@@ -14,8 +14,8 @@ from cobali_ray.actors.layout import ForIngress, Served
 from cobali_ray.actors.tracing import open_tracing
 from cobali_ray.actors.where import stay_here
 from cobali_ray.api.app import build_api
-from cobali_ray.api.fleet import Fleet, ServedModel
-from cobali_ray.api.judges import Judges
+from cobali_ray.api.call.judges import Judges
+from cobali_ray.api.engines.fleet import Fleet, ServedModel
 from cobali_ray.telemetry.log import configure_logging
 from cobali_ray.telemetry.usage import beside
 

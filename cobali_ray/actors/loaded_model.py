@@ -13,7 +13,7 @@ import structlog
 from cobali_ray import __version__
 from cobali_ray.actors.ticks import TickFeeder
 from cobali_ray.core.clock import Clock
-from cobali_ray.core.stats import ModelCard
+from cobali_ray.core.views.stats import ModelCard
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.engine.loop import EngineLoop, Observer
 from cobali_ray.engine.opening import model_hash, open_engine, projector_path, runs_on

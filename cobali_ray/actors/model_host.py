@@ -13,7 +13,7 @@ import structlog
 from cobali_ray.actors.loaded_model import LoadedModel, ModelFacts, identity_of
 from cobali_ray.backend import memory
 from cobali_ray.core.clock import Clock
-from cobali_ray.core.stats import EngineState, EngineStatus
+from cobali_ray.core.views.stats import EngineState, EngineStatus
 from cobali_ray.engine.context import needed_bytes
 from cobali_ray.engine.opening import files_beside
 from cobali_ray.errors import CobaliError, InternalError, ModelBusyError, ModelTooLargeError, NoRoomError

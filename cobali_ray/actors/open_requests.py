@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from cobali_ray.actors.tracing import EngineTracer
 from cobali_ray.actors.wire import Pusher
-from cobali_ray.core.events import End, EngineEvent
+from cobali_ray.core.request.events import End, EngineEvent
 from cobali_ray.errors import CobaliError, EventsLostError
 
 Outcome = asyncio.Future[CobaliError | None]

@@ -11,8 +11,8 @@ from typing import Any
 
 from cobali_ray.backend.port import Words
 from cobali_ray.core.clock import Clock
-from cobali_ray.core.request import Request
-from cobali_ray.core.stats import TickFeed
+from cobali_ray.core.request.request import Request
+from cobali_ray.core.views.stats import TickFeed
 from cobali_ray.errors import CobaliError
 from cobali_ray.telemetry.collector import RING, Collector
 from cobali_ray.telemetry.feed import MAX_PROMPT_CHARS, feed_json, lives_json, ticks_json

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Self
 
-from cobali_ray.core.events import End
-from cobali_ray.core.request import Request
+from cobali_ray.core.request.events import End
+from cobali_ray.core.request.request import Request
 from cobali_ray.extras import require_extra
 from cobali_ray.settings import EngineSettings
 from cobali_ray.telemetry.onlooker import Onlooker

@@ -47,7 +47,15 @@ from cobali_ray import errors
 from cobali_ray.actors.address import Address, others_reach
 from cobali_ray.actors.frames import MAX_MESSAGE_BYTES, FrameReader, frame
 from cobali_ray.core.dispatch.messages import Event, EventReceived, Unheard, Unreadable
-from cobali_ray.core.events import Computing, Delta, End, EngineEvent, RequestStats, TokenLogprob, Vectors
+from cobali_ray.core.request.events import (
+    Computing,
+    Delta,
+    End,
+    EngineEvent,
+    RequestStats,
+    TokenLogprob,
+    Vectors,
+)
 from cobali_ray.errors import CobaliError, InternalError
 from cobali_ray.ports import socket_dir
 

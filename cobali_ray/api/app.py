@@ -10,30 +10,30 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Match
 
-from cobali_ray.api.account import context_of
 from cobali_ray.api.anthropic.routes import Messages
-from cobali_ray.api.cache import Cache
-from cobali_ray.api.clock import ApiClock, SystemClock
-from cobali_ray.api.debug import Debug
-from cobali_ray.api.embeddings import Embeddings
-from cobali_ray.api.facts import Facts
-from cobali_ray.api.faults import http_fault
-from cobali_ray.api.fleet import Fleet
-from cobali_ray.api.frame import METHODS, Frame, Lock, fault_response, is_open
-from cobali_ray.api.generation import Generation
-from cobali_ray.api.intake import Intake
-from cobali_ray.api.judges import Judges
-from cobali_ray.api.keyring import Keyring
+from cobali_ray.api.call.intake import Intake
+from cobali_ray.api.call.judges import Judges
+from cobali_ray.api.door.clock import ApiClock, SystemClock
+from cobali_ray.api.door.context import context_of
+from cobali_ray.api.door.faults import http_fault
+from cobali_ray.api.door.frame import METHODS, Frame, Lock, fault_response, is_open
+from cobali_ray.api.door.keyring import Keyring
+from cobali_ray.api.door.origins import Origins
+from cobali_ray.api.door.quota import RATE_HEADERS
+from cobali_ray.api.door.spans import HttpTracer
+from cobali_ray.api.engines.fleet import Fleet
+from cobali_ray.api.engines.viewers import Viewers
 from cobali_ray.api.llama_server.routes import LlamaServer
 from cobali_ray.api.ollama.routes import Ollama
-from cobali_ray.api.openapi import describe
-from cobali_ray.api.origins import Origins
-from cobali_ray.api.page import Page
-from cobali_ray.api.quota import RATE_HEADERS
+from cobali_ray.api.reply.streams import STREAM_HEADER, StreamRecordings
 from cobali_ray.api.responses.routes import Responses
-from cobali_ray.api.spans import HttpTracer
-from cobali_ray.api.streams import STREAM_HEADER, StreamRecordings
-from cobali_ray.api.viewers import Viewers
+from cobali_ray.api.routes.cache import Cache
+from cobali_ray.api.routes.debug import Debug
+from cobali_ray.api.routes.embeddings import Embeddings
+from cobali_ray.api.routes.facts import Facts
+from cobali_ray.api.routes.generation import Generation
+from cobali_ray.api.routes.openapi import describe
+from cobali_ray.api.routes.page import Page
 from cobali_ray.errors import CobaliError
 from cobali_ray.settings import ApiSettings
 

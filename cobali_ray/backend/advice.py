@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import structlog
 
-from cobali_ray.core.request import NEUTRAL, SamplingParams, tuned
+from cobali_ray.core.request.request import NEUTRAL, SamplingParams, tuned
 from cobali_ray.errors import InvalidParameterError
 
 _log = structlog.get_logger(__name__)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cobali_ray.core.plan import Span
+from cobali_ray.core.plan.plan import Span
 from cobali_ray.errors import BackendError, SlotFaultError
 
 

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from cobali_ray.backend.memory import TYPES
-from cobali_ray.core.adapters import Adapter
-from cobali_ray.core.embedding import ChosenPooling
-from cobali_ray.core.limits import MAX_COUNT, MAX_SLOTS, PLAIN_CELL_TYPES, CellType, Grain
+from cobali_ray.core.plan.adapters import Adapter
+from cobali_ray.core.request.embedding import ChosenPooling
+from cobali_ray.core.request.limits import MAX_COUNT, MAX_SLOTS, PLAIN_CELL_TYPES, CellType, Grain
 from cobali_ray.errors import ConfigError
 
 FLASH = {"auto": -1, "off": 0, "on": 1}

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from cobali_ray.backend import library, memory
 from cobali_ray.backend.config import FLASH, LlamaConfig
-from cobali_ray.core.embedding import EmbeddingKind, Pooling, TextPiece
+from cobali_ray.core.request.embedding import EmbeddingKind, Pooling, TextPiece
 from cobali_ray.errors import BackendError, ConfigError
 
 MAX_TEXTS = 256

@@ -10,9 +10,9 @@ from cobali_ray.backend.embedder import LlamaEmbedder, only_embeds, pooling_of
 from cobali_ray.backend.llama import LlamaBackend, load_model
 from cobali_ray.backend.port import Backend, Embedder, Words
 from cobali_ray.backend.vocab import Vocab
-from cobali_ray.core.adapters import Adapter
-from cobali_ray.core.limits import MIN_SCORED_ROWS, Grain
-from cobali_ray.core.request import NEUTRAL
+from cobali_ray.core.plan.adapters import Adapter
+from cobali_ray.core.request.limits import MIN_SCORED_ROWS, Grain
+from cobali_ray.core.request.request import NEUTRAL
 from cobali_ray.errors import BackendError, ConfigError
 
 

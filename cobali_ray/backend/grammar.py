@@ -1,12 +1,12 @@
 """Grammars: what an answer must look like, checked and compiled by llguidance; one Matcher per sequence.
 
-The way of a constraint: `api/constraint.py` reduces every spelling to one; `check` here judges it, on a
-vocabulary of bytes and by beginning a few answers, in a process of its own (`judge.py`, `api/judges.py`); the
-engine compiles it for each answer, since copies share a lexer and what breaks that, in threads where tenants
-take turns (`engine/turns.py`), and until the matcher is there the request is NOT_READY. A row is drawn as
-always; only if its matcher rejects the token does `sampling.py` mask what is not allowed and draw once more.
-A token that completes the grammar ends the sequence (`SampleResult.complete`). The matcher belongs to the
-`RowSampler`, so preemption does not touch it.
+The way of a constraint: `api/body/constraint.py` reduces every spelling to one; `check` here judges it, on a
+vocabulary of bytes and by beginning a few answers, in a process of its own (`judge.py`,
+`api/call/judges.py`); the engine compiles it for each answer, since copies share a lexer and what breaks
+that, in threads where tenants take turns (`engine/turns.py`), and until the matcher is there the request is
+NOT_READY. A row is drawn as always; only if its matcher rejects the token does `sampling.py` mask what is not
+allowed and draw once more. A token that completes the grammar ends the sequence (`SampleResult.complete`).
+The matcher belongs to the `RowSampler`, so preemption does not touch it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from cobali_ray.backend.blame import place_of
 from cobali_ray.backend.pieces import Pieces
-from cobali_ray.core.request import Grammar
-from cobali_ray.core.stopping import Beginning, Search, chars
+from cobali_ray.core.request.request import Grammar
+from cobali_ray.core.request.stopping import Beginning, Search, chars
 from cobali_ray.errors import Field, InvalidParameterError, Path, path_of
 
 Kind: TypeAlias = Literal["json_schema", "regex", "choice", "grammar", "llguidance"]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cobali_ray.backend import library
 from cobali_ray.backend.batch import ImageRows, TickBatch
-from cobali_ray.core.plan import Span
+from cobali_ray.core.plan.plan import Span
 from cobali_ray.errors import SlotFaultError
 
 

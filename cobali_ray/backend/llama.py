@@ -30,9 +30,9 @@ from cobali_ray.backend.projector import Projector
 from cobali_ray.backend.sampling import RowSampler, SampleResult
 from cobali_ray.backend.sampling_top import sample_candidates
 from cobali_ray.backend.vocab import Vocab
-from cobali_ray.core.goodput import MAX_ROWS
-from cobali_ray.core.limits import PLAIN_CELL_TYPES
-from cobali_ray.core.plan import Span
+from cobali_ray.core.plan.goodput import MAX_ROWS
+from cobali_ray.core.plan.plan import Span
+from cobali_ray.core.request.limits import PLAIN_CELL_TYPES
 from cobali_ray.errors import (
     BackendError,
     CacheFullError,

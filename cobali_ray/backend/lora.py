@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cobali_ray.backend import library
-from cobali_ray.core.adapters import Adapter
+from cobali_ray.core.plan.adapters import Adapter
 from cobali_ray.errors import BackendError, ConfigError
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cobali_ray.backend import cgroup, library
-from cobali_ray.core.limits import CellType
+from cobali_ray.core.request.limits import CellType
 
 
 class CellFormat(NamedTuple):

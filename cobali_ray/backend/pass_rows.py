@@ -2,9 +2,9 @@
 
 A prompt whose logprobs are wanted needs each row whose next token has not been reported
 (`Sequence.n_unscored`), so it begins with no computed prefix beyond those, and a pass has at most
-`n_scored_rows` of such rows (`core/plan.py`). The results go out as small deltas (`engine/emit.py`), and the
-logits are discarded. What such rows cost is a coefficient of its own in the tick-time model. Of several
-answers to a prompt, one asks for its logprobs, and `api/sources.py` reports them with each.
+`n_scored_rows` of such rows (`core/plan/plan.py`). The results go out as small deltas (`engine/emit.py`), and
+the logits are discarded. What such rows cost is a coefficient of its own in the tick-time model. Of several
+answers to a prompt, one asks for its logprobs, and `api/reply/sources.py` reports them with each.
 """
 
 from __future__ import annotations

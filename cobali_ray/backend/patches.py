@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from cobali_ray.core.request import SamplingParams
+from cobali_ray.core.request.request import SamplingParams
 from cobali_ray.errors import InvalidParameterError, InvariantError
 
 Change = tuple[NDArray[np.int64] | slice, NDArray[np.float32]]

@@ -14,10 +14,10 @@ from cobali_ray.backend.markers import Markers
 from cobali_ray.backend.sampling import RowSampler, SampleResult
 from cobali_ray.chat.format import Format
 from cobali_ray.chat.template import ChatTemplate
-from cobali_ray.core.adapters import Adapter
-from cobali_ray.core.embedding import EmbeddingKind, TextPiece
-from cobali_ray.core.limits import Grain
-from cobali_ray.core.request import SamplingParams
+from cobali_ray.core.plan.adapters import Adapter
+from cobali_ray.core.request.embedding import EmbeddingKind, TextPiece
+from cobali_ray.core.request.limits import Grain
+from cobali_ray.core.request.request import SamplingParams
 
 Cells: TypeAlias = Any
 """Cells of some tokens in a row, outside the cache: an array of bytes, opaque to everybody else."""

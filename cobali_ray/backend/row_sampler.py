@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from cobali_ray.backend.candidates import MAX_VOCAB, widen
 from cobali_ray.backend.chain import ChainParams, draw, weigh
 from cobali_ray.backend.patches import Change, Patches
-from cobali_ray.core.reasoning import ReasoningMonitor
-from cobali_ray.core.request import SamplingParams
+from cobali_ray.core.request.reasoning import ReasoningMonitor
+from cobali_ray.core.request.request import SamplingParams
 from cobali_ray.errors import InvariantError
 
 if TYPE_CHECKING:

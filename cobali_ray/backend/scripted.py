@@ -24,11 +24,11 @@ from cobali_ray.backend.port import Embedder, Gone, InfillMarks, Words, never_go
 from cobali_ray.backend.sampling import RowSampler, SampleResult
 from cobali_ray.chat.format import Format, derive
 from cobali_ray.chat.template import ChatTemplate
-from cobali_ray.core.adapters import Adapter
-from cobali_ray.core.embedding import EmbeddingKind, TextPiece
-from cobali_ray.core.goodput import MAX_ROWS
-from cobali_ray.core.limits import Grain
-from cobali_ray.core.request import NEUTRAL
+from cobali_ray.core.plan.adapters import Adapter
+from cobali_ray.core.plan.goodput import MAX_ROWS
+from cobali_ray.core.request.embedding import EmbeddingKind, TextPiece
+from cobali_ray.core.request.limits import Grain
+from cobali_ray.core.request.request import NEUTRAL
 from cobali_ray.errors import (
     BackendError,
     CacheFullError,

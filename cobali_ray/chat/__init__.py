@@ -7,7 +7,7 @@ grammar that restricts an answer to calls, in Lark (`lark.py`) around the tools'
 been judged under its own name. Control tokens that a marker consists of (`backend/markers.py`) are `<[id]>`
 there, and shown in the answer.
 
-On the way in, `api/prompt.py` makes of a chat's body the text to continue, and the `Speech` by which its
-answers are read; on the way out, `api/turn.py` has a splitter for each choice, none for a chat without tools
-and reasoning. docs/tool-formats.md has the format of each of llama.cpp's templates.
+On the way in, `api/call/prompt.py` makes of a chat's body the text to continue, and the `Speech` by which its
+answers are read; on the way out, `api/reply/turn.py` has a splitter for each choice, none for a chat without
+tools and reasoning. docs/tool-formats.md has the format of each of llama.cpp's templates.
 """

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from cobali_ray.chat.arguments import MAX_CHOICES, ArgumentsWriter, TooManyChoicesError
 from cobali_ray.chat.format import ID, NUMBER, Format, Kind
 from cobali_ray.chat.lark import ANY_TEXT, Rules, Special, joined, literal, one_of, optional
-from cobali_ray.core.request import Grammar
+from cobali_ray.core.request.request import Grammar
 from cobali_ray.errors import Field, InvalidParameterError, Path
 
 MAX_CALLS = 32

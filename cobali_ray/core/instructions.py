@@ -13,10 +13,10 @@ from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Seq
 from typing import NamedTuple, TypeAlias
 
-from cobali_ray.core.embedding import EmbeddingRequest, TextPiece
-from cobali_ray.core.events import End, FinishReason
-from cobali_ray.core.plan import Plan
-from cobali_ray.core.request import Request
+from cobali_ray.core.plan.plan import Plan
+from cobali_ray.core.request.embedding import EmbeddingRequest, TextPiece
+from cobali_ray.core.request.events import End, FinishReason
+from cobali_ray.core.request.request import Request
 from cobali_ray.errors import CobaliError
 
 # -- events ---------------------------------------------------------------------------------------------

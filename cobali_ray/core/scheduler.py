@@ -23,25 +23,25 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from cobali_ray.core import instructions as told
-from cobali_ray.core.adapters import AdapterTurns
-from cobali_ray.core.admission import DrainRate, retry_after_s
-from cobali_ray.core.counts import NO_TEXTS, Counts, TextPass
-from cobali_ray.core.deadlines import Deadlines
-from cobali_ray.core.embedding import EmbeddingKind, EmbeddingRequest, TextPiece
-from cobali_ray.core.events import End, FinishReason, RequestStats
-from cobali_ray.core.fair import Accounts, used, yields
-from cobali_ray.core.goodput import MAX_STREAMS, Drafts, Speculation
-from cobali_ray.core.lifecycle import Status, StatusChange
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.pace import Pacer, PrefillPlan
-from cobali_ray.core.plan import Plan, Span, cut_at_images, lay_out
-from cobali_ray.core.queue import MAX_PARKED, WaitingQueue
-from cobali_ray.core.request import Request
-from cobali_ray.core.runs import run_lengths
-from cobali_ray.core.sequence import Sequence
+from cobali_ray.core.cost.runs import run_lengths
+from cobali_ray.core.cost.ticktime import TickShape
+from cobali_ray.core.plan.adapters import AdapterTurns
+from cobali_ray.core.plan.goodput import MAX_STREAMS, Drafts, Speculation
+from cobali_ray.core.plan.pace import Pacer, PrefillPlan
+from cobali_ray.core.plan.plan import Plan, Span, cut_at_images, lay_out
+from cobali_ray.core.queue.admission import DrainRate, retry_after_s
+from cobali_ray.core.queue.counts import NO_TEXTS, Counts, TextPass
+from cobali_ray.core.queue.deadlines import Deadlines
+from cobali_ray.core.queue.fair import Accounts, used, yields
+from cobali_ray.core.queue.text_passes import EmbeddingJob, TextPasses
+from cobali_ray.core.queue.waiting import MAX_PARKED, WaitingQueue
+from cobali_ray.core.request.embedding import EmbeddingKind, EmbeddingRequest, TextPiece
+from cobali_ray.core.request.events import End, FinishReason, RequestStats
+from cobali_ray.core.request.lifecycle import Status, StatusChange
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import Request
+from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.core.story import Story
-from cobali_ray.core.text_passes import EmbeddingJob, TextPasses
-from cobali_ray.core.ticktime import TickShape
 from cobali_ray.core.tiers import Tiers
 from cobali_ray.errors import (
     BackendError,

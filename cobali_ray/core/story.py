@@ -10,7 +10,7 @@ from copy import deepcopy
 from typing import Any
 
 from cobali_ray.core import instructions as told
-from cobali_ray.core.embedding import EmbeddingRequest
+from cobali_ray.core.request.embedding import EmbeddingRequest
 from cobali_ray.errors import InvariantError
 
 N_EVENTS = 256

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
 from cobali_ray.core import instructions as told
-from cobali_ray.core.disk_tier import DiskTier, whole
-from cobali_ray.core.drafts import LONG_MATCH
-from cobali_ray.core.host_tier import Block, HostTier, Moves, root_name
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.media import Rows, whole_prefix
-from cobali_ray.core.placement import Placement, SlotContents
-from cobali_ray.core.sequence import Sequence
-from cobali_ray.core.slots import Slots
+from cobali_ray.core.cache.disk_tier import DiskTier, whole
+from cobali_ray.core.cache.host_tier import Block, HostTier, Moves, root_name
+from cobali_ray.core.cache.placement import Placement, SlotContents
+from cobali_ray.core.cache.slots import Slots
+from cobali_ray.core.plan.drafts import LONG_MATCH
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.media import Rows, whole_prefix
+from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.errors import InvariantError
 
 

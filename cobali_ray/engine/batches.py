@@ -6,10 +6,10 @@ from array import array
 
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.logprobs import PromptRows
-from cobali_ray.core.plan import Plan
+from cobali_ray.core.plan.plan import Plan
+from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.core.scheduler import Scheduler
-from cobali_ray.core.sequence import Sequence
-from cobali_ray.core.spans import TickSpans
+from cobali_ray.core.views.spans import TickSpans
 from cobali_ray.engine.images import RowsOf
 
 

@@ -20,9 +20,9 @@ import structlog
 from cobali_ray.backend.attention import processor, write_kept
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.port import Backend
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.plan import Span
-from cobali_ray.core.ticktime import KNOTS, TickShape
+from cobali_ray.core.cost.ticktime import KNOTS, TickShape
+from cobali_ray.core.plan.plan import Span
+from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.settings import EngineSettings
 
 _log = structlog.get_logger(__name__)

@@ -8,8 +8,8 @@ from math import isfinite
 import numpy as np
 
 from cobali_ray.backend.port import Embedder
-from cobali_ray.core.embedding import EmbeddingRequest, TextPiece
-from cobali_ray.core.events import Vectors
+from cobali_ray.core.request.embedding import EmbeddingRequest, TextPiece
+from cobali_ray.core.request.events import Vectors
 from cobali_ray.errors import BackendError, CobaliError, InternalError
 
 

@@ -14,22 +14,22 @@ from cobali_ray.backend.grammar import Matcher
 from cobali_ray.backend.port import Backend
 from cobali_ray.backend.sampling import BROKEN, SampleResult, TokenLogprobs
 from cobali_ray.core import instructions as protocol
-from cobali_ray.core.cache import CacheView, view_of
+from cobali_ray.core.cache.slots import Slots
 from cobali_ray.core.clock import Clock
-from cobali_ray.core.embedding import EmbeddingRequest
-from cobali_ray.core.events import Computing, EngineEvent
-from cobali_ray.core.goodput import Speculation
-from cobali_ray.core.lifecycle import Status
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.pace import Pacer
-from cobali_ray.core.plan import Plan
-from cobali_ray.core.request import Request
-from cobali_ray.core.route import load_of
+from cobali_ray.core.dispatch.route import load_of
+from cobali_ray.core.plan.goodput import Speculation
+from cobali_ray.core.plan.pace import Pacer
+from cobali_ray.core.plan.plan import Plan
+from cobali_ray.core.request.embedding import EmbeddingRequest
+from cobali_ray.core.request.events import Computing, EngineEvent
+from cobali_ray.core.request.lifecycle import Status
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import Request
+from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.core.scheduler import CHECK_EVERY, Scheduler, Select, select_decoding
-from cobali_ray.core.sequence import Sequence
-from cobali_ray.core.slots import Slots
-from cobali_ray.core.stats import LoadView, TickStats
 from cobali_ray.core.story import Story
+from cobali_ray.core.views.cache import CacheView, view_of
+from cobali_ray.core.views.stats import LoadView, TickStats
 from cobali_ray.engine.batches import Batches
 from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.embedding import embed

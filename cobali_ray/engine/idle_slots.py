@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from cobali_ray.backend.port import Backend, Cells
 from cobali_ray.core import instructions as told
-from cobali_ray.core.placement import SlotContents
+from cobali_ray.core.cache.placement import SlotContents
 from cobali_ray.core.scheduler import Scheduler
 from cobali_ray.errors import (
     BackendError,

@@ -1,10 +1,10 @@
 """ImageReader: what images come to in a prompt, and their rows, worked out beside the tick thread.
 
-The way of an image: `api/images.py` takes the file out of a message and leaves a negative id; `expand` finds
-out, before the door and in a thread, how many ids there must be, since only the engine has the projector;
-`encode` makes the rows in another thread while the request is NOT_READY; chunks are cut around them
-(`cut_at_images` in `core/plan.py`), and `backend/image_pass.py` computes each in a call of its own. No prefix
-ends inside an image.
+The way of an image: `api/body/images.py` takes the file out of a message and leaves a negative id; `expand`
+finds out, before the door and in a thread, how many ids there must be, since only the engine has the
+projector; `encode` makes the rows in another thread while the request is NOT_READY; chunks are cut around
+them (`cut_at_images` in `core/plan/plan.py`), and `backend/image_pass.py` computes each in a call of its own.
+No prefix ends inside an image.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import structlog
 
 from cobali_ray.backend.batch import ImagePart, ImageRows
 from cobali_ray.backend.port import ImageEncoder
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.media import Image, Rows, ids_of
-from cobali_ray.core.request import Request
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.media import Image, Rows, ids_of
+from cobali_ray.core.request.request import Request
 from cobali_ray.errors import InternalError, InvalidImageError, UnsupportedParameterError
 
 _log = structlog.get_logger(__name__)

@@ -25,14 +25,14 @@ import structlog
 
 from cobali_ray.backend.grammar import Matcher
 from cobali_ray.backend.threads import give_way
-from cobali_ray.core.admission import AdmittedCounts, admit, admit_texts, check_request
 from cobali_ray.core.clock import Clock
-from cobali_ray.core.embedding import EmbeddingRequest
-from cobali_ray.core.events import End, EngineEvent
-from cobali_ray.core.media import Image
-from cobali_ray.core.request import Request
-from cobali_ray.core.sequence import Sequence
-from cobali_ray.core.stats import EngineState, EngineStatus, TickStats
+from cobali_ray.core.queue.admission import AdmittedCounts, admit, admit_texts, check_request
+from cobali_ray.core.request.embedding import EmbeddingRequest
+from cobali_ray.core.request.events import End, EngineEvent
+from cobali_ray.core.request.media import Image
+from cobali_ray.core.request.request import Request
+from cobali_ray.core.request.sequence import Sequence
+from cobali_ray.core.views.stats import EngineState, EngineStatus, TickStats
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.engine.images import RowsOf
 from cobali_ray.engine.turns import TurnThreads

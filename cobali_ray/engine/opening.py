@@ -17,11 +17,11 @@ from cobali_ray.backend.port import Backend
 from cobali_ray.backend.scripted import ScriptedBackend, ScriptedEmbedder
 from cobali_ray.backend.select import choose_select
 from cobali_ray.chat.template import ChatTemplate
-from cobali_ray.core.adapters import Adapter
 from cobali_ray.core.clock import Clock
-from cobali_ray.core.goodput import Speculation
-from cobali_ray.core.limits import EngineLimits, PrefillOrder
-from cobali_ray.core.pace import Pacer
+from cobali_ray.core.plan.adapters import Adapter
+from cobali_ray.core.plan.goodput import Speculation
+from cobali_ray.core.plan.pace import Pacer
+from cobali_ray.core.request.limits import EngineLimits, PrefillOrder
 from cobali_ray.engine.block_files import BlockFiles
 from cobali_ray.engine.calibration import calibration
 from cobali_ray.engine.context import n_ctx_of, refusal_of_cache, require_servable

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cobali_ray.core.plan import Plan
+from cobali_ray.core.plan.plan import Plan
 from cobali_ray.core.scheduler import Scheduler
-from cobali_ray.core.spans import TickSpans
-from cobali_ray.core.stats import TickStats
+from cobali_ray.core.views.spans import TickSpans
+from cobali_ray.core.views.stats import TickStats
 
 
 @dataclass(slots=True)

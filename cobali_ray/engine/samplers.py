@@ -9,8 +9,8 @@ from cobali_ray.backend.grammar import Grammars, Matcher
 from cobali_ray.backend.pieces import Pieces
 from cobali_ray.backend.port import Backend
 from cobali_ray.backend.sampling import RowSampler
-from cobali_ray.core.reasoning import ReasoningMonitor
-from cobali_ray.core.request import Request
+from cobali_ray.core.request.reasoning import ReasoningMonitor
+from cobali_ray.core.request.request import Request
 from cobali_ray.errors import AdapterGoneError
 
 

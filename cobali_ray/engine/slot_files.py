@@ -20,8 +20,8 @@ import msgspec
 import numpy as np
 
 from cobali_ray.backend.port import Cells
-from cobali_ray.core.cache import SlotMove
 from cobali_ray.core.clock import Clock
+from cobali_ray.core.views.cache import SlotMove
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.loop import EngineLoop
 from cobali_ray.errors import InvalidParameterError, SlotFileError, SlotFilesOffError

@@ -1,7 +1,8 @@
 """What an operator may set: flat names outside, and inside groups that are the configurations of parts.
 
 A setting is one field, with its type, bounds, default and docstring, of the class where it acts: in
-`core/limits.py`, `backend/config.py`, `api.py` or `engine.py` here. Names and places are derived from these.
+`core/request/limits.py`, `backend/config.py`, `api.py` or `engine.py` here. Names and places are derived from
+these.
 """
 
 from cobali_ray.settings.api import ApiSettings

@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias
 from annotated_types import Ge, Le
 from pydantic import AfterValidator
 
-from cobali_ray.core.limits import MAX_COUNT, Seconds
+from cobali_ray.core.request.limits import MAX_COUNT, Seconds
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@,A-Z]+|null|\*")
 """What browsers send as `Origin`: `null` for files, and for frames that their page does not trust. Or all."""

@@ -22,8 +22,8 @@ from pydantic import (
 )
 
 from cobali_ray.backend.config import LlamaSettings
-from cobali_ray.core.limits import MAX_COUNT, MAX_S, PLAIN_CELL_TYPES, LimitSettings, Seconds
-from cobali_ray.core.request import NEUTRAL, SamplingParams, tuned
+from cobali_ray.core.request.limits import MAX_COUNT, MAX_S, PLAIN_CELL_TYPES, LimitSettings, Seconds
+from cobali_ray.core.request.request import NEUTRAL, SamplingParams, tuned
 from cobali_ray.errors import InvalidParameterError
 from cobali_ray.settings.api import ApiSettings, Name
 from cobali_ray.settings.files import is_text

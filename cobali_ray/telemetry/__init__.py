@@ -1,15 +1,16 @@
 """Looks on, never steers: metrics built when scraped, one JSON line per request and per tick.
 
 What the engine did is kept by reference and rendered only when somebody looks, by others than the tick
-thread. A tick's record (`core/stats.py`) holds its spans as the plan held them (`core/spans.py`); an open
-request is its `Sequence`, read from other threads; at its end a `Life` (`core/life.py`) is kept and the
-sequence is let go. The collector keeps the last 4,096 of both.
+thread. A tick's record (`core/views/stats.py`) holds its spans as the plan held them (`core/views/spans.py`);
+an open request is its `Sequence`, read from other threads; at its end a `Life` (`core/request/life.py`) is
+kept and the sequence is let go. The collector keeps the last 4,096 of both.
 
     tick thread ──► Collector's rings (collector.py, lives.py)
                         │ read under the version number, by reference
     engine's event loop ▼ actors/ticks.py: JSON bytes, 32 ticks at a time
                         │ one answer of a Serve call, passed on as it is
-    ingress             ▼ api/debug.py: /debug/ticks   api/viewers.py: /debug/stream, one poll for all viewers
+    ingress             ▼ api/routes/debug.py: /debug/ticks
+                        │ api/engines/viewers.py: /debug/stream, one poll for all viewers
     `cobali trace`      ▼ of the laboratory: recording, timeline (pure), Perfetto's protobuf
 
 Spans for OpenTelemetry are made apart (`tracing.py`): the ingress opens one per request that generates and

@@ -8,12 +8,12 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import TypeVar
 
-from cobali_ray.core.embedding import EmbeddingRequest
-from cobali_ray.core.events import TIERS, End
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.sequence import Sequence
-from cobali_ray.core.spans import NO_SPANS
-from cobali_ray.core.stats import TickStats
+from cobali_ray.core.request.embedding import EmbeddingRequest
+from cobali_ray.core.request.events import TIERS, End
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.sequence import Sequence
+from cobali_ray.core.views.spans import NO_SPANS
+from cobali_ray.core.views.stats import TickStats
 from cobali_ray.telemetry.exposition import TOTALS
 from cobali_ray.telemetry.histogram import Histogram
 from cobali_ray.telemetry.lives import Lives, LivesView

@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from cobali_ray.core.life import Life
-from cobali_ray.core.spans import DECODE, TickSpans
-from cobali_ray.core.stats import TickStats
+from cobali_ray.core.request.life import Life
+from cobali_ray.core.views.spans import DECODE, TickSpans
+from cobali_ray.core.views.stats import TickStats
 from cobali_ray.telemetry.log import TICK_FIELDS
 
 MAX_PROMPT_CHARS: Final = 2000

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cobali_ray.core.events import End
-from cobali_ray.core.life import Life, ended_life, life_of
-from cobali_ray.core.lifecycle import Status
-from cobali_ray.core.sequence import Sequence
-from cobali_ray.core.stats import TickStats
+from cobali_ray.core.request.events import End
+from cobali_ray.core.request.life import Life, ended_life, life_of
+from cobali_ray.core.request.lifecycle import Status
+from cobali_ray.core.request.sequence import Sequence
+from cobali_ray.core.views.stats import TickStats
 
 
 class LivesView(NamedTuple):

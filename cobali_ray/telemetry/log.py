@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 import structlog
 
-from cobali_ray.core.stats import TickStats
+from cobali_ray.core.views.stats import TickStats
 from cobali_ray.errors import ConfigError
 from cobali_ray.telemetry.names import ONLY_ENGINE
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
-from cobali_ray.core.events import End, FinishReason
+from cobali_ray.core.request.events import End, FinishReason
 from cobali_ray.errors import Outcome
 from cobali_ray.telemetry import bounds
 

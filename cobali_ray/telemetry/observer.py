@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import structlog
 
-from cobali_ray.core.stats import TickStats
+from cobali_ray.core.views.stats import TickStats
 from cobali_ray.telemetry.collector import Collector
 from cobali_ray.telemetry.log import TickLog
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cobali_ray.core.stats import TickStats
+from cobali_ray.core.views.stats import TickStats
 
 
 class Pauses:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.stats import TickStats
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.views.stats import TickStats
 from cobali_ray.telemetry.histogram import HistogramView
 from cobali_ray.telemetry.usage import ProcessUsage
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cobali_ray.core.events import RequestStats
+from cobali_ray.core.request.events import RequestStats
 
 MAX_TENANTS = 50
 """Names that have series of their own; whoever comes later is counted with the others."""

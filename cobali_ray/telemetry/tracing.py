@@ -22,8 +22,8 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from cobali_ray import __version__
-from cobali_ray.core.events import End
-from cobali_ray.core.request import Request, TraceLink
+from cobali_ray.core.request.events import End
+from cobali_ray.core.request.request import Request, TraceLink
 from cobali_ray.telemetry.names import outcome_of
 from cobali_ray.telemetry.onlooker import Onlooker
 

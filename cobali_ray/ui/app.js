@@ -9,20 +9,23 @@
 //                                │         └► library.js ─► shelf.js (IndexedDB)   ◄── sidebar.js ─► portable.js
 //                                └ comparestate.js ◄── compare.js ─► measures.js, difference.js ─► diff.js
 //
+// Folders import only from those below: chat, compare and ticks; answer and record; plots; feed; request; parts.
+//
 // A conversation is a value, a tree of messages; talk.js asks for answers, stores them as they grow and runs their
 // tools. An answer is answer.js over markdown.js, calls.js and numbers.js; no string ever becomes HTML. Modules that
 // say "No DOM" only compute, and are tested directly. State lives in stores (store.js), which call their watchers
 // once per frame: 500 ticks or tokens a second are drawn once per frame.
-import { access, useKey } from "./api.js";
-import { ChatView } from "./chatview.js";
-import { feed, follow } from "./feed.js";
-import { Icon } from "./icons.js";
-import { later, loadCompare, loadTicks } from "./lazy.js";
-import { loadModels } from "./models.js";
-import { Notices, Pill } from "./notices.js";
-import { html, render, useEffect, useRef, useState } from "./preact.js";
-import { useStore } from "./store.js";
-import { followTheme, nextTheme, theme } from "./theme.js";
+import { ChatView } from "./chat/chatview.js";
+import { feed, follow } from "./feed/feed.js";
+import { Notices, Pill } from "./feed/notices.js";
+import { access, useKey } from "./parts/api.js";
+import { Icon } from "./parts/icons.js";
+import { later } from "./parts/lazy.js";
+import { html, render, useEffect, useRef, useState } from "./parts/preact.js";
+import { useStore } from "./parts/store.js";
+import { followTheme, nextTheme, theme } from "./parts/theme.js";
+import { loadModels } from "./request/models.js";
+import { loadCompare, loadTicks } from "./views.js";
 
 /** By what the address has behind its #, up to a question mark; what follows that is the view's own. */
 const VIEWS = {

@@ -6,8 +6,8 @@ from fake_client import FakeApiClock, FakeClient, Wire
 from openai import AsyncOpenAI
 
 from cobali_ray.api.app import build_api
-from cobali_ray.api.fleet import Fleet, ServedModel
-from cobali_ray.api.judges import Judges
+from cobali_ray.api.call.judges import Judges
+from cobali_ray.api.engines.fleet import Fleet, ServedModel
 from cobali_ray.settings import ApiSettings
 
 

@@ -10,10 +10,10 @@ import orjson
 
 from cobali_ray.backend.markers import Markers
 from cobali_ray.chat.format import GENERIC, Format
-from cobali_ray.core.cache import CacheView, SlotMove, SlotView
 from cobali_ray.core.dispatch.messages import Attended, Described, EventReceived, Lost, Returned
-from cobali_ray.core.events import Delta, End, RequestStats, TokenLogprob
-from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, LoadView, ModelCard, TickFeed
+from cobali_ray.core.request.events import Delta, End, RequestStats, TokenLogprob
+from cobali_ray.core.views.cache import CacheView, SlotMove, SlotView
+from cobali_ray.core.views.stats import Attendance, EngineState, EngineStatus, LoadView, ModelCard, TickFeed
 from cobali_ray.errors import (
     BadRequestError,
     EngineDiedError,

@@ -7,10 +7,10 @@ from fake_client import CARD, FakeClient, Wire
 from openai import NotFoundError
 
 from cobali_ray.api.app import build_api
-from cobali_ray.api.fleet import Fleet, ServedModel
-from cobali_ray.core.adapters import Adapter
-from cobali_ray.core.embedding import EmbeddingKind
-from cobali_ray.core.route import names_of
+from cobali_ray.api.engines.fleet import Fleet, ServedModel
+from cobali_ray.core.dispatch.route import names_of
+from cobali_ray.core.plan.adapters import Adapter
+from cobali_ray.core.request.embedding import EmbeddingKind
 from cobali_ray.errors import LoadingError, UnloadedError
 from cobali_ray.settings import ApiSettings
 

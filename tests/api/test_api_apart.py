@@ -7,7 +7,7 @@ import pytest
 from fake_client import FakeClient, Wire, says
 
 from cobali_ray.api.app import build_api
-from cobali_ray.api.fleet import Fleet, ServedModel
+from cobali_ray.api.engines.fleet import Fleet, ServedModel
 from cobali_ray.errors import UnloadedError
 from cobali_ray.settings import ApiSettings
 from tests.waiting import until

@@ -3,7 +3,7 @@
 import pytest
 from fake_client import HELD, Wire
 
-from cobali_ray.core.cache import CacheView, SlotMove
+from cobali_ray.core.views.cache import CacheView, SlotMove
 from cobali_ray.errors import LoadingError, SlotBusyError, SlotFileError, SlotFilesOffError
 
 pytestmark = pytest.mark.anyio

@@ -10,8 +10,8 @@ from jsonschema import validate
 from pydantic import BaseModel, Field
 
 from cobali_ray.backend.scripted import ScriptedBackend
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.stats import ModelCard
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.views.stats import ModelCard
 from cobali_ray.engine.engine import Engine
 from cobali_ray.testing import FakeClock
 

@@ -7,9 +7,9 @@ import pytest
 from fake_client import FakeApiClock, Wire
 from structlog.testing import capture_logs
 
-from cobali_ray.api.viewers import BACKLOG, EVENTS_PER_S, MAX_PERIOD_S, PERIOD_S
-from cobali_ray.core.life import Life
-from cobali_ray.core.stats import EngineState, EngineStatus
+from cobali_ray.api.engines.viewers import BACKLOG, EVENTS_PER_S, MAX_PERIOD_S, PERIOD_S
+from cobali_ray.core.request.life import Life
+from cobali_ray.core.views.stats import EngineState, EngineStatus
 from cobali_ray.errors import LoadingError
 from tests.waiting import until
 

@@ -9,8 +9,8 @@ import openai as sdk
 import pytest
 from fake_client import CARD, FakeClient, Wire
 
-from cobali_ray.core.embedding import EmbeddingKind, EmbeddingRequest
-from cobali_ray.core.events import End, RequestStats, Vectors
+from cobali_ray.core.request.embedding import EmbeddingKind, EmbeddingRequest
+from cobali_ray.core.request.events import End, RequestStats, Vectors
 from cobali_ray.errors import (
     DeadlineExceededError,
     EngineDiedError,

@@ -9,10 +9,10 @@ from fake_client import FakeClient, Wire, ends_with, says, stats
 from openai import NotFoundError
 
 from cobali_ray.api.app import build_api
-from cobali_ray.api.fleet import Fleet, ServedModel
-from cobali_ray.core.events import Delta, End, RequestStats, TokenLogprob
-from cobali_ray.core.request import Request
-from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
+from cobali_ray.api.engines.fleet import Fleet, ServedModel
+from cobali_ray.core.request.events import Delta, End, RequestStats, TokenLogprob
+from cobali_ray.core.request.request import Request
+from cobali_ray.core.views.stats import EngineState, EngineStatus, ModelCard
 from cobali_ray.errors import (
     DeadlineExceededError,
     DrainingError,

@@ -9,7 +9,7 @@ from jsonschema import validate
 from test_api_constraint import SCHEMA, engine_says, named
 
 from cobali_ray.backend.scripted import ByteVocab
-from cobali_ray.core.stats import ModelCard
+from cobali_ray.core.views.stats import ModelCard
 
 pytestmark = pytest.mark.anyio
 

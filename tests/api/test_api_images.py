@@ -8,9 +8,9 @@ import pytest
 from fake_client import CARD, FakeClient, says, stats
 from openai import BadRequestError
 
-from cobali_ray.api.images import MAX_IMAGES, MAX_PIXELS, size_of
-from cobali_ray.core.events import Delta, End
-from cobali_ray.core.media import Image, place_of
+from cobali_ray.api.body.images import MAX_IMAGES, MAX_PIXELS, size_of
+from cobali_ray.core.request.events import Delta, End
+from cobali_ray.core.request.media import Image, place_of
 from tests.projectors import png
 
 pytestmark = pytest.mark.anyio

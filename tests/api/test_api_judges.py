@@ -9,7 +9,7 @@ import signal
 import pytest
 from fake_client import Wire
 
-from cobali_ray.api.judges import Judges
+from cobali_ray.api.call.judges import Judges
 from cobali_ray.backend.grammar import ConstraintText
 
 pytestmark = pytest.mark.anyio

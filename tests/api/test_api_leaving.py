@@ -6,7 +6,7 @@ import pytest
 from fake_client import Wire
 from structlog.testing import capture_logs
 
-from cobali_ray.core.events import Delta
+from cobali_ray.core.request.events import Delta
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,7 @@ from fake_client import BOS, ends_with, says, stats
 
 from cobali_ray.api.llama_server.answer import stop_type
 from cobali_ray.backend.port import InfillMarks
-from cobali_ray.core.events import Delta, End, TokenLogprob
+from cobali_ray.core.request.events import Delta, End, TokenLogprob
 from cobali_ray.errors import EngineDiedError
 
 pytestmark = pytest.mark.anyio

@@ -7,8 +7,8 @@ import pytest
 from fake_client import FakeClient, Wire, says
 
 from cobali_ray.api.app import build_api
-from cobali_ray.api.fleet import Fleet, ServedModel
-from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
+from cobali_ray.api.engines.fleet import Fleet, ServedModel
+from cobali_ray.core.views.stats import EngineState, EngineStatus, ModelCard
 from cobali_ray.errors import LoadingError, ModelBusyError, ModelTooLargeError, NoRoomError, UnloadedError
 from cobali_ray.settings import ApiSettings
 from tests.waiting import until

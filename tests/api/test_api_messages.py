@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cobali_ray.chat.format import GENERIC, Format
-from cobali_ray.core.events import Delta, End
+from cobali_ray.core.request.events import Delta, End
 from cobali_ray.errors import (
     DeadlineExceededError,
     DrainingError,

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cobali_ray.chat.format import GENERIC, Format
-from cobali_ray.core.embedding import EmbeddingKind
-from cobali_ray.core.stats import EngineStatus
+from cobali_ray.core.request.embedding import EmbeddingKind
+from cobali_ray.core.views.stats import EngineStatus
 from cobali_ray.errors import (
     DeadlineExceededError,
     DrainingError,

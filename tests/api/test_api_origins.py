@@ -3,7 +3,7 @@
 import pytest
 from fake_client import Wire
 
-from cobali_ray.api.origins import is_loopback
+from cobali_ray.api.door.origins import is_loopback
 
 pytestmark = pytest.mark.anyio
 

@@ -5,9 +5,9 @@ import json
 import pytest
 from fake_client import Wire, stats
 
-from cobali_ray.api.body import mended
+from cobali_ray.api.body.reading import mended
 from cobali_ray.chat.format import GENERIC, Format
-from cobali_ray.core.events import Delta, End
+from cobali_ray.core.request.events import Delta, End
 
 pytestmark = pytest.mark.anyio
 

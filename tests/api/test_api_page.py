@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fake_client import Wire
 
-from cobali_ray.api.page import assets
+from cobali_ray.api.routes.page import assets
 
 pytestmark = pytest.mark.anyio
 
@@ -86,9 +86,9 @@ async def test_files_are_packed_for_who_takes_that(get):
 
 async def test_the_document_names_each_module_of_its_first_view(get):
     named = re.findall(r'modulepreload" href="ui/([^"]+)"', (await get("/")).body.decode())
-    assert {"app.js", "chatview.js", "preact.js", "vendor/htm-preact-3.1.1.js"} <= set(named)
+    assert {"app.js", "chat/chatview.js", "parts/preact.js", "vendor/htm-preact-3.1.1.js"} <= set(named)
     assert len(named) == len(set(named))
-    assert not {"ticks.js", "compare.js"} & set(named), "they come when they are opened"
+    assert not {"ticks/ticks.js", "compare/compare.js"} & set(named), "they come when they are opened"
 
 
 async def test_the_api_is_described_without_a_key_and_without_another_host(get, make_app):
@@ -162,3 +162,20 @@ def test_modules_are_small_and_say_what_for(path):
     assert lines[0].startswith("// ")
     assert len(lines) <= 250
     assert max(map(len, lines)) <= 118
+
+
+ROOMS = (("chat", "compare", "ticks"), ("answer", "record"), ("plots",), ("feed",), ("request",), ("parts",))
+"""The rooms of the page: none imports from its own row or from one above."""
+
+
+def test_rooms_of_the_page_import_only_from_those_below():
+    rank = {room: n for n, row in enumerate(ROOMS) for room in row}
+    assert {path.name for path in UI.iterdir() if path.is_dir()} == {*rank, "vendor"}
+    wrong = []
+    for path in OWN:
+        room = path.parent.relative_to(UI).as_posix()
+        for name in re.findall(r'(?:from |import\()"(\.[^"]+)"', path.read_text(encoding="utf-8")):
+            other = posixpath.dirname(posixpath.normpath(posixpath.join(room, name)))
+            if other not in {room, "vendor"} and room in rank and rank.get(other, -1) <= rank[room]:
+                wrong.append((path.name, name))
+    assert wrong == []

@@ -6,8 +6,8 @@ import pytest
 from fake_client import BOS, stats
 from openai import BadRequestError
 
-from cobali_ray.api.params import MAX_PROMPT_VALUES
-from cobali_ray.core.events import Delta, End, TokenLogprob
+from cobali_ray.api.body.params import MAX_PROMPT_VALUES
+from cobali_ray.core.request.events import Delta, End, TokenLogprob
 from cobali_ray.errors import InternalError
 
 pytestmark = pytest.mark.anyio

@@ -4,7 +4,7 @@ import pytest
 from fake_client import Wire
 from structlog.testing import capture_logs
 
-from cobali_ray.core.stats import EngineState, EngineStatus
+from cobali_ray.core.views.stats import EngineState, EngineStatus
 from cobali_ray.errors import LoadingError
 
 pytestmark = pytest.mark.anyio

@@ -8,15 +8,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from response_rules import Checked, events_of
 
+from cobali_ray.api.call.prompt import Speech
+from cobali_ray.api.call.translate import Call
+from cobali_ray.api.reply.tally import StreamWriter, Tally
 from cobali_ray.api.responses.frames import ResponseWriter
 from cobali_ray.api.responses.read import ResponseTemplate
 from cobali_ray.api.responses.tools import Callee
-from cobali_ray.api.tally import StreamWriter, Tally
-from cobali_ray.api.translate import Call
-from cobali_ray.api.turn import Speech
 from cobali_ray.chat.format import GENERIC, Format
-from cobali_ray.core.events import Delta, End, RequestStats, TokenLogprob
-from cobali_ray.core.request import Request
+from cobali_ray.core.request.events import Delta, End, RequestStats, TokenLogprob
+from cobali_ray.core.request.request import Request
 
 THINKS = Format(calls=GENERIC, reasoning_start="<think>", reasoning_end="</think>", padded=True)
 TOOLS = tuple({"type": "function", "function": {"name": name}} for name in ("look", "mcp__fs__read", "patch"))

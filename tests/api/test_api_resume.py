@@ -6,8 +6,8 @@ import pytest
 from fake_client import FakeApiClock, Wire, says, stats
 from structlog.testing import capture_logs
 
-from cobali_ray.api import streams
-from cobali_ray.core.events import Delta, End
+from cobali_ray.api.reply import streams
+from cobali_ray.core.request.events import Delta, End
 from cobali_ray.errors import EventsLostError
 from tests.waiting import until
 

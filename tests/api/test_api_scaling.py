@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from fake_client import IDLE, FakeClient, says
 
-from cobali_ray.api.fleet import Fleet, ServedModel
-from cobali_ray.core.events import Delta
-from cobali_ray.core.request import Request
-from cobali_ray.core.stats import EngineState, EngineStatus
+from cobali_ray.api.engines.fleet import Fleet, ServedModel
+from cobali_ray.core.request.events import Delta
+from cobali_ray.core.request.request import Request
+from cobali_ray.core.views.stats import EngineState, EngineStatus
 from cobali_ray.errors import NoRoomError, QueueFullError, UnloadedError
 from tests.waiting import until
 

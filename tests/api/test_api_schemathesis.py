@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from schemathesis import checks
 
 from cobali_ray.api.app import build_api
-from cobali_ray.api.fleet import Fleet, ServedModel
+from cobali_ray.api.engines.fleet import Fleet, ServedModel
 from cobali_ray.backend.port import InfillMarks
 from cobali_ray.settings import ApiSettings
 

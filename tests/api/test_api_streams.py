@@ -6,7 +6,7 @@ import pytest
 from fake_client import Wire, ends_with, says, stats
 from structlog.testing import capture_logs
 
-from cobali_ray.core.events import Delta, End
+from cobali_ray.core.request.events import Delta, End
 from cobali_ray.errors import DeadlineExceededError, EventsLostError
 from tests.waiting import until
 

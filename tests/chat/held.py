@@ -6,7 +6,7 @@ import numpy as np
 
 from cobali_ray.backend.grammar import Grammars
 from cobali_ray.backend.pieces import Pieces
-from cobali_ray.core.request import Grammar
+from cobali_ray.core.request.request import Grammar
 
 N_BYTES = 256
 END = 400

@@ -14,7 +14,7 @@ import numpy as np
 
 from cobali_ray.backend import threads
 from cobali_ray.backend.batch import TickBatch
-from cobali_ray.core.plan import Span
+from cobali_ray.core.plan.plan import Span
 from tests.page.stack import Site
 
 N_CTX = 512

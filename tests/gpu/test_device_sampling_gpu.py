@@ -12,8 +12,8 @@ from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.device_candidates import N_CANDIDATES
 from cobali_ray.backend.llama import LlamaBackend
 from cobali_ray.backend.sampling import RowSampler
-from cobali_ray.core.plan import Span
-from cobali_ray.core.request import GREEDY, SamplingParams
+from cobali_ray.core.plan.plan import Span
+from cobali_ray.core.request.request import GREEDY, SamplingParams
 from cobali_ray.models.registry import resolve
 
 pytestmark = pytest.mark.gpu

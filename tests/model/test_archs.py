@@ -21,9 +21,9 @@ from cobali_ray.backend import library
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.llama import LlamaBackend
-from cobali_ray.core.events import Delta
-from cobali_ray.core.plan import Span
-from cobali_ray.core.request import Request, SamplingParams
+from cobali_ray.core.plan.plan import Span
+from cobali_ray.core.request.events import Delta
+from cobali_ray.core.request.request import Request, SamplingParams
 from cobali_ray.engine.context import DIFFUSION
 from cobali_ray.engine.opening import open_engine
 from cobali_ray.errors import ConfigError

@@ -10,8 +10,8 @@ import pytest
 
 from cobali_ray.backend.attention import UNREACHABLE_CELLS, AttentionTimes
 from cobali_ray.backend.batch import TickBatch
-from cobali_ray.core.limits import Grain
-from cobali_ray.core.plan import Span
+from cobali_ray.core.plan.plan import Span
+from cobali_ray.core.request.limits import Grain
 
 pytestmark = pytest.mark.model
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from test_llama_engine import Run, make_requests
 
-from cobali_ray.core.events import Delta
+from cobali_ray.core.request.events import Delta
 
 pytestmark = pytest.mark.model
 

@@ -8,7 +8,7 @@ from jsonschema import validate
 
 from cobali_ray.backend.grammar import check
 from cobali_ray.backend.vocab import Vocab
-from cobali_ray.core.request import Request, SamplingParams
+from cobali_ray.core.request.request import Request, SamplingParams
 from cobali_ray.engine.opening import engine_on, open_backend
 from cobali_ray.models.registry import resolve
 from cobali_ray.settings import EngineSettings

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from cobali_ray.backend.batch import TickBatch
-from cobali_ray.core.adapters import RUN, Adapter
-from cobali_ray.core.pace import Pacer
-from cobali_ray.core.plan import Span
-from cobali_ray.core.request import Request
+from cobali_ray.core.plan.adapters import RUN, Adapter
+from cobali_ray.core.plan.pace import Pacer
+from cobali_ray.core.plan.plan import Span
+from cobali_ray.core.request.request import Request
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.opening import adapters_of, limits_of, open_engine
 from cobali_ray.errors import BackendError, ConfigError

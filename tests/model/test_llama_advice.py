@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 from cobali_ray.backend import library, memory
 from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.llama import LlamaBackend
-from cobali_ray.core.request import SamplingParams
+from cobali_ray.core.request.request import SamplingParams
 from cobali_ray.engine.context import cell_bytes_of
 from cobali_ray.engine.opening import limits_of, model_path, open_backend
 from cobali_ray.models.ggufmeta import read_header

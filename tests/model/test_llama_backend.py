@@ -14,8 +14,8 @@ from cobali_ray.backend.batch import TickBatch, by_length
 from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.llama import LlamaBackend
 from cobali_ray.backend.sampling import RowSampler
-from cobali_ray.core.plan import Span
-from cobali_ray.core.request import GREEDY
+from cobali_ray.core.plan.plan import Span
+from cobali_ray.core.request.request import GREEDY
 from cobali_ray.errors import BackendError, CacheFullError, ConfigError, ModelNotFoundError, SlotFaultError
 
 pytestmark = pytest.mark.model

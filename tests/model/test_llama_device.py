@@ -11,8 +11,8 @@ from test_llama_engine import Run, make_requests
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.device_candidates import N_CANDIDATES, Attachment, DeviceCandidates
 from cobali_ray.backend.sampling import RowSampler
-from cobali_ray.core.plan import Span
-from cobali_ray.core.request import GREEDY, Request, SamplingParams
+from cobali_ray.core.plan.plan import Span
+from cobali_ray.core.request.request import GREEDY, Request, SamplingParams
 from cobali_ray.engine.opening import open_backend
 from cobali_ray.errors import InvariantError
 from cobali_ray.settings import read_settings

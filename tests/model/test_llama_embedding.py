@@ -11,10 +11,10 @@ from cobali_ray.backend.embedder import FLASH_TOGETHER, MAX_TEXTS, PLAIN_TOGETHE
 from cobali_ray.backend.embedding_only import EmbeddingBackend, open_llama
 from cobali_ray.backend.llama import LlamaBackend
 from cobali_ray.backend.vocab import Vocab
-from cobali_ray.core.adapters import Adapter
-from cobali_ray.core.embedding import EmbeddingRequest, TextPiece
-from cobali_ray.core.sequence import Account
-from cobali_ray.core.text_passes import EmbeddingJob, TextPasses
+from cobali_ray.core.plan.adapters import Adapter
+from cobali_ray.core.queue.text_passes import EmbeddingJob, TextPasses
+from cobali_ray.core.request.embedding import EmbeddingRequest, TextPiece
+from cobali_ray.core.request.sequence import Account
 from cobali_ray.engine.opening import open_engine
 from cobali_ray.errors import BackendError, BadRequestError, ConfigError, TooManyTokensError
 from cobali_ray.models.registry import resolve

@@ -12,8 +12,8 @@ import pytest
 
 from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.llama import LlamaBackend
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.request import Request, SamplingParams
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import Request, SamplingParams
 from cobali_ray.engine.block_files import BlockFiles
 from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.engine import Engine

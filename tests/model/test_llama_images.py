@@ -9,10 +9,10 @@ import pytest
 from cobali_ray.backend import library
 from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.llama import LlamaBackend
-from cobali_ray.core.events import Delta
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.media import Image, place_of
-from cobali_ray.core.request import Request, SamplingParams
+from cobali_ray.core.request.events import Delta
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.media import Image, place_of
+from cobali_ray.core.request.request import Request, SamplingParams
 from cobali_ray.engine.engine import Engine
 from cobali_ray.errors import (
     CacheFullError,

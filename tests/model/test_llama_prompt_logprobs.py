@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from cobali_ray.backend.batch import TickBatch
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.plan import Span
-from cobali_ray.core.request import GREEDY, Request, SamplingParams
+from cobali_ray.core.plan.plan import Span
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import GREEDY, Request, SamplingParams
 from cobali_ray.engine.engine import Engine
 from cobali_ray.errors import BackendError
 from cobali_ray.models.registry import resolve

@@ -11,7 +11,7 @@ SCRIPT = """
 import asyncio
 from pathlib import Path
 from cobali_ray.actors.engine_server import EngineServer
-from cobali_ray.core.request import Request
+from cobali_ray.core.request.request import Request
 from cobali_ray.settings import EngineSettings
 
 def rss_mib():

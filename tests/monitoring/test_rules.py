@@ -10,7 +10,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.settings import PLACES
 from cobali_ray.telemetry.collector import Collector
 from cobali_ray.telemetry.exposition import render

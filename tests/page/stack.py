@@ -17,7 +17,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
 from cobali_ray.actors.client import ServeEngineClient
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.api.app import build_api
-from cobali_ray.api.fleet import Fleet, ServedModel
+from cobali_ray.api.engines.fleet import Fleet, ServedModel
 from cobali_ray.settings import ApiSettings, EngineSettings
 from cobali_ray.testing import LocalHandle, LocalResponse
 

@@ -177,9 +177,9 @@ def test_code_and_answers_are_copied_as_they_came(make_page, site):
 
 
 RESULTS = """async (results) => {
-    const { ask } = await import("/ui/chat.js");
-    const { Answer } = await import("/ui/answer.js");
-    const { html, render } = await import("/ui/preact.js");
+    const { ask } = await import("/ui/request/chat.js");
+    const { Answer } = await import("/ui/answer/answer.js");
+    const { html, render } = await import("/ui/parts/preact.js");
     const [answer] = ask({}).answers;
     window.typed = [];
     const onResult = (...all) => typed.push(all);

@@ -11,7 +11,7 @@ from stack import Site
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
 
-SAID = "import('/ui/library.js').then(({ current }) => current().messages.at(-1).text)"
+SAID = "import('/ui/chat/library.js').then(({ current }) => current().messages.at(-1).text)"
 """The last answer as it came: what is shown of it is markdown."""
 
 

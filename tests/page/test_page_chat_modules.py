@@ -30,7 +30,7 @@ def test_a_branch_is_looked_at_where_it_was_written_last(of):
             shown(m.lookAt(whole, made.q)),
             m.siblingsOf(whole, at("a2")).map(({{ text }}) => text), whole.title];
     }}"""
-    assert of("conversations.js", ask) == [
+    assert of("request/conversations.js", ask) == [
         "q a1 q2 b",
         "q a2",
         "q a1 q2 b",
@@ -51,7 +51,7 @@ def test_what_two_tabs_wrote_is_united(of):
             m.sameAs(both, m.united(both, one)), m.sameAs(both, one)];
     }}"""
     texts = ["q", "a1", "a2", "q2", "longer", "one", "other"]
-    assert of("conversations.js", ask) == ["q a1 q2 longer other", "Named", texts, 9, True, False]
+    assert of("request/conversations.js", ask) == ["q a1 q2 longer other", "Named", texts, 9, True, False]
 
 
 def test_calls_are_sent_with_their_results_and_questions_without_an_answer_are_not(of):
@@ -70,7 +70,7 @@ def test_calls_are_sent_with_their_results_and_questions_without_an_answer_are_n
         return {"id": id_, "type": "function", "function": {"name": "add", "arguments": arguments}}
 
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
-    assert of("conversations.js", ask) == [
+    assert of("request/conversations.js", ask) == [
         {"role": "user", "content": [{"type": "text", "text": "sums"}, image]},
         {
             "role": "assistant",
@@ -91,7 +91,7 @@ def test_conversations_are_grouped_by_day(of):
         const ones = hours.map((ago) => ({ id: `${ago}`, changedMs: now - ago * 3600e3 }));
         return byDay(ones.reverse(), now).map(([word, some]) => [word, some.map(({ id }) => id)]);
     }"""
-    assert of("conversations.js", ask) == [
+    assert of("request/conversations.js", ask) == [
         ["Today", ["0.5"]],
         ["Yesterday", ["2"]],
         ["Last 7 days", ["72"]],
@@ -126,7 +126,7 @@ WHOLE = (
     ],
 )
 def test_a_file_that_cannot_be_read_says_why(of, change, told):
-    found = of("portable.js", READ, WHOLE.replace(*change) if change else WHOLE)
+    found = of("chat/portable.js", READ, WHOLE.replace(*change) if change else WHOLE)
     assert found == told if isinstance(told, int) else told in found
 
 
@@ -171,7 +171,7 @@ def request(arrived_s, state="queued", sent_as="mine", **more):
     ],
 )
 def test_a_request_without_a_token_is_told_by_its_id(of, requests, told):
-    assert of("waiting.js", STAND, requests) == told
+    assert of("chat/waiting.js", STAND, requests) == told
 
 
 def served(name, root="m", parent=None):
@@ -189,4 +189,4 @@ def served(name, root="m", parent=None):
 )
 def test_models_are_counted_by_what_they_are(of, all_, n):
     ask = "({ models, nServed }, all) => (models.set({ all }), nServed())"
-    assert of("models.js", ask, all_) == n
+    assert of("request/models.js", ask, all_) == n

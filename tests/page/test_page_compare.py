@@ -55,7 +55,7 @@ def shown(of, told, usage):
         "cached_tokens": usage["prompt_tokens_details"]["cached_tokens"],
     }
     write = "({ MEASURES, shown }, told) => MEASURES.map((one) => [one.label, shown(one, told[one.name])])"
-    return dict(of("measures.js", write, counts | told | {"finish": "length"}))
+    return dict(of("compare/measures.js", write, counts | told | {"finish": "length"}))
 
 
 def answering(page, *answers):
@@ -84,7 +84,7 @@ def test_streams_have_numbers_of_their_own_and_they_are_the_servers(make_page, s
     compare(page, 3, max_tokens=20)
     expect(page.locator(".measures")).to_be_visible()
     ((_, told),) = heard
-    took = of("format.js", "({ duration }, s) => duration(s)", told["timings"]["e2e_s"])
+    took = of("parts/format.js", "({ duration }, s) => duration(s)", told["timings"]["e2e_s"])
     expect(page.locator(".together")).to_have_text(re.compile(rf"60 tokens in {took}\s*Run again$"))
     names, table = cells(page)
     assert names == ["Stream 1", "Stream 2", "Stream 3"]
@@ -253,7 +253,7 @@ def test_it_is_accessible_and_fits_a_phone(make_page, site):
     ],
 )
 def test_what_differs_is_found_word_by_word(of, left, right, expected):
-    found = of("diff.js", "({ differenceOf }, [a, b]) => differenceOf(a, b)", [left, right])
+    found = of("compare/diff.js", "({ differenceOf }, [a, b]) => differenceOf(a, b)", [left, right])
     assert found["by"] == "word"
     parts = [[part["same"]] if "same" in part else [part["gone"], part["added"]] for part in found["parts"]]
     assert parts == expected
@@ -263,7 +263,7 @@ def test_long_texts_are_compared_by_line_and_too_long_ones_not_at_all(of):
     def compare(n, change):
         lines = [f"line {i} with words of its own: {i * 7919}" for i in range(n)]
         return of(
-            "diff.js",
+            "compare/diff.js",
             "({ differenceOf }, [a, b]) => differenceOf(a, b)",
             ["\n".join(lines), "\n".join(change(line) for line in lines)],
         )

@@ -131,7 +131,7 @@ def test_two_tabs_lose_nothing_of_one_another(make_page, site):
 def test_what_cannot_be_kept_is_said(make_page, site):
     page = make_page(site, "chat")
     page.evaluate("""async () => {
-        const { readAll } = await import("/ui/shelf.js");
+        const { readAll } = await import("/ui/chat/shelf.js");
         await readAll();
         const db = await new Promise((resolve) => {
             indexedDB.open("cobali").onsuccess = (event) => resolve(event.target.result);

@@ -36,7 +36,7 @@ def test_where_cached_tokens_came_from_is_said_in_words(of):
     ask = "({ cachedFrom }, requests) => requests.map(cachedFrom)"
     asked = [{"n_cached": 5, "cached_from": tier} for tier in ("slot", "copy", "host", "moon")]
     said = ["its own slot", "another slot", "host memory", "moon", ""]
-    assert of("lives.js", ask, [*asked, {"n_cached": 0, "cached_from": "none"}]) == said
+    assert of("feed/lives.js", ask, [*asked, {"n_cached": 0, "cached_from": "none"}]) == said
 
 
 def test_history_joins_packets_and_knows_who_held_a_slot(of):
@@ -59,7 +59,7 @@ def test_history_joins_packets_and_knows_who_held_a_slot(of):
         },
         PACKET | {"ticks": [tick(1, 1.0)], "next": 6, "requests": [request("b", [[0, 3.95, None]])]},
     ]
-    assert of("history.js", ask, packets) == {
+    assert of("feed/history.js", ask, packets) == {
         "ids": [1, 2, 3, 4, 5],
         "holders": [[None, None], ["a", None], ["a", None], ["b", None], ["b", "a"]],
         "states": [["a", "ended"], ["b", "generating"]],
@@ -91,7 +91,7 @@ ASK = """async ({ History }, packets) => {
 @pytest.fixture
 def tell(of):
     """Tell packets to a history and return what is asked of it."""
-    return lambda packets, what: of("history.js", ASK.replace("WHAT", what), packets)
+    return lambda packets, what: of("feed/history.js", ASK.replace("WHAT", what), packets)
 
 
 def test_ticks_that_were_missing_fill_their_hole(tell):
@@ -107,7 +107,7 @@ def test_ticks_that_were_missing_fill_their_hole(tell):
 
 
 def test_what_is_known_without_a_gap_is_what_the_numbers_are_over(tell):
-    ask = """await import("/ui/summary.js").then(({ summaryOf }) => {
+    ask = """await import("/ui/ticks/summary.js").then(({ summaryOf }) => {
         const { ratesS, quantilesS, itl, ttft } = summaryOf(history, 105);
         return [ratesS, quantilesS, itl.n, ttft.n];
     })"""
@@ -174,7 +174,7 @@ def test_who_ended_first_is_forgotten_first_and_no_first_token_of_the_minute(tel
 
 
 LOOK = """async ({ view, pick, goLive, shownOf, windowOf }, { packet, more }) => {
-    const { feed, merge } = await import("/ui/feed.js");
+    const { feed, merge } = await import("/ui/feed/feed.js");
     const { fetch } = window;
     window.fetch = () => new Promise(() => {}); // what a pause asks for is on its way for ever
     const frames = () => new Promise((resolve) => setTimeout(resolve, 300));
@@ -204,7 +204,7 @@ def test_a_pause_keeps_what_is_looked_at(of):
         "next": 200,
     }
     more = [packet | {"now_s": 10.0 + n, "ticks": ticks(n * 1000 + 200, n * 1000 + 1200)} for n in range(10)]
-    found, gone, newest = of("window.js", LOOK, {"packet": packet, "more": more})
+    found, gone, newest = of("plots/window.js", LOOK, {"packet": packet, "more": more})
     seen, size, pinned, n_ticks, last = found
     assert (seen, pinned, last) == (size, 150, 10_199)
     assert n_ticks <= 8192, "with a bound"
@@ -214,7 +214,7 @@ def test_a_pause_keeps_what_is_looked_at(of):
 
 def test_a_slot_that_is_held_and_not_computed_waits(of):
     ask = """async ({ piecesOf }, packet) => {
-        const { History } = await import("/ui/history.js");
+        const { History } = await import("/ui/feed/history.js");
         const history = new History(packet);
         const pieces = piecesOf(history, history.ticks);
         return pieces.map(({ slot, id, kind, first, last }) => [slot, id, kind, first.tick_id, last.tick_id]);
@@ -225,7 +225,7 @@ def test_a_slot_that_is_held_and_not_computed_waits(of):
         "ticks": [tick(i, float(i), spans) for i, spans in enumerate(rows)],
         "requests": [request("a", [[0, 0.0, None]]), request("b", [[1, 1.0, 4.2]])],
     }
-    assert of("pieces.js", ask, packet) == [
+    assert of("plots/pieces.js", ask, packet) == [
         [0, "a", 1, 0, 3],
         [1, "b", -1, 1, 1],
         [1, "b", 0, 2, 2],

@@ -23,7 +23,7 @@ def test_events_are_the_same_wherever_the_wire_cuts_them(of):
         {"event": "message", "data": "é → ✓"},
         {"event": "message", "data": ""},
     ]
-    for i, found in enumerate(of("sse.js", cut, pieces)):
+    for i, found in enumerate(of("parts/sse.js", cut, pieces)):
         assert found == whole, f"cut at {i}"
 
 
@@ -38,7 +38,7 @@ def test_quantiles_are_right_within_a_bucket_and_forget_after_a_minute(of):
         const found = [before.n, ...[0.5, 0.95, 0.99].map(before.at)];
         return [found, minute.summary(70.6).n, minute.summary(200).n, minute.summary(200).at(0.5)];
     }"""
-    (n, *quantiles), later, much_later, none = of("quantiles.js", ask, values)
+    (n, *quantiles), later, much_later, none = of("feed/quantiles.js", ask, values)
     assert (n, later, much_later, none) == (2000, 1100, 0, None)
     for share, found in zip((0.5, 0.95, 0.99), quantiles, strict=True):
         assert math.isclose(found, values[math.ceil(2000 * share) - 1], rel_tol=0.02)
@@ -52,7 +52,7 @@ def test_samples_of_a_minute_are_kept_and_no_more_though_nobody_asks(of):
         minute.add(3, [0.01]);
         return [size, minute.summary(n - 0.5).n, minute.bySecond.size];
     }"""
-    assert of("quantiles.js", ask, 600) == [60, 120, 60]
+    assert of("feed/quantiles.js", ask, 600) == [60, 120, 60]
 
 
 ASK = r"""async ({ ask, paceOf, tokensOf }, chunks) => {
@@ -88,7 +88,7 @@ def ended(**usage):
 
 def test_the_end_of_an_answer_is_when_its_last_token_came(of):
     chunks = [said(content="a"), said(content="bc"), 400, *ended(completion_tokens=9)]
-    answer = of("chat.js", ASK, chunks)
+    answer = of("request/chat.js", ASK, chunks)
     assert answer["nTokens"] == 9
     assert answer["pace"]["from"] == "page"
     assert 0 < answer["pace"]["perSecond"] < 8 / 0.39, "the end token took its time"
@@ -96,27 +96,27 @@ def test_the_end_of_an_answer_is_when_its_last_token_came(of):
 
 def test_a_pace_is_the_servers_and_never_a_guess_from_few_tokens_or_a_moment(of):
     pause = [said(content="a"), 300]
-    assert of("chat.js", ASK, [*pause, *ended(completion_tokens=7)])["pace"] is None
-    assert of("chat.js", ASK, [said(content="a"), *ended(completion_tokens=900)])["pace"] is None
+    assert of("request/chat.js", ASK, [*pause, *ended(completion_tokens=7)])["pace"] is None
+    assert of("request/chat.js", ASK, [said(content="a"), *ended(completion_tokens=900)])["pace"] is None
     [stop, usage] = ended(completion_tokens=900)
     served = usage | {"timings": {"tokens_per_second": 41.5}}
-    assert of("chat.js", ASK, [*pause, stop, served])["pace"] == {"perSecond": 41.5, "from": "server"}
+    assert of("request/chat.js", ASK, [*pause, stop, served])["pace"] == {"perSecond": 41.5, "from": "server"}
     served = usage | {"timings": {"tokens_per_second": None}}
-    assert of("chat.js", ASK, [*pause, stop, served])["pace"] is None
+    assert of("request/chat.js", ASK, [*pause, stop, served])["pace"] is None
 
 
 def test_until_an_answer_ended_its_pace_is_that_of_the_feed(of):
     answer = '{ status: "streaming", ttftS: 0.1, nDeltas: 500, timings: null }'
     ask = f"({{ paceOf }}, told) => paceOf({answer}, told, 12)"
     told = {"state": "generating", "n_output": 41, "first_token_s": 10, "ended_s": None}
-    assert of("chat.js", ask, told) == {"perSecond": 20, "from": "feed"}
-    assert of("chat.js", ask, told | {"first_token_s": 11.9}) is None
-    assert of("chat.js", ask, None) is None
+    assert of("request/chat.js", ask, told) == {"perSecond": 20, "from": "feed"}
+    assert of("request/chat.js", ask, told | {"first_token_s": 11.9}) is None
+    assert of("request/chat.js", ask, None) is None
 
 
 def test_reasoning_is_output_like_any_other_and_its_time_is_known(of):
     thoughts = [said(reasoning_content="hm"), 150, said(reasoning_content=", yes")]
-    answer = of("chat.js", ASK, [*thoughts, 150, said(content="a"), 400, *ended(completion_tokens=9)])
+    answer = of("request/chat.js", ASK, [*thoughts, 150, said(content="a"), 400, *ended(completion_tokens=9)])
     assert (answer["reasoning"], answer["text"], answer["nDeltas"]) == ("hm, yes", "a", 3)
     total = answer["lastS"] - answer["sentS"]
     assert answer["reasonedS"] > 0.29, "up to the answer"
@@ -133,7 +133,7 @@ def test_pieces_of_tool_calls_are_put_together(of):
         said(tool_calls=[piece(0, arguments='{"a":'), piece(0, arguments=" 1}")]),
         said(tool_calls=[piece(1, "call00002", name="now", arguments="{}")]),
     ]
-    answer = of("chat.js", ASK, [*chunks, *ended(completion_tokens=9)])
+    answer = of("request/chat.js", ASK, [*chunks, *ended(completion_tokens=9)])
     assert answer["calls"] == [
         {"id": "call00001", "name": "add", "args": '{"a": 1}', "result": None},
         {"id": "call00002", "name": "now", "args": "{}", "result": None},
@@ -150,13 +150,15 @@ def test_pieces_of_tool_calls_are_put_together(of):
     ],
 )
 def test_python_literals_mean_what_the_json_meant(of, value):
-    assert ast.literal_eval(of("snippets.js", "({ literal }, value) => literal(value)", value)) == value
+    assert (
+        ast.literal_eval(of("request/snippets.js", "({ literal }, value) => literal(value)", value)) == value
+    )
 
 
 def test_only_what_is_filled_in_is_sent(of):
     settings = {"temperature": "0", "top_p": "", "top_k": "3.5", "seed": "7", "stop": "a\n\nb", "system": " "}
     build = "({ bodyOf }, settings) => bodyOf(settings, 'm', [], 'hi')"
-    assert of("params.js", build, settings) == {
+    assert of("request/params.js", build, settings) == {
         "model": "m",
         "messages": [{"role": "user", "content": "hi"}],
         "temperature": 0,
@@ -187,5 +189,5 @@ READ = r"""async ({ makeBlocks }, nSections) => {
 
 
 def test_of_a_growing_answer_only_the_end_is_read_again(of):
-    some, more = of("blocks.js", READ, 10), of("blocks.js", READ, 40)
+    some, more = of("answer/blocks.js", READ, 10), of("answer/blocks.js", READ, 40)
     assert more < 4.5 * some, "four times as long is four times as much, and not sixteen"

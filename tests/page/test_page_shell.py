@@ -37,7 +37,7 @@ def test_the_strip_draws_ticks_and_leads_to_them(make_page, site):
     until(
         page,
         """async () => {
-            const { colour } = await import("/ui/theme.js");
+            const { colour } = await import("/ui/parts/theme.js");
             const canvas = document.querySelector(".strip canvas");
             const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
             const seen = new Set();
@@ -88,7 +88,7 @@ def test_addresses_choose_views_and_keep_what_follows_the_question_mark(make_pag
 
 def test_a_view_whose_modules_do_not_come_says_so(make_page, site):
     page = make_page(site, "chat", allow=["ERR_", "Failed to fetch"])
-    page.route("**/ui/ticks.js", lambda route: route.abort())
+    page.route("**/ui/ticks/ticks.js", lambda route: route.abort())
     page.get_by_role("link", name="Live ticks").click()
     expect(page.get_by_role("heading", name="This part could not be loaded")).to_be_visible()
     page.unroute_all()

@@ -13,15 +13,15 @@ pytest.importorskip("playwright")
 from playwright.sync_api import expect
 
 SHOWN = """async () => {
-    const { windowOf } = await import("/ui/window.js");
-    const { feed } = await import("/ui/feed.js");
+    const { windowOf } = await import("/ui/plots/window.js");
+    const { feed } = await import("/ui/feed/feed.js");
     const { axis, lo, hi, ticks } = windowOf(feed.get().history);
     const [first, last] = [ticks[0], ticks.at(-1)].map((tick) => tick?.tick_id);
     return { axis: axis.name, lo, hi, n: ticks.length, first, last };
 }"""
 REACH = """async () => {
-    const { AXES, reachOf } = await import("/ui/axis.js");
-    const { feed } = await import("/ui/feed.js");
+    const { AXES, reachOf } = await import("/ui/plots/axis.js");
+    const { feed } = await import("/ui/feed/feed.js");
     return reachOf(feed.get().history, AXES.time);
 }"""
 
@@ -128,10 +128,10 @@ def test_a_link_leads_to_the_moment_and_its_request(make_page, site):
 
 
 EARLY = """async () => {
-    const { loadTicks } = await import("/ui/lazy.js");
-    const { feed, merge } = await import("/ui/feed.js");
-    const { html, render } = await import("/ui/preact.js");
-    const { isLive, view } = await import("/ui/window.js");
+    const { loadTicks } = await import("/ui/views.js");
+    const { feed, merge } = await import("/ui/feed/feed.js");
+    const { html, render } = await import("/ui/parts/preact.js");
+    const { isLive, view } = await import("/ui/plots/window.js");
     const Ticks = await loadTicks();
     const packet = await (await fetch("/debug/ticks?last=600")).json();
     const tick = packet.ticks.at(-9).tick_id;
@@ -147,7 +147,7 @@ EARLY = """async () => {
 def test_a_link_is_not_lost_where_ticks_come_while_the_view_is_drawn(make_page, site):
     ask(site, 30)
     page = make_page(site, "chat")
-    page.wait_for_function("import('/ui/feed.js').then(({ feed }) => feed.get().history !== null)")
+    page.wait_for_function("import('/ui/feed/feed.js').then(({ feed }) => feed.get().history !== null)")
     assert page.evaluate(EARLY) == {"live": False, "off": 0}
 
 
@@ -180,7 +180,7 @@ def test_every_request_can_be_found_and_followed(make_page, site):
     rows = requests.locator("tbody tr")
     expect(rows).to_have_count(25)
     expect(requests.get_by_role("navigation")).to_contain_text(re.compile(r"1.25 of \d\d"))
-    oldest = page.evaluate("""() => import("/ui/feed.js").then(({ feed }) =>
+    oldest = page.evaluate("""() => import("/ui/feed/feed.js").then(({ feed }) =>
         [...feed.get().history.requests.values()].sort((a, b) => a.ended_s - b.ended_s)[0].request_id)""")
     requests.get_by_label("Search requests").fill(oldest)
     expect(rows).to_have_count(1)
@@ -225,9 +225,9 @@ def test_requests_are_found_by_their_model_which_has_a_column_among_several(make
 
 
 LIFE = """async () => {
-    const { Life } = await import("/ui/life.js");
-    const { History } = await import("/ui/history.js");
-    const { html, render } = await import("/ui/preact.js");
+    const { Life } = await import("/ui/record/life.js");
+    const { History } = await import("/ui/feed/history.js");
+    const { html, render } = await import("/ui/parts/preact.js");
     const packet = await (await fetch("/debug/ticks?last=8")).json();
     const history = new History(packet);
     const request = [...history.requests.values()].at(-1);

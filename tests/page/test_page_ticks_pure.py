@@ -71,8 +71,8 @@ def packet(ticks, requests=()):
 
 
 WITH = """async (module, { packet, arg }) => {
-    const { History } = await import("/ui/history.js");
-    const { AXES } = await import("/ui/axis.js");
+    const { History } = await import("/ui/feed/history.js");
+    const { AXES } = await import("/ui/plots/axis.js");
     const history = new History(packet);
     return (%s)(module, history, arg, AXES);
 }"""
@@ -91,20 +91,20 @@ def test_a_place_in_time_is_a_tick_only_where_there_is_one(told):
     ]"""
     ticks = [tick(0, 1.0), tick(1, 1.02), tick(2, 5.0), tick(3, 5.02)]  # and nothing for four seconds
     places = [[1.01, 0], [1.03, 0], [3.0, 0], [3.0, 0.5], [4.9, 0.2], [5.021, 0], [9.0, 0.1]]
-    assert told("axis.js", ask, packet(ticks), places) == [[0, 1, None, None, 2, 3, None], [0, 1]]
+    assert told("plots/axis.js", ask, packet(ticks), places) == [[0, 1, None, None, 2, 3, None], [0, 1]]
 
 
 def test_marks_of_time_are_round_on_the_wall_clock(told):
     ask = """({ marksOf }, history, arg, { time }) =>
         marksOf(time, 1.3, 3.4, 4, history).map(({ at, text }) => [at, text.slice(-5)])"""
-    marks = told("axis.js", ask, packet([tick()]) | {"unix_s": 1000.25})
+    marks = told("plots/axis.js", ask, packet([tick()]) | {"unix_s": 1000.25})
     assert marks == [[1.75, "16:40"], [2.75, "16:41"]]
 
 
 def test_marks_of_ticks_begin_at_tick_0(told):
     ask = """({ marksOf }, history, arg, { ticks }) =>
         marksOf(ticks, -0.5, 153.5, 4, history).map(({ text }) => text)"""
-    assert told("axis.js", ask, packet([tick()])) == ["tick 0", "tick 50", "tick 100", "tick 150"]
+    assert told("plots/axis.js", ask, packet([tick()])) == ["tick 0", "tick 50", "tick 100", "tick 150"]
 
 
 def test_a_pixel_is_one_column_and_shows_the_tick_with_most(told):
@@ -114,8 +114,8 @@ def test_a_pixel_is_one_column_and_shows_the_tick_with_most(told):
         return [columns.length, mostIn(columns), shown.map((tick) => tick.tick_id)];
     }"""
     ticks = [tick(i, chunks=[(2, 0, i % 7)]) for i in range(300)]
-    assert told("columns.js", ask, packet(ticks), 300)[:2] == [300, 1], "one each where there is room"
-    n, most, shown = told("columns.js", ask, packet(ticks), 30)
+    assert told("plots/columns.js", ask, packet(ticks), 300)[:2] == [300, 1], "one each where there is room"
+    n, most, shown = told("plots/columns.js", ask, packet(ticks), 30)
     assert (n, most) == (31, 10), "the first pixel begins before the window"
     assert sum(i % 7 == 6 for i in shown) == 30, "what is rare is not lost"
 
@@ -169,7 +169,7 @@ SAY = "({ sentencesOf }, history, id) => sentencesOf(history, history.tick(id))"
 )
 def test_a_tick_is_told_in_sentences(told, one, said):
     around = [tick(0), one, tick(2), tick(3)]
-    found = told("sentences.js", SAY, packet(around, [request()]), 1)
+    found = told("record/sentences.js", SAY, packet(around, [request()]), 1)
     assert [sentence.replace("\u202f", " ") for sentence in found] == said
 
 
@@ -197,7 +197,7 @@ ABOUT = """({ aboutTarget }, history) => {
 )
 def test_what_made_a_tick_longer_than_the_target_is_said(told, late, cause):
     ticks = [*(tick(i) for i in range(6)), tick(6, total_s=0.048, **late), tick(7, decodes=(), total_s=0.5)]
-    found = told("itl.js", ABOUT, packet(ticks))
+    found = told("plots/itl.js", ABOUT, packet(ticks))
     assert found["said"].startswith("1 of 7 ticks with streams in view was longer than the ITL target: 1 ")
     assert cause in found["said"]
     assert found["worst"] == 6, "where nobody streams, nobody waits for a token"
@@ -206,7 +206,7 @@ def test_what_made_a_tick_longer_than_the_target_is_said(told, late, cause):
 def test_streams_that_are_slow_by_themselves_are_not_blamed_on_prompts(told):
     slow = {"forward_s": 0.045, "total_s": 0.048}
     ticks = [*(tick(i, **slow) for i in range(6)), tick(6, chunks=[(2, 0, 4)], target_s=0.03, **slow)]
-    assert "7 for the streams' own tokens" in told("itl.js", ABOUT, packet(ticks))["said"]
+    assert "7 for the streams' own tokens" in told("plots/itl.js", ABOUT, packet(ticks))["said"]
 
 
 NOW = "({ targetNow }, history, nRunning) => targetNow(history.engine, history.ticks.at(-1), nRunning)"
@@ -217,17 +217,17 @@ def test_what_the_target_is_worth_just_now(told):
     auto["engine"] = ENGINE | {"itl_target": "auto", "itl_target_s": None}
     off = packet([tick()]) | {"engine": ENGINE | {"itl_target": "off", "itl_target_s": None}}
     reads = packet([tick(target_s=0.03)])
-    assert told("itl.js", NOW, fixed, 0) == "nothing is running"
-    assert told("itl.js", NOW, fixed, 2) == "no prompt is being read beside streams"
-    assert told("itl.js", NOW, reads, 2).startswith("prompts are read in chunks")
+    assert told("plots/itl.js", NOW, fixed, 0) == "nothing is running"
+    assert told("plots/itl.js", NOW, fixed, 2) == "no prompt is being read beside streams"
+    assert told("plots/itl.js", NOW, reads, 2).startswith("prompts are read in chunks")
     unmet = packet([tick(target_s=0.3)])
-    assert told("itl.js", NOW, unmet, 2).startswith(
+    assert told("plots/itl.js", NOW, unmet, 2).startswith(
         "cannot be met: the streams' own tokens take longer, so gaps of 300"
     )
-    assert told("itl.js", NOW, auto, 2).startswith("automatic: set once a prompt arrives")
-    assert told("itl.js", NOW, off, 2).startswith("off:")
-    assert told("itl.js", ABOUT, auto)["legend"] == "ITL target not needed yet"
-    found = told("itl.js", ABOUT, off)
+    assert told("plots/itl.js", NOW, auto, 2).startswith("automatic: set once a prompt arrives")
+    assert told("plots/itl.js", NOW, off, 2).startswith("off:")
+    assert told("plots/itl.js", ABOUT, auto)["legend"] == "ITL target not needed yet"
+    found = told("plots/itl.js", ABOUT, off)
     assert found["note"].startswith("No target is set (itl_target_ms: off)")
     assert (found["said"], found["worst"], found["legend"]) == ("", None, "no ITL target")
 
@@ -252,12 +252,12 @@ def test_a_link_is_read_with_care(of, hash_, asked):
         const asked = parse(hash);
         return asked && [asked.engine, asked.tick, asked.n, asked.axis, asked.request];
     }"""
-    assert of("link.js", ask, hash_) == asked
+    assert of("ticks/link.js", ask, hash_) == asked
 
 
 OPEN = """async ({ link, obey, parse }, [hash, packet]) => {
-    const { feed, merge } = await import("/ui/feed.js");
-    const { goLive, isLive, shownOf, view, windowOf } = await import("/ui/window.js");
+    const { feed, merge } = await import("/ui/feed/feed.js");
+    const { goLive, isLive, shownOf, view, windowOf } = await import("/ui/plots/window.js");
     const { fetch } = window;
     let nAsked = 0; // what the engine remembers beyond what the page has: nothing
     window.fetch = async () => ((nAsked += 1), new Response(JSON.stringify(packet)));
@@ -299,7 +299,7 @@ OPEN = """async ({ link, obey, parse }, [hash, packet]) => {
 def test_a_link_opens_its_moment_or_says_why_not(of, hash_, problem, at):
     known = packet([tick(i) for i in range(100, 400)], [request()])
     known["engine"] = ENGINE | {"incarnation_id": "01234567 of " + hash_}
-    found = of("link.js", OPEN, ["#ticks?" + hash_, known])
+    found = of("ticks/link.js", OPEN, ["#ticks?" + hash_, known])
     assert (problem or "") in (found["problem"] or "")
     assert bool(found["problem"]) == bool(problem)
     assert found["at"] == at
@@ -307,8 +307,8 @@ def test_a_link_opens_its_moment_or_says_why_not(of, hash_, problem, at):
 
 
 IN_TIME = """async ({ hashOf, link, obey, parse }, [hash, packet]) => {
-    const { feed, merge } = await import("/ui/feed.js");
-    const { goLive, windowOf } = await import("/ui/window.js");
+    const { feed, merge } = await import("/ui/feed/feed.js");
+    const { goLive, windowOf } = await import("/ui/plots/window.js");
     const { fetch } = window;
     window.fetch = async () => new Response(JSON.stringify(packet));
     try {
@@ -342,7 +342,7 @@ IN_TIME = """async ({ hashOf, link, obey, parse }, [hash, packet]) => {
 def test_a_link_in_time_keeps_its_window_to_the_microsecond(of, query, shown):
     known = packet([tick(i, 0.1 * i, total_s=0.1) for i in range(8)])
     known["engine"] = ENGINE | {"incarnation_id": "89abcdef of " + query}
-    found = of("link.js", IN_TIME, ["#ticks?" + query, known])
+    found = of("ticks/link.js", IN_TIME, ["#ticks?" + query, known])
     assert [found["lo"], found["hi"], found["n"]] == pytest.approx(shown)
     assert found["again"] == found["hash"], "what it opens has that link"
 
@@ -369,7 +369,7 @@ def test_requests_are_found_by_any_words_and_sorted_with_gaps_last(of):
         ("", "output", True): ["chat-a", "chat-b", "cmpl-c"],
     }
     for (search, by, down), found in asked.items():
-        assert of("table.js", ask, [requests, search, by, down]) == found
+        assert of("record/table.js", ask, [requests, search, by, down]) == found
 
 
 def recorded(told):
@@ -379,10 +379,10 @@ def recorded(told):
     )
     ask = """async ({ recordingOf }, history) => {
         const recording = recordingOf(history, history.ticks);
-        const { traceOf } = await import("/ui/traceevents.js");
+        const { traceOf } = await import("/ui/record/traceevents.js");
         return [recording, traceOf(recording)];
     }"""
-    return told("download.js", ask, packet(ticks, [request(stays=[[2, 0.15, 1.0]]), late]))
+    return told("record/download.js", ask, packet(ticks, [request(stays=[[2, 0.15, 1.0]]), late]))
 
 
 def test_a_saved_recording_is_what_the_server_would_have_told(told):

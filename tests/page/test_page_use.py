@@ -71,7 +71,7 @@ def test_a_key_that_has_become_valid_opens_the_page(make_page, site):
     expect(page.locator(".settings select")).to_have_value("scripted")
 
 
-HISTORY = "import('/ui/feed.js').then(({ feed }) => [feed.get().history, feed.get().status])"
+HISTORY = "import('/ui/feed/feed.js').then(({ feed }) => [feed.get().history, feed.get().status])"
 
 
 def look_away(page, hidden):
@@ -121,8 +121,8 @@ def test_forgotten_ticks_are_told_and_left(make_page, site):
     expect(record).to_contain_text("the newest")
     page.evaluate(
         """async () => {
-            const { feed } = await import("/ui/feed.js");
-            const { view } = await import("/ui/window.js");
+            const { feed } = await import("/ui/feed/feed.js");
+            const { view } = await import("/ui/plots/window.js");
             const { history } = feed.get();
             const end = history.firstId + 100;
             view.set({ axis: "ticks", span: { ticks: 60, time: 3 }, end: end + 0.5, pinned: end - 10 });

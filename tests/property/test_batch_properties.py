@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cobali_ray.backend.batch import TickBatch, check_batch
-from cobali_ray.core.plan import Span
+from cobali_ray.core.plan.plan import Span
 from cobali_ray.errors import BackendError, SlotFaultError
 
 N_SLOTS, N_CTX, N_VOCAB = 6, 12, 50

@@ -6,10 +6,10 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.plan import plan_chunks
-from cobali_ray.core.stopping import StopScanner
-from cobali_ray.core.text import TextStream
+from cobali_ray.core.plan.plan import plan_chunks
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.stopping import StopScanner
+from cobali_ray.core.request.text import TextStream
 
 
 @dataclass

@@ -38,9 +38,9 @@ from cobali_ray.core.dispatch.messages import (
 )
 from cobali_ray.core.dispatch.models import ModelPlan
 from cobali_ray.core.dispatch.request import MAX_DEATHS, MAX_MOVES, Stage
-from cobali_ray.core.events import Computing, Delta, End, RequestStats
-from cobali_ray.core.request import Request
-from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, LoadView
+from cobali_ray.core.request.events import Computing, Delta, End, RequestStats
+from cobali_ray.core.request.request import Request
+from cobali_ray.core.views.stats import Attendance, EngineState, EngineStatus, LoadView
 from cobali_ray.errors import (
     DeadlineExceededError,
     DrainingError,

@@ -3,7 +3,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobali_ray.core.embedding import EmbeddingKind, EmbeddingRequest
 from cobali_ray.core.instructions import (
     Cancelled,
     Compute,
@@ -16,8 +15,9 @@ from cobali_ray.core.instructions import (
     TickBegun,
     TickEnded,
 )
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.request import Request
+from cobali_ray.core.request.embedding import EmbeddingKind, EmbeddingRequest
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import Request
 from cobali_ray.core.scheduler import Scheduler
 from cobali_ray.errors import InternalError, QueueFullError
 

@@ -16,16 +16,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cobali_ray.backend.grammar import check
 from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
-from cobali_ray.core.adapters import Adapter
-from cobali_ray.core.disk_tier import WAIT_S
-from cobali_ray.core.events import Delta
-from cobali_ray.core.goodput import Drafts, Speculation
-from cobali_ray.core.life import life_of
-from cobali_ray.core.limits import EngineLimits, Grain
-from cobali_ray.core.pace import Pacer
-from cobali_ray.core.request import ReasoningBudget, Request, SamplingParams
-from cobali_ray.core.spans import DECODE, PREFILL
-from cobali_ray.core.ticktime import TickShape
+from cobali_ray.core.cache.disk_tier import WAIT_S
+from cobali_ray.core.cost.ticktime import TickShape
+from cobali_ray.core.plan.adapters import Adapter
+from cobali_ray.core.plan.goodput import Drafts, Speculation
+from cobali_ray.core.plan.pace import Pacer
+from cobali_ray.core.request.events import Delta
+from cobali_ray.core.request.life import life_of
+from cobali_ray.core.request.limits import EngineLimits, Grain
+from cobali_ray.core.request.request import ReasoningBudget, Request, SamplingParams
+from cobali_ray.core.views.spans import DECODE, PREFILL
 from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.engine import Engine
 from cobali_ray.errors import (

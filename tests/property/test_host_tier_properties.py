@@ -5,7 +5,7 @@ from array import array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cobali_ray.core.host_tier import HostTier
+from cobali_ray.core.cache.host_tier import HostTier
 
 BLOCK = 4
 texts = st.lists(st.integers(0, 1), min_size=1, max_size=20).map(lambda tokens: array("i", tokens))

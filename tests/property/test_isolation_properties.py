@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cobali_ray.backend.scripted import ScriptedBackend
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.request import Request
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import Request
 from cobali_ray.engine.engine import Engine
 from cobali_ray.testing import EventRecorder, FakeClock
 

@@ -15,7 +15,7 @@ from cobali_ray.backend.candidates import top_candidates
 from cobali_ray.backend.chain import draw as draw_places
 from cobali_ray.backend.chain import weigh
 from cobali_ray.backend.sampling import RowSampler, sample_rows
-from cobali_ray.core.request import SamplingParams
+from cobali_ray.core.request.request import SamplingParams
 from cobali_ray.errors import InvalidParameterError
 from tests.distribution import distribution
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cobali_ray.core.gaps import run_lengths
-from cobali_ray.core.goodput import Drafts, Speculation
+from cobali_ray.core.cache.gaps import run_lengths
+from cobali_ray.core.cost.ticktime import TickShape
 from cobali_ray.core.instructions import (
     Assign,
     Cancelled,
@@ -37,12 +37,12 @@ from cobali_ray.core.instructions import (
     Truncate,
     Unrestored,
 )
-from cobali_ray.core.limits import EngineLimits, Grain
-from cobali_ray.core.pace import Pacer
-from cobali_ray.core.queue import MAX_PARKED
-from cobali_ray.core.request import Request
+from cobali_ray.core.plan.goodput import Drafts, Speculation
+from cobali_ray.core.plan.pace import Pacer
+from cobali_ray.core.queue.waiting import MAX_PARKED
+from cobali_ray.core.request.limits import EngineLimits, Grain
+from cobali_ray.core.request.request import Request
 from cobali_ray.core.scheduler import Scheduler
-from cobali_ray.core.ticktime import TickShape
 from cobali_ray.errors import CacheFullError, InternalError, QueueFullError, SlotFaultError
 
 N_CTX = 24

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobali_ray.core.sharing import Sharing
+from cobali_ray.core.cache.sharing import Sharing
 
 N_SLOTS = 5
 steps = st.lists(

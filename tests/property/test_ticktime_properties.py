@@ -5,8 +5,8 @@ import random
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cobali_ray.core.limits import Grain
-from cobali_ray.core.ticktime import TickShape, TickTimeModel
+from cobali_ray.core.cost.ticktime import TickShape, TickTimeModel
+from cobali_ray.core.request.limits import Grain
 
 
 @given(st.integers(0, 1 << 32), st.integers(0, 8000), st.sampled_from([2, 16, 64]))

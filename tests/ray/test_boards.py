@@ -19,7 +19,7 @@ import pytest
 from monitors import DASHBOARDS, PROGRAMS, monitors, runs
 from ray.exceptions import RayError
 
-from cobali_ray.core.request import Request, SamplingParams
+from cobali_ray.core.request.request import Request, SamplingParams
 from conftest import deployed
 from tests.waiting import until
 

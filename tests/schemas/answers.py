@@ -15,7 +15,7 @@ from jsonschema.validators import validator_for
 from cobali_ray.backend.grammar import CheckedGrammar, check
 from cobali_ray.backend.sampling import RowSampler, sample_rows
 from cobali_ray.backend.scripted import END_TOKEN, N_VOCAB
-from cobali_ray.core.request import Grammar, SamplingParams
+from cobali_ray.core.request.request import Grammar, SamplingParams
 from cobali_ray.engine.opening import open_engine
 from cobali_ray.errors import BadRequestError
 from cobali_ray.settings import read_settings

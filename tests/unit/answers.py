@@ -4,8 +4,8 @@ import numpy as np
 
 from cobali_ray.backend.sampling import sample_rows
 from cobali_ray.backend.scripted import END_TOKEN, N_BYTES, N_VOCAB, ByteVocab, ScriptedBackend
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.request import GREEDY, Request
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import GREEDY, Request
 from cobali_ray.engine.engine import Engine
 from cobali_ray.testing import EventRecorder, FakeClock
 

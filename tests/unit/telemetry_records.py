@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from cobali_ray.core.events import End, RequestStats
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.stats import TickStats
+from cobali_ray.core.request.events import End, RequestStats
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.views.stats import TickStats
 from cobali_ray.errors import DeadlineExceededError, InternalError, RequestCancelledError
 from cobali_ray.telemetry.collector import Collector
 from cobali_ray.telemetry.exposition import EngineMetrics, render_all

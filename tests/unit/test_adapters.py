@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cobali_ray.backend.scripted import ScriptedBackend
-from cobali_ray.core.adapters import RUN, Adapter, AdapterTurns
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.pace import MIN_CHUNK, Pacer
-from cobali_ray.core.request import Request
-from cobali_ray.core.ticktime import TickShape
+from cobali_ray.core.cost.ticktime import TickShape
+from cobali_ray.core.plan.adapters import RUN, Adapter, AdapterTurns
+from cobali_ray.core.plan.pace import MIN_CHUNK, Pacer
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import Request
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.loop import EngineLoop
 from cobali_ray.errors import AdapterGoneError

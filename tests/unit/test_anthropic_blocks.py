@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobali_ray.api.answer import Timings
 from cobali_ray.api.anthropic.answer import MessageWriter, input_of
-from cobali_ray.api.tally import StreamWriter, Tally
-from cobali_ray.api.translate import Call
-from cobali_ray.api.turn import Speech
+from cobali_ray.api.call.prompt import Speech
+from cobali_ray.api.call.translate import Call
+from cobali_ray.api.door.timings import Timings
+from cobali_ray.api.reply.tally import StreamWriter, Tally
 from cobali_ray.chat.format import GENERIC, Format
-from cobali_ray.core.events import Delta, End, RequestStats
-from cobali_ray.core.request import Request
+from cobali_ray.core.request.events import Delta, End, RequestStats
+from cobali_ray.core.request.request import Request
 
 FORM = Format(calls=GENERIC, reasoning_start="<think>", reasoning_end="</think>", padded=True)
 TOOLS = tuple({"type": "function", "function": {"name": name}} for name in ("get_weather", "now"))

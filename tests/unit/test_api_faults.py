@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from cobali_ray import errors
-from cobali_ray.api.faults import fault_of, is_our_fault, retry_after
-from cobali_ray.api.fields import (
+from cobali_ray.api.body.fields import (
     NEUTRAL_FIELDS,
     NEUTRAL_MESSAGE_FIELDS,
     REFUSED_FIELDS,
     REFUSED_MESSAGE_FIELDS,
-    header_value,
     judge_fields,
 )
-from cobali_ray.api.schema import ChatBody, CompletionBody, Message
+from cobali_ray.api.body.schema import ChatBody, CompletionBody, Message
+from cobali_ray.api.door.faults import fault_of, is_our_fault, retry_after
+from cobali_ray.api.door.ids import header_value
 from cobali_ray.errors import (
     BackendError,
     BadRequestError,

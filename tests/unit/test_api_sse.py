@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobali_ray.api.answer import Pace, timings, usage
-from cobali_ray.api.logprobs import ChatLogprobs, CompletionLogprobs, WholeLogprobs, chat_logprob_items
-from cobali_ray.api.sse import ChatWriter, CompletionWriter
-from cobali_ray.api.tally import StreamWriter, Tally
-from cobali_ray.api.translate import Call
-from cobali_ray.core.events import Delta, End, RequestStats, TokenLogprob
-from cobali_ray.core.request import Request
+from cobali_ray.api.call.translate import Call
+from cobali_ray.api.door.timings import Pace
+from cobali_ray.api.reply.answer import timings, usage
+from cobali_ray.api.reply.logprobs import ChatLogprobs, CompletionLogprobs, WholeLogprobs, chat_logprob_items
+from cobali_ray.api.reply.sse import ChatWriter, CompletionWriter
+from cobali_ray.api.reply.tally import StreamWriter, Tally
+from cobali_ray.core.request.events import Delta, End, RequestStats, TokenLogprob
+from cobali_ray.core.request.request import Request
 from cobali_ray.errors import InvariantError
 
 

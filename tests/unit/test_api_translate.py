@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from cobali_ray.api.schema import CompletionBody
-from cobali_ray.api.translate import Origin, completion_call, fingerprint
-from cobali_ray.core.request import SamplingParams
-from cobali_ray.core.stats import ModelCard
+from cobali_ray.api.body.schema import CompletionBody
+from cobali_ray.api.call.translate import Origin, completion_call, fingerprint
+from cobali_ray.core.request.request import SamplingParams
+from cobali_ray.core.views.stats import ModelCard
 from cobali_ray.errors import InvalidParameterError, PromptTooLongError
 from cobali_ray.settings import ApiSettings
 

@@ -3,8 +3,8 @@
 import pytest
 
 from cobali_ray.backend.scripted import ScriptedBackend
-from cobali_ray.core.pace import Pacer
-from cobali_ray.core.ticktime import TickShape
+from cobali_ray.core.cost.ticktime import TickShape
+from cobali_ray.core.plan.pace import Pacer
 from cobali_ray.engine.calibration import MAX_S, calibration, measure
 from cobali_ray.settings import EngineSettings
 from cobali_ray.testing import FakeClock

@@ -16,9 +16,9 @@ from cobali_ray.backend.grammar import MAX_CHARS, Grammars, check
 from cobali_ray.backend.pieces import Pieces
 from cobali_ray.backend.sampling import RowSampler, restrict, sample_rows
 from cobali_ray.backend.scripted import END_TOKEN, N_VOCAB, ByteVocab, ScriptedBackend
-from cobali_ray.core.events import Delta, End
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.request import GREEDY, Grammar, Request, SamplingParams
+from cobali_ray.core.request.events import Delta, End
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import GREEDY, Grammar, Request, SamplingParams
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.loop import EngineLoop
 from cobali_ray.errors import InvalidParameterError

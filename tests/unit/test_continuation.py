@@ -4,10 +4,10 @@ import pytest
 
 from cobali_ray.backend.grammar import check
 from cobali_ray.backend.scripted import ScriptedBackend
-from cobali_ray.core.adapters import Adapter
-from cobali_ray.core.events import Computing, Delta, End
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.request import Grammar, ReasoningBudget, Request, SamplingParams
+from cobali_ray.core.plan.adapters import Adapter
+from cobali_ray.core.request.events import Computing, Delta, End
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import Grammar, ReasoningBudget, Request, SamplingParams
 from cobali_ray.engine.engine import Engine
 from cobali_ray.testing import EventRecorder, FakeClock
 

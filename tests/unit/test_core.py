@@ -7,13 +7,13 @@ from itertools import product
 
 import pytest
 
-from cobali_ray.core.admission import DrainRate, Line, Occupancy, admit, check_request
-from cobali_ray.core.lifecycle import TRANSITIONS, Status, StatusChange, advance
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.plan import Span, plan_chunks
-from cobali_ray.core.request import Grammar, ReasoningBudget, Request, SamplingParams
-from cobali_ray.core.stopping import StopScanner
-from cobali_ray.core.text import TextStream
+from cobali_ray.core.plan.plan import Span, plan_chunks
+from cobali_ray.core.queue.admission import DrainRate, Line, Occupancy, admit, check_request
+from cobali_ray.core.request.lifecycle import TRANSITIONS, Status, StatusChange, advance
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import Grammar, ReasoningBudget, Request, SamplingParams
+from cobali_ray.core.request.stopping import StopScanner
+from cobali_ray.core.request.text import TextStream
 from cobali_ray.errors import (
     ConfigError,
     IllegalTransitionError,

@@ -15,7 +15,7 @@ from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.device_candidates import N_CANDIDATES, PATIENCE, Attachment, DeviceCandidates
 from cobali_ray.backend.row_sampler import RowSampler
 from cobali_ray.backend.sampling_top import sample_candidates
-from cobali_ray.core.request import SamplingParams
+from cobali_ray.core.request.request import SamplingParams
 from cobali_ray.errors import InvariantError
 
 N_VOCAB = 1000

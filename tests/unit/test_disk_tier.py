@@ -12,12 +12,12 @@ import pytest
 import structlog
 
 from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
-from cobali_ray.core.disk_tier import WAIT_S, DiskTier
-from cobali_ray.core.host_tier import name_behind
+from cobali_ray.core.cache.disk_tier import WAIT_S, DiskTier
+from cobali_ray.core.cache.host_tier import name_behind
 from cobali_ray.core.instructions import LoadBlocks
-from cobali_ray.core.lifecycle import Status
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.request import Request
+from cobali_ray.core.request.lifecycle import Status
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import Request
 from cobali_ray.engine import disk as disk_module
 from cobali_ray.engine.block_files import BlockFiles, DamagedError
 from cobali_ray.engine.disk import Disk

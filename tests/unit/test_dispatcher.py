@@ -28,9 +28,9 @@ from cobali_ray.core.dispatch.messages import (
 )
 from cobali_ray.core.dispatch.models import ModelPlan
 from cobali_ray.core.dispatch.request import MAX_DEATHS, MAX_MOVES
-from cobali_ray.core.events import Computing, Delta, End, RequestStats
-from cobali_ray.core.request import Grammar, Request
-from cobali_ray.core.stats import Attendance, EngineStatus
+from cobali_ray.core.request.events import Computing, Delta, End, RequestStats
+from cobali_ray.core.request.request import Grammar, Request
+from cobali_ray.core.views.stats import Attendance, EngineStatus
 from cobali_ray.errors import (
     DeadlineExceededError,
     DrainingError,

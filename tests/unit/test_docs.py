@@ -22,11 +22,11 @@ from typer.testing import CliRunner
 from cobali_ray import errors
 from cobali_ray.actors.front import ERRORS as FRONT_ERRORS
 from cobali_ray.api.app import build_api
-from cobali_ray.api.body import parse
-from cobali_ray.api.constraint import constraint_of
-from cobali_ray.api.faults import http_fault, type_of
-from cobali_ray.api.fleet import Fleet
-from cobali_ray.api.schema import ChatBody, GenerationBody
+from cobali_ray.api.body.constraint import constraint_of
+from cobali_ray.api.body.reading import parse
+from cobali_ray.api.body.schema import ChatBody, GenerationBody
+from cobali_ray.api.door.faults import http_fault, type_of
+from cobali_ray.api.engines.fleet import Fleet
 from cobali_ray.backend.grammar import check
 from cobali_ray.cli import app as cli
 from cobali_ray.errors import RefusedError

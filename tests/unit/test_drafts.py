@@ -4,9 +4,9 @@ from array import array
 
 import pytest
 
-from cobali_ray.core.drafts import Draft, StreamDrafts, look_up
-from cobali_ray.core.request import Request
-from cobali_ray.core.sequence import Sequence
+from cobali_ray.core.plan.drafts import Draft, StreamDrafts, look_up
+from cobali_ray.core.request.request import Request
+from cobali_ray.core.request.sequence import Sequence
 
 
 def tokens(text):

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from cobali_ray.backend.scripted import ScriptedBackend, ScriptedEmbedder
-from cobali_ray.core.embedding import EmbeddingKind, EmbeddingRequest
-from cobali_ray.core.events import Computing, Vectors
 from cobali_ray.core.instructions import Cancelled, Embed, Embedded, Finish, Submitted, TickBegun
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.pace import Pacer
-from cobali_ray.core.queue import AGEING_S
-from cobali_ray.core.request import GREEDY, Request
+from cobali_ray.core.plan.pace import Pacer
+from cobali_ray.core.queue.text_passes import PassTimes
+from cobali_ray.core.queue.waiting import AGEING_S
+from cobali_ray.core.request.embedding import EmbeddingKind, EmbeddingRequest
+from cobali_ray.core.request.events import Computing, Vectors
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import GREEDY, Request
 from cobali_ray.core.scheduler import Scheduler
-from cobali_ray.core.stats import TickStats
-from cobali_ray.core.text_passes import PassTimes
+from cobali_ray.core.views.stats import TickStats
 from cobali_ray.engine.engine import Engine
 from cobali_ray.errors import (
     BackendError,

@@ -3,9 +3,9 @@
 import pytest
 
 from cobali_ray.backend.scripted import CELL_BYTES, END_TOKEN, ScriptedBackend
-from cobali_ray.core.goodput import Speculation
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.request import Request, SamplingParams
+from cobali_ray.core.plan.goodput import Speculation
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import Request, SamplingParams
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.opening import SCRIPTED, engine_on
 from cobali_ray.errors import (

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from cobali_ray.api.dispatch import MAX_AT_ONCE, MAX_PENDING, EventStream
-from cobali_ray.core.events import Delta, End, RequestStats
+from cobali_ray.api.engines.dispatch import MAX_AT_ONCE, MAX_PENDING, EventStream
+from cobali_ray.core.request.events import Delta, End, RequestStats
 from cobali_ray.errors import EngineDiedError, RequestCancelledError
 
 STATS = RequestStats(3, 1, 2, 0.1, 0.2, 0.3, 0.4, 0.5)

@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from cobali_ray.core.admission import AdmittedCounts, Line, Occupancy, admit, n_ahead
-from cobali_ray.core.fair import CREDIT, MAX_ELSEWHERE, Accounts, ServedElsewhere
 from cobali_ray.core.instructions import (
     Assign,
     Compute,
@@ -18,9 +16,11 @@ from cobali_ray.core.instructions import (
     TickBegun,
     TickEnded,
 )
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.queue import AGEING_S, MAX_PARKED
-from cobali_ray.core.request import Request
+from cobali_ray.core.queue.admission import AdmittedCounts, Line, Occupancy, admit, n_ahead
+from cobali_ray.core.queue.fair import CREDIT, MAX_ELSEWHERE, Accounts, ServedElsewhere
+from cobali_ray.core.queue.waiting import AGEING_S, MAX_PARKED
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import Request
 from cobali_ray.core.scheduler import Scheduler
 from cobali_ray.errors import InvalidParameterError, QueueFullError, WaitTooLongError
 

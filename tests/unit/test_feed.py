@@ -10,10 +10,10 @@ from test_engine import Setup as EngineSetup
 
 from cobali_ray.actors.ticks import TickFeeder
 from cobali_ray.backend.scripted import ByteVocab
-from cobali_ray.core.events import End
-from cobali_ray.core.request import SamplingParams
-from cobali_ray.core.spans import DECODE, PREFILL
-from cobali_ray.core.stats import TickStats
+from cobali_ray.core.request.events import End
+from cobali_ray.core.request.request import SamplingParams
+from cobali_ray.core.views.spans import DECODE, PREFILL
+from cobali_ray.core.views.stats import TickStats
 from cobali_ray.errors import RequestCancelledError
 from cobali_ray.telemetry.collector import Collector
 from cobali_ray.telemetry.log import TICK_FIELDS

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobali_ray.core.gaps import HORIZON, closing, exchanges, run_lengths
+from cobali_ray.core.cache.gaps import HORIZON, closing, exchanges, run_lengths
 
 
 def ids(text):

@@ -8,9 +8,9 @@ from statistics import mean
 
 import pytest
 
-from cobali_ray.core.goodput import MAX_ROWS, MAX_STREAMS, Speculation
-from cobali_ray.core.request import Request
-from cobali_ray.core.sequence import Sequence
+from cobali_ray.core.plan.goodput import MAX_ROWS, MAX_STREAMS, Speculation
+from cobali_ray.core.request.request import Request
+from cobali_ray.core.request.sequence import Sequence
 
 REPEATS = b"the same words again and again, "
 NEW = bytes(range(1, 90))

@@ -2,7 +2,7 @@
 
 from array import array
 
-from cobali_ray.core.host_tier import MOVE_S, HostTier, Moves
+from cobali_ray.core.cache.host_tier import MOVE_S, HostTier, Moves
 
 BLOCK = 64
 

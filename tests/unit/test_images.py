@@ -17,15 +17,15 @@ from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.backend.batch import ImagePart, ImageRows, TickBatch
 from cobali_ray.backend.image_pass import Positions
 from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
-from cobali_ray.core.drafts import Draft, look_up
-from cobali_ray.core.events import End
+from cobali_ray.core.cache.placement import SlotContents, place
 from cobali_ray.core.instructions import Submitted
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.media import Image, Rows, ids_of, place_of, whole_prefix
-from cobali_ray.core.placement import SlotContents, place
-from cobali_ray.core.plan import Span, cut_at_images
-from cobali_ray.core.request import Request
-from cobali_ray.core.sequence import Sequence
+from cobali_ray.core.plan.drafts import Draft, look_up
+from cobali_ray.core.plan.plan import Span, cut_at_images
+from cobali_ray.core.request.events import End
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.media import Image, Rows, ids_of, place_of, whole_prefix
+from cobali_ray.core.request.request import Request
+from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.images import ImageReader
 from cobali_ray.engine.loop import EngineLoop

@@ -5,9 +5,9 @@ from array import array
 import pytest
 
 from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
-from cobali_ray.core.host_tier import HostTier
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.request import Request
+from cobali_ray.core.cache.host_tier import HostTier
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import Request
 from cobali_ray.engine.engine import Engine
 from cobali_ray.testing import EventRecorder, FakeClock
 

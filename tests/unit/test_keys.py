@@ -4,8 +4,8 @@ import hashlib
 
 import pytest
 
-from cobali_ray.api.keys import NOBODY, Ring, Terms, key_salt, listed, parse
-from cobali_ray.api.quota import RATE_HEADERS, Quota, duration
+from cobali_ray.api.door.keys import NOBODY, Ring, Terms, key_salt, listed, parse
+from cobali_ray.api.door.quota import RATE_HEADERS, Quota, duration
 from cobali_ray.errors import ConfigError, RateLimitError
 
 SECRET = "sk-very-secret"

@@ -18,7 +18,7 @@ from cobali_ray.actors.link import EngineLink
 from cobali_ray.actors.processes import began_at, kill_if_same
 from cobali_ray.core.dispatch import engines
 from cobali_ray.core.dispatch.messages import Attended, Lost, Silent
-from cobali_ray.core.stats import Attendance
+from cobali_ray.core.views.stats import Attendance
 from cobali_ray.settings import EngineSettings
 from cobali_ray.testing import FakeClock, LocalHandle, LocalResponse
 

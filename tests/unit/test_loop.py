@@ -6,11 +6,11 @@ import threading
 import pytest
 
 from cobali_ray.backend.scripted import ScriptedBackend, ScriptedEmbedder
-from cobali_ray.core.embedding import EmbeddingRequest
-from cobali_ray.core.events import End
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.request import Request
-from cobali_ray.core.stats import EngineStatus
+from cobali_ray.core.request.embedding import EmbeddingRequest
+from cobali_ray.core.request.events import End
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import Request
+from cobali_ray.core.views.stats import EngineStatus
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.loop import EngineLoop
 from cobali_ray.errors import (

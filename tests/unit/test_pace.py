@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from cobali_ray.core.leastsquares import LeastSquares
-from cobali_ray.core.limits import EngineLimits, Grain
-from cobali_ray.core.pace import MAX_GAP_S, MIN_CHUNK, PATIENCE_S, STRETCH, Pacer, best_prefill_s
-from cobali_ray.core.plan import Span
-from cobali_ray.core.ticktime import TickShape, TickTimeModel
+from cobali_ray.core.cost.leastsquares import LeastSquares
+from cobali_ray.core.cost.ticktime import TickShape, TickTimeModel
+from cobali_ray.core.plan.pace import MAX_GAP_S, MIN_CHUNK, PATIENCE_S, STRETCH, Pacer, best_prefill_s
+from cobali_ray.core.plan.plan import Span
+from cobali_ray.core.request.limits import EngineLimits, Grain
 
 
 @dataclass

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cobali_ray.core.lifecycle import StatusChange
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.placement import Placement, SlotContents, n_shared, place, recompute_cost, worth
-from cobali_ray.core.request import Request
-from cobali_ray.core.sequence import Sequence
-from cobali_ray.core.slots import Slots
+from cobali_ray.core.cache.placement import Placement, SlotContents, n_shared, place, recompute_cost, worth
+from cobali_ray.core.cache.slots import Slots
+from cobali_ray.core.request.lifecycle import StatusChange
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import Request
+from cobali_ray.core.request.sequence import Sequence
 
 
 def tokens(*values):

@@ -8,11 +8,11 @@ import pytest
 
 from cobali_ray.backend.logprobs import MAX_SCORED, PromptRows, n_scored_rows, score_rows
 from cobali_ray.backend.scripted import N_VOCAB, ScriptedBackend, _chain
-from cobali_ray.core.events import Delta
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.pace import Pacer
-from cobali_ray.core.request import GREEDY, Request, SamplingParams
-from cobali_ray.core.ticktime import TickShape, TickTimeModel
+from cobali_ray.core.cost.ticktime import TickShape, TickTimeModel
+from cobali_ray.core.plan.pace import Pacer
+from cobali_ray.core.request.events import Delta
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import GREEDY, Request, SamplingParams
 from cobali_ray.engine.emit import MAX_VALUES
 from cobali_ray.engine.engine import Engine
 from cobali_ray.errors import InternalError, InvalidParameterError, PromptTooLongError
@@ -93,7 +93,7 @@ def test_a_prompt_alone_needs_no_answer():
 
 def test_a_prompt_may_fill_its_slot_where_nothing_is_generated():
     limits = EngineLimits(n_slots=1, n_ctx_slot=4, n_cells=4, token_budget=4, prefill_chunk=4)
-    from cobali_ray.core.admission import check_request
+    from cobali_ray.core.queue.admission import check_request
 
     assert check_request(request(prompt=(1,) * 4, max_tokens=0), limits, N_VOCAB).max_tokens == 0
     with pytest.raises(PromptTooLongError):

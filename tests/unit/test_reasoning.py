@@ -11,9 +11,9 @@ from cobali_ray.backend.row_sampler import RowSampler
 from cobali_ray.backend.sampling import sample_rows
 from cobali_ray.backend.sampling_top import sample_candidates
 from cobali_ray.backend.scripted import END_TOKEN, N_VOCAB
-from cobali_ray.core.events import Delta
-from cobali_ray.core.reasoning import ReasoningMonitor
-from cobali_ray.core.request import GREEDY, ReasoningBudget, SamplingParams
+from cobali_ray.core.request.events import Delta
+from cobali_ray.core.request.reasoning import ReasoningMonitor
+from cobali_ray.core.request.request import GREEDY, ReasoningBudget, SamplingParams
 
 SHOWN = (THINK, CALL, CALL_END)
 BUDGET = ReasoningBudget(4, "<think>", "</t>", tuple(b"</t>"))

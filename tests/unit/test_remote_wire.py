@@ -14,7 +14,7 @@ from cobali_ray.actors import remote_wire, wire
 from cobali_ray.actors.address import Address, others_reach
 from cobali_ray.actors.remote_wire import MAX_BACKLOG, NEW_BEATS, SILENT_BEATS, Reception
 from cobali_ray.actors.wire import Pusher
-from cobali_ray.core.events import Delta, End, RequestStats
+from cobali_ray.core.request.events import Delta, End, RequestStats
 from tests.waiting import until
 
 STATS = RequestStats(3, 1, 2, 0.1, 0.2, 0.3, 0.4, 0.5)

@@ -2,13 +2,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cobali_ray.core.dispatch.route import BLOCK, LAG_S, Router, load_of, names_of
 from cobali_ray.core.instructions import Compute, Emitted, Sampled, Submitted, TickBegun, TickEnded
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.pace import Pacer
-from cobali_ray.core.request import Request
-from cobali_ray.core.route import BLOCK, LAG_S, Router, load_of, names_of
+from cobali_ray.core.plan.pace import Pacer
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import Request
 from cobali_ray.core.scheduler import Scheduler
-from cobali_ray.core.stats import LoadView
+from cobali_ray.core.views.stats import LoadView
 
 IDLE = LoadView(ahead=(), shortest=True, n_free=4, slot_s=1.0, token_s=0.001, depth_s=0.0, n_kept=1 << 20)
 

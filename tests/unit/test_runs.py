@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobali_ray.core.limits import EngineLimits, Grain
-from cobali_ray.core.pace import Pacer
-from cobali_ray.core.plan import Span, lay_out
-from cobali_ray.core.request import Request
-from cobali_ray.core.runs import CELL_STEP, Row, cells_of, runs_of
-from cobali_ray.core.sequence import Sequence
-from cobali_ray.core.ticktime import TickShape
+from cobali_ray.core.cost.runs import CELL_STEP, Row, cells_of, runs_of
+from cobali_ray.core.cost.ticktime import TickShape
+from cobali_ray.core.plan.pace import Pacer
+from cobali_ray.core.plan.plan import Span, lay_out
+from cobali_ray.core.request.limits import EngineLimits, Grain
+from cobali_ray.core.request.request import Request
+from cobali_ray.core.request.sequence import Sequence
 
 PASS = 10_000
 

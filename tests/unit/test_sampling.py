@@ -9,7 +9,7 @@ import pytest
 
 from cobali_ray.backend.candidates import top_candidates
 from cobali_ray.backend.sampling import RowSampler, sample_rows
-from cobali_ray.core.request import GREEDY, SamplingParams
+from cobali_ray.core.request.request import GREEDY, SamplingParams
 from cobali_ray.errors import InvalidParameterError, InvariantError
 from tests.distribution import distribution
 

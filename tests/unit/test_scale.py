@@ -2,7 +2,7 @@
 
 import pytest
 
-from cobali_ray.core.scale import RETRY_S, Demand, handicaps
+from cobali_ray.core.dispatch.scale import RETRY_S, Demand, handicaps
 
 
 def grows_at(requests, demand=None):

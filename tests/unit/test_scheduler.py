@@ -25,11 +25,11 @@ from cobali_ray.core.instructions import (
     Truncate,
     Unrestored,
 )
-from cobali_ray.core.lifecycle import Status
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.pace import Pacer
-from cobali_ray.core.plan import Span
-from cobali_ray.core.request import Request
+from cobali_ray.core.plan.pace import Pacer
+from cobali_ray.core.plan.plan import Span
+from cobali_ray.core.request.lifecycle import Status
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import Request
 from cobali_ray.core.scheduler import MAX_PLACED, Scheduler
 from cobali_ray.core.story import Story, describe
 from cobali_ray.errors import (

@@ -7,8 +7,8 @@ import pytest
 
 from cobali_ray.backend.select import choose_select
 from cobali_ray.backend.select_cuda import SOURCE, open_kernels
-from cobali_ray.core.request import Request
-from cobali_ray.core.sequence import Sequence
+from cobali_ray.core.request.request import Request
+from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.errors import ConfigError
 
 KERNELS = ("select_continuous", "select_sequential", "gather_metadata")

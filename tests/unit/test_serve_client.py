@@ -21,14 +21,14 @@ from cobali_ray.actors import client, engine_server, loaded_model, model_host, r
 from cobali_ray.actors.client import ServeEngineClient, Vocabularies
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.actors.processes import began_at
-from cobali_ray.api import dispatch
-from cobali_ray.api.fleet import Fleet, ServedModel
+from cobali_ray.api.engines import dispatch
+from cobali_ray.api.engines.fleet import Fleet, ServedModel
 from cobali_ray.backend.scripted import ByteVocab, ScriptedEmbedder
 from cobali_ray.core.dispatch.messages import EventReceived, Lost, Silent
-from cobali_ray.core.embedding import EmbeddingRequest, TextPiece
-from cobali_ray.core.events import Delta, End
-from cobali_ray.core.request import Request, SamplingParams
-from cobali_ray.core.stats import EngineStatus
+from cobali_ray.core.request.embedding import EmbeddingRequest, TextPiece
+from cobali_ray.core.request.events import Delta, End
+from cobali_ray.core.request.request import Request, SamplingParams
+from cobali_ray.core.views.stats import EngineStatus
 from cobali_ray.errors import (
     CobaliError,
     ConfigError,

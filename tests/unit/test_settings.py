@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.cli import app
-from cobali_ray.core.request import SamplingParams
+from cobali_ray.core.request.request import SamplingParams
 from cobali_ray.engine import opening
 from cobali_ray.errors import ConfigError, QueueFullError
 from cobali_ray.settings import NOT_SETTINGS, PLACES, EngineSettings, read_settings

@@ -4,8 +4,8 @@ import pytest
 from answers import CALL, CALL_END, Setup
 
 from cobali_ray.backend.scripted import END_TOKEN
-from cobali_ray.core.events import Delta
-from cobali_ray.core.request import SamplingParams
+from cobali_ray.core.request.events import Delta
+from cobali_ray.core.request.request import SamplingParams
 
 SCRIPT = "a<call>b</call>c<call>"
 

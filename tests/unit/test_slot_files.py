@@ -6,9 +6,9 @@ from concurrent.futures import Future
 import pytest
 
 from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
-from cobali_ray.core.events import Delta, End
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.request import Request
+from cobali_ray.core.request.events import Delta, End
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import Request
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.loop import EngineLoop
 from cobali_ray.engine.slot_files import MAGIC, SlotFiles

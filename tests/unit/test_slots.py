@@ -2,12 +2,12 @@
 
 import pytest
 
-from cobali_ray.core.lifecycle import StatusChange
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.placement import Placement
-from cobali_ray.core.request import Request
-from cobali_ray.core.sequence import Sequence
-from cobali_ray.core.slots import Slots
+from cobali_ray.core.cache.placement import Placement
+from cobali_ray.core.cache.slots import Slots
+from cobali_ray.core.request.lifecycle import StatusChange
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import Request
+from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.errors import InvariantError
 
 

@@ -5,12 +5,12 @@ from math import inf
 import pytest
 
 from cobali_ray.backend.scripted import ScriptedBackend, ScriptedEmbedder
-from cobali_ray.core.embedding import EmbeddingRequest
-from cobali_ray.core.goodput import Speculation
 from cobali_ray.core.instructions import Compute, Copy, Embed, Emit, Restore
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.pace import Pacer
-from cobali_ray.core.request import GREEDY, Request
+from cobali_ray.core.plan.goodput import Speculation
+from cobali_ray.core.plan.pace import Pacer
+from cobali_ray.core.request.embedding import EmbeddingRequest
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import GREEDY, Request
 from cobali_ray.core.scheduler import Scheduler
 from cobali_ray.core.story import Story, load
 from cobali_ray.engine.engine import Engine

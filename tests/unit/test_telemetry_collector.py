@@ -7,8 +7,8 @@ import pickle
 import pytest
 from telemetry_records import N_SLOTS, STOPPED, fed_collector, make_collector, make_tick
 
-from cobali_ray.core.embedding import EmbeddingRequest
-from cobali_ray.core.events import End, RequestStats
+from cobali_ray.core.request.embedding import EmbeddingRequest
+from cobali_ray.core.request.events import End, RequestStats
 from cobali_ray.telemetry.collector import READ_ATTEMPTS
 from cobali_ray.telemetry.names import REFUSALS
 

@@ -2,9 +2,9 @@
 
 from telemetry_records import LIFE, make_collector, make_tick
 
-from cobali_ray.core.events import End
-from cobali_ray.core.request import Request
-from cobali_ray.core.sequence import Sequence
+from cobali_ray.core.request.events import End
+from cobali_ray.core.request.request import Request
+from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.telemetry.exposition import render
 from cobali_ray.telemetry.tenants import ANYONE, MAX_TENANTS, OTHERS
 

@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 from test_serve_client import WAIT_S, Setup
 
 from cobali_ray.api.app import build_api
-from cobali_ray.core.events import End, RequestStats
-from cobali_ray.core.request import Request, TraceLink
+from cobali_ray.core.request.events import End, RequestStats
+from cobali_ray.core.request.request import Request, TraceLink
 from cobali_ray.errors import ConfigError, DeadlineExceededError, RequestCancelledError
 from cobali_ray.settings import ApiSettings, read_settings
 from cobali_ray.telemetry.tracing import _W3C as W3C

@@ -13,8 +13,8 @@ from cobali_ray.backend.pieces import Pieces
 from cobali_ray.backend.row_sampler import RowSampler
 from cobali_ray.backend.sampling_top import sample_candidates
 from cobali_ray.backend.scripted import END_TOKEN, N_VOCAB, ByteVocab
-from cobali_ray.core.request import GREEDY, SamplingParams
-from cobali_ray.core.stopping import Search
+from cobali_ray.core.request.request import GREEDY, SamplingParams
+from cobali_ray.core.request.stopping import Search
 
 SHOWN = (CALL, CALL_END, THINK)
 PAIR = check("tools", "regex", r"\{[ab]+\}").grammar

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from cobali_ray.actors.frames import MAX_MESSAGE_BYTES, FrameReader, frame
 from cobali_ray.actors.wire import MAX_BACKLOG, Connection, Pusher, decode, encode
-from cobali_ray.core.events import TIERS, Computing, Delta, End, RequestStats, TokenLogprob, Vectors
+from cobali_ray.core.request.events import TIERS, Computing, Delta, End, RequestStats, TokenLogprob, Vectors
 from cobali_ray.errors import CobaliError, InternalError
 
 STATS = RequestStats(3, 1, 2, 0.1, 0.2, 0.3, 0.4, 0.5)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cobali_ray.backend.vocab import Vocab
-from cobali_ray.core.request import Request, SamplingParams
+from cobali_ray.core.request.request import Request, SamplingParams
 from cobali_ray.engine.opening import engine_on, open_backend
 from cobali_ray.models.registry import describe, resolve
 from cobali_ray.settings import EngineSettings

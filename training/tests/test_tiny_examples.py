@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cobali_ray.backend.vocab import Vocab
-from cobali_ray.core.request import Request
+from cobali_ray.core.request.request import Request
 from cobali_ray.engine.opening import engine_on, open_backend
 from cobali_ray.models.registry import resolve
 from cobali_ray.settings import EngineSettings
@@ -39,7 +39,7 @@ CHECKS = {
 
 def offered():
     """Return every example of the page and of the documents that asks without tools."""
-    page = (ROOT / "cobali_ray" / "ui" / "empty.js").read_text(encoding="utf-8")
+    page = (ROOT / "cobali_ray" / "ui" / "answer" / "empty.js").read_text(encoding="utf-8")
     names = ("README.md", "docs/structured-output.md", "docs/tiny.md")
     texts = [NEEDS_TOOLS.sub("", (ROOT / name).read_text(encoding="utf-8")) for name in names]
     (listed,) = re.findall(r"const EXAMPLES = \[(.*?)\];", page, re.DOTALL)

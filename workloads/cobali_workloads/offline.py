@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from cobali_ray.core.admission import fit
-from cobali_ray.core.events import Delta, End, EngineEvent, RequestStats
-from cobali_ray.core.limits import PrefillOrder
-from cobali_ray.core.request import Request
-from cobali_ray.core.stats import TickStats
+from cobali_ray.core.queue.admission import fit
+from cobali_ray.core.request.events import Delta, End, EngineEvent, RequestStats
+from cobali_ray.core.request.limits import PrefillOrder
+from cobali_ray.core.request.request import Request
+from cobali_ray.core.views.stats import TickStats
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.errors import PromptTooLongError
 

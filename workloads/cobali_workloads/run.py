@@ -14,7 +14,7 @@ from rich.table import Table
 
 from cobali_ray import __version__
 from cobali_ray.backend.port import Backend
-from cobali_ray.core.request import Request, SamplingParams
+from cobali_ray.core.request.request import Request, SamplingParams
 from cobali_ray.engine.opening import engine_on, model_path, open_backend
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.commands import progress_bars

@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from cobali_ray.backend.scripted import ScriptedBackend
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.pace import Pacer
+from cobali_ray.core.plan.pace import Pacer
+from cobali_ray.core.request.limits import EngineLimits
 from cobali_workloads.commands import app
 from cobali_workloads.inside.micro import Step, time_step
 from cobali_workloads.inside.pace import PaceExperiment

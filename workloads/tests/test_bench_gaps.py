@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from cobali_ray.backend.scripted import ScriptedBackend
-from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.engine.engine import Engine
 from cobali_ray.errors import ConfigError
 from cobali_ray.telemetry.log import TickLog

@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from cobali_ray.core.queue import MAX_PARKED
+from cobali_ray.core.queue.waiting import MAX_PARKED
 from cobali_ray.errors import QueueFullError
 from cobali_workloads.commands import app
 from cobali_workloads.commands.tenants import LOADS, figures

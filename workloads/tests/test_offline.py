@@ -1,8 +1,8 @@
 """Requests run in this process, without a server."""
 
 from cobali_ray.backend.scripted import ScriptedBackend
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.request import Request
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import Request
 from cobali_ray.engine.engine import Engine
 from cobali_ray.testing import FakeClock
 from cobali_workloads.offline import run_offline

@@ -5,9 +5,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from cobali_ray.core.plan import Plan, Span
-from cobali_ray.core.slots import Slots
-from cobali_ray.core.ticktime import TickShape
+from cobali_ray.core.cache.slots import Slots
+from cobali_ray.core.cost.ticktime import TickShape
+from cobali_ray.core.plan.plan import Plan, Span
 from cobali_ray.errors import ConfigError
 from cobali_workloads.commands import app
 from cobali_workloads.inside import regret

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.cli import app
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.ticktime import TickShape, TickTimeModel
+from cobali_ray.core.cost.ticktime import TickShape, TickTimeModel
+from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import EngineSettings
 from cobali_ray.testing import FakeClock

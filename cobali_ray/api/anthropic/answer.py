@@ -9,10 +9,11 @@ from typing import Any
 
 import orjson
 
-from cobali_ray.api.answer import Timings, Writer
-from cobali_ray.api.faults import Fault
-from cobali_ray.api.translate import Call
-from cobali_ray.api.turn import Update, choice_states
+from cobali_ray.api.call.translate import Call
+from cobali_ray.api.door.faults import Fault
+from cobali_ray.api.door.timings import Timings
+from cobali_ray.api.reply.answer import Writer
+from cobali_ray.api.reply.turn import Update, choice_states
 from cobali_ray.chat.splitter import (
     CallArguments,
     CallBegun,
@@ -21,7 +22,7 @@ from cobali_ray.chat.splitter import (
     ContentText,
     ReasoningText,
 )
-from cobali_ray.core.events import End, RequestStats
+from cobali_ray.core.request.events import End, RequestStats
 
 StreamEvent = dict[str, Any]
 """One event of a stream; its `type` is also its name."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from cobali_ray.api.schema import BodyModel, Content, Many, NotEmpty, Thinking, described_as
+from cobali_ray.api.body.schema import BodyModel, Content, Many, NotEmpty, Thinking, described_as
 
 
 class OneMessage(BodyModel):

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from cobali_ray.api.anthropic.body import AnthropicTool, CountBody, MessagesBody, OneMessage
-from cobali_ray.api.body import MISSING, model_of
-from cobali_ray.api.schema import ChatBody
-from cobali_ray.api.tools import MAX_TOOLS
+from cobali_ray.api.body.reading import MISSING, model_of
+from cobali_ray.api.body.schema import ChatBody
+from cobali_ray.api.call.tools import MAX_TOOLS
 from cobali_ray.errors import InvalidParameterError, Path, UnsupportedParameterError, dotted
 
 NEUTRAL_FIELDS = frozenset(

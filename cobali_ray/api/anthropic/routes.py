@@ -7,16 +7,16 @@ from functools import partial
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
-from cobali_ray.api.account import RequestContext
 from cobali_ray.api.anthropic.answer import MessageWriter
 from cobali_ray.api.anthropic.body import AnthropicErrorBody, CountBody, MessagesBody
 from cobali_ray.api.anthropic.read import NEUTRAL_FIELDS, REFUSED_FIELDS, chat_of
-from cobali_ray.api.body import parse
-from cobali_ray.api.faults import OVERLOADED
-from cobali_ray.api.fields import judge
-from cobali_ray.api.generation import Dialect, Generation, ParsedBody
-from cobali_ray.api.openapi import errors, post, tells
-from cobali_ray.api.replies import json_response
+from cobali_ray.api.body.fields import judge
+from cobali_ray.api.body.reading import parse
+from cobali_ray.api.door.context import RequestContext
+from cobali_ray.api.door.faults import OVERLOADED
+from cobali_ray.api.reply.replies import json_response
+from cobali_ray.api.routes.generation import Dialect, Generation, ParsedBody
+from cobali_ray.api.routes.openapi import errors, post, tells
 from cobali_ray.backend.port import Gone
 from cobali_ray.settings import ApiSettings
 

@@ -7,16 +7,17 @@ from typing import Any
 
 import orjson
 
-from cobali_ray.api.answer import Choice, Choices, Timings
-from cobali_ray.api.faults import Fault
+from cobali_ray.api.call.translate import Call
+from cobali_ray.api.door.faults import Fault
+from cobali_ray.api.door.timings import Timings
 from cobali_ray.api.llama_server.body import SAMPLERS, ParsedNativeBody
-from cobali_ray.api.logprobs import ChatLogprobs, WholeLogprobs, chat_item
-from cobali_ray.api.sse import event
-from cobali_ray.api.translate import Call
-from cobali_ray.api.turn import Update
-from cobali_ray.api.vectors import N_VECTORS_PER_PART, Rows
-from cobali_ray.core.events import End, RequestStats, TokenLogprob
-from cobali_ray.core.request import Request
+from cobali_ray.api.reply.answer import Choice, Choices
+from cobali_ray.api.reply.logprobs import ChatLogprobs, WholeLogprobs, chat_item
+from cobali_ray.api.reply.sse import event
+from cobali_ray.api.reply.turn import Update
+from cobali_ray.api.reply.vectors import N_VECTORS_PER_PART, Rows
+from cobali_ray.core.request.events import End, RequestStats, TokenLogprob
+from cobali_ray.core.request.request import Request
 
 ANY_SLOT = -1
 """Slots are the scheduler's affair."""

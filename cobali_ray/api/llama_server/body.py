@@ -7,10 +7,9 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from pydantic import ConfigDict, Field, PlainValidator
 
-from cobali_ray.api.body import MISSING, model_of
-from cobali_ray.api.llama_server.infill import infilled
-from cobali_ray.api.params import MAX_CHOICES, NO_LIMIT
-from cobali_ray.api.schema import (
+from cobali_ray.api.body.params import MAX_CHOICES, NO_LIMIT
+from cobali_ray.api.body.reading import MISSING, model_of
+from cobali_ray.api.body.schema import (
     MAX_BIASES,
     BodyModel,
     CheckedPrompt,
@@ -20,9 +19,10 @@ from cobali_ray.api.schema import (
     Many,
     one_of,
 )
+from cobali_ray.api.llama_server.infill import infilled
 from cobali_ray.backend.port import Gone, Words
-from cobali_ray.core.request import MAX_TOP_LOGPROBS
-from cobali_ray.core.stats import ModelCard
+from cobali_ray.core.request.request import MAX_TOP_LOGPROBS
+from cobali_ray.core.views.stats import ModelCard
 from cobali_ray.errors import (
     InvalidParameterError,
     NoInfillError,

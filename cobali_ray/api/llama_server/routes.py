@@ -8,13 +8,12 @@ from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
 from cobali_ray import __version__
-from cobali_ray.api.account import RequestContext, context_of
-from cobali_ray.api.body import parse
-from cobali_ray.api.embeddings import Embeddings, ParsedVectorsBody
-from cobali_ray.api.fields import judge_fields
-from cobali_ray.api.fleet import Fleet
-from cobali_ray.api.generation import Dialect, Generation, ParsedBody
-from cobali_ray.api.intake import loaded_model, source_of
+from cobali_ray.api.body.fields import judge_fields
+from cobali_ray.api.body.reading import parse
+from cobali_ray.api.body.schema import ChatBody
+from cobali_ray.api.call.intake import loaded_model, source_of
+from cobali_ray.api.door.context import RequestContext, context_of
+from cobali_ray.api.engines.fleet import Fleet
 from cobali_ray.api.llama_server.answer import NativeWriter, generation_settings, native_vectors
 from cobali_ray.api.llama_server.body import (
     InfillBody,
@@ -24,11 +23,19 @@ from cobali_ray.api.llama_server.body import (
     embedding_of,
     unknown_fields,
 )
-from cobali_ray.api.openapi import BODY_STATUSES, MODEL_STATUSES, errors, generation_responses, get, post
-from cobali_ray.api.replies import json_response
-from cobali_ray.api.schema import ChatBody
+from cobali_ray.api.reply.replies import json_response
+from cobali_ray.api.routes.embeddings import Embeddings, ParsedVectorsBody
+from cobali_ray.api.routes.generation import Dialect, Generation, ParsedBody
+from cobali_ray.api.routes.openapi import (
+    BODY_STATUSES,
+    MODEL_STATUSES,
+    errors,
+    generation_responses,
+    get,
+    post,
+)
 from cobali_ray.backend.port import Gone
-from cobali_ray.core.request import Request
+from cobali_ray.core.request.request import Request
 from cobali_ray.settings import ApiSettings
 
 

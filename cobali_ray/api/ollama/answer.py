@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from cobali_ray.api.answer import Timings, Writer
-from cobali_ray.api.faults import Fault
-from cobali_ray.api.logprobs import chat_logprob_items
-from cobali_ray.api.translate import Call
-from cobali_ray.api.turn import Update, choice_states
-from cobali_ray.api.vectors import N_VECTORS_PER_PART, Rows
+from cobali_ray.api.call.translate import Call
+from cobali_ray.api.door.faults import Fault
+from cobali_ray.api.door.timings import Timings
+from cobali_ray.api.reply.answer import Writer
+from cobali_ray.api.reply.logprobs import chat_logprob_items
+from cobali_ray.api.reply.turn import Update, choice_states
+from cobali_ray.api.reply.vectors import N_VECTORS_PER_PART, Rows
 from cobali_ray.chat.splitter import (
     CallArguments,
     CallBegun,
@@ -22,7 +23,7 @@ from cobali_ray.chat.splitter import (
     ContentText,
     ReasoningText,
 )
-from cobali_ray.core.events import End, RequestStats, TokenLogprob
+from cobali_ray.core.request.events import End, RequestStats, TokenLogprob
 
 NDJSON = b"application/x-ndjson"
 

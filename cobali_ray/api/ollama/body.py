@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from cobali_ray.api.schema import (
+from cobali_ray.api.body.schema import (
     MAX_CALLS,
     MAX_INPUTS,
     BodyModel,

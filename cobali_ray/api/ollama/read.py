@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cobali_ray.api.body import model_of
-from cobali_ray.api.fields import judge
+from cobali_ray.api.body.fields import judge
+from cobali_ray.api.body.reading import model_of
+from cobali_ray.api.body.schema import ChatBody, CompletionBody
 from cobali_ray.api.ollama.body import OllamaBody, OllamaChatBody, OllamaGenerateBody, OllamaMessage, Options
-from cobali_ray.api.schema import ChatBody, CompletionBody
 from cobali_ray.errors import InvalidParameterError, Path, UnsupportedParameterError, dotted
 
 NEUTRAL_FIELDS = frozenset({"shift", "truncate"})

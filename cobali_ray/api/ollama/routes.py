@@ -15,13 +15,12 @@ from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
 from cobali_ray import __version__
-from cobali_ray.api.account import RequestContext, context_of
-from cobali_ray.api.body import MISSING, parse
-from cobali_ray.api.embeddings import Embeddings, ParsedVectorsBody
-from cobali_ray.api.fields import judge
-from cobali_ray.api.fleet import Fleet, ServedModel
-from cobali_ray.api.generation import Dialect, Generation, ParsedBody
-from cobali_ray.api.intake import Intake, Source, requested_model, source_of
+from cobali_ray.api.body.fields import judge
+from cobali_ray.api.body.reading import MISSING, parse
+from cobali_ray.api.body.schema import EmbeddingBody
+from cobali_ray.api.call.intake import Intake, Source, requested_model, source_of
+from cobali_ray.api.door.context import RequestContext, context_of
+from cobali_ray.api.engines.fleet import Fleet, ServedModel
 from cobali_ray.api.ollama.answer import (
     NDJSON,
     AnswerPart,
@@ -42,11 +41,12 @@ from cobali_ray.api.ollama.body import (
     OllamaModelBody,
 )
 from cobali_ray.api.ollama.read import chat_of, ignored_of, named, prompt_chat_of, raw_of
-from cobali_ray.api.openapi import BODY_STATUSES, errors, get, post, tells
-from cobali_ray.api.replies import json_response
-from cobali_ray.api.schema import EmbeddingBody
+from cobali_ray.api.reply.replies import json_response
+from cobali_ray.api.routes.embeddings import Embeddings, ParsedVectorsBody
+from cobali_ray.api.routes.generation import Dialect, Generation, ParsedBody
+from cobali_ray.api.routes.openapi import BODY_STATUSES, errors, get, post, tells
 from cobali_ray.backend.port import Gone
-from cobali_ray.core.stats import ModelCard
+from cobali_ray.core.views.stats import ModelCard
 from cobali_ray.errors import InvalidParameterError, LoadingError, NotOfferedError, UnknownModelError
 from cobali_ray.settings import ApiSettings
 

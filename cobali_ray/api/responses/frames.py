@@ -7,14 +7,15 @@ from typing import Any
 
 import orjson
 
-from cobali_ray.api.answer import Timings, Writer, timings, usage
-from cobali_ray.api.faults import Fault
+from cobali_ray.api.call.translate import Call
+from cobali_ray.api.door.faults import Fault
+from cobali_ray.api.door.timings import Timings
+from cobali_ray.api.reply.answer import Writer, timings, usage
+from cobali_ray.api.reply.turn import Update, choice_states
 from cobali_ray.api.responses.output import ResponseOutput, StreamEvent
 from cobali_ray.api.responses.read import ResponseTemplate
-from cobali_ray.api.translate import Call
-from cobali_ray.api.turn import Update, choice_states
 from cobali_ray.chat.splitter import ContentText
-from cobali_ray.core.events import End, RequestStats
+from cobali_ray.core.request.events import End, RequestStats
 
 ID_PREFIX = "resp_"
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from cobali_ray.api.body import MISSING, ShapeT, check_choice, model_of
-from cobali_ray.api.fields import judge
+from cobali_ray.api.body.fields import judge
+from cobali_ray.api.body.reading import MISSING, ShapeT, check_choice, model_of
+from cobali_ray.api.body.schema import MAX_CALLS
 from cobali_ray.api.responses.schema import ROLES, CallItem, MessageItem, OutputItem, ReasoningItem
 from cobali_ray.api.responses.tools import custom_arguments, sent_name
-from cobali_ray.api.schema import MAX_CALLS
 from cobali_ray.errors import InvalidParameterError, Path, UnsupportedParameterError
 
 NEUTRAL: Final = frozenset({"caller", "created_by", "parsed_arguments", "phase"})

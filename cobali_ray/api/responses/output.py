@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from cobali_ray.api.logprobs import ChatLogprobs, WholeLogprobs, chat_logprob_items
+from cobali_ray.api.reply.logprobs import ChatLogprobs, WholeLogprobs, chat_logprob_items
 from cobali_ray.api.responses.tools import Callee, custom_input
 from cobali_ray.chat.splitter import (
     CallArguments,
@@ -21,7 +21,7 @@ from cobali_ray.chat.splitter import (
     Event,
     ReasoningText,
 )
-from cobali_ray.core.events import TokenLogprob
+from cobali_ray.core.request.events import TokenLogprob
 
 StreamEvent: TypeAlias = dict[str, Any]
 """One event of a stream, without its number."""

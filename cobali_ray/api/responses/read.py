@@ -8,11 +8,11 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from cobali_ray.api.fields import NEUTRAL_FIELDS, REFUSED_FIELDS, SUPPORTED_NAMES, judge
+from cobali_ray.api.body.fields import NEUTRAL_FIELDS, REFUSED_FIELDS, SUPPORTED_NAMES, judge
+from cobali_ray.api.body.schema import ChatBody, SampledBody
 from cobali_ray.api.responses.items import read_input
 from cobali_ray.api.responses.schema import ResponsesBody
 from cobali_ray.api.responses.tools import Callee, choice_of, offered
-from cobali_ray.api.schema import ChatBody, SampledBody
 from cobali_ray.errors import InvalidParameterError, Path, UnsupportedParameterError, dotted
 
 EARLIER_ITEMS: Final = "the earlier items in input"

@@ -7,14 +7,14 @@ from functools import partial
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
-from cobali_ray.api.account import RequestContext
-from cobali_ray.api.body import parse
-from cobali_ray.api.generation import Dialect, Generation, ParsedBody
-from cobali_ray.api.openapi import BODY_STATUSES, errors, generation_responses, post
-from cobali_ray.api.replies import json_response
+from cobali_ray.api.body.reading import parse
+from cobali_ray.api.door.context import RequestContext
+from cobali_ray.api.reply.replies import json_response
 from cobali_ray.api.responses.frames import ID_PREFIX, ResponseWriter
 from cobali_ray.api.responses.read import read
 from cobali_ray.api.responses.schema import ResponsesBody
+from cobali_ray.api.routes.generation import Dialect, Generation, ParsedBody
+from cobali_ray.api.routes.openapi import BODY_STATUSES, errors, generation_responses, post
 from cobali_ray.backend.port import Gone
 from cobali_ray.errors import NotStoredError
 from cobali_ray.settings import ApiSettings

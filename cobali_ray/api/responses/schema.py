@@ -1,4 +1,4 @@
-"""The wire models of the Responses API: shapes and kinds only, as in `api/schema.py`."""
+"""The wire models of the Responses API: shapes and kinds only, as in `api/body/schema.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from cobali_ray.api.schema import BodyModel, Content, Many, NotEmpty, SampledBody
+from cobali_ray.api.body.schema import BodyModel, Content, Many, NotEmpty, SampledBody
 
 ROLES = ("system", "developer", "user", "assistant")
 

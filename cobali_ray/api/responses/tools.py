@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import orjson
 from pydantic_core import from_json
 
-from cobali_ray.api.body import model_of
+from cobali_ray.api.body.reading import model_of
 from cobali_ray.api.responses.schema import CustomTool, FunctionTool, Namespace
 from cobali_ray.errors import InvalidParameterError, Path, UnsupportedParameterError
 

@@ -49,7 +49,7 @@ from cobali_ray.core.dispatch.messages import (
 )
 from cobali_ray.core.dispatch.models import ModelPlan, ModelRecord, cost_of
 from cobali_ray.core.dispatch.request import RequestRecord, Stage
-from cobali_ray.core.events import Computing, Delta, End, EngineEvent
+from cobali_ray.core.request.events import Computing, Delta, End, EngineEvent
 from cobali_ray.errors import (
     CobaliError,
     DeadlineExceededError,

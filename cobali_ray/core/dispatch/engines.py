@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from cobali_ray.core.stats import Attendance, EngineState, EngineStatus
+from cobali_ray.core.views.stats import Attendance, EngineState, EngineStatus
 
 
 class Phase(Enum):

@@ -8,8 +8,8 @@ from typing import Final
 from cobali_ray.core.dispatch.engines import AWAY, LOADABLE, EngineChange, EngineRecord
 from cobali_ray.core.dispatch.messages import Instruction, LoadEngine, Log, Survey, UnloadEngine
 from cobali_ray.core.dispatch.models import ModelRecord
-from cobali_ray.core.scale import RETRY_S
-from cobali_ray.core.stats import EngineState, EngineStatus
+from cobali_ray.core.dispatch.scale import RETRY_S
+from cobali_ray.core.views.stats import EngineState, EngineStatus
 from cobali_ray.errors import CobaliError, LoadingError, ModelTooLargeError, NoRoomError, QueueFullError
 
 RETRY_AFTER_S: Final = 5.0

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from cobali_ray.core.embedding import EmbeddingRequest
-from cobali_ray.core.events import EngineEvent
-from cobali_ray.core.events import Event as ClientEvent
-from cobali_ray.core.request import Request
-from cobali_ray.core.stats import Attendance, EngineState
+from cobali_ray.core.request.embedding import EmbeddingRequest
+from cobali_ray.core.request.events import EngineEvent
+from cobali_ray.core.request.events import Event as ClientEvent
+from cobali_ray.core.request.request import Request
+from cobali_ray.core.views.stats import Attendance, EngineState
 from cobali_ray.errors import CobaliError
 
 AnyRequest: TypeAlias = Request | EmbeddingRequest

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from cobali_ray.core.dispatch.engines import EngineRecord
 from cobali_ray.core.dispatch.messages import AnyRequest
-from cobali_ray.core.events import Delta, EngineEvent
-from cobali_ray.core.fair import OUTPUT_COST, ServedElsewhere
-from cobali_ray.core.request import Request
-from cobali_ray.core.route import Route, Router
-from cobali_ray.core.scale import Demand, handicaps
+from cobali_ray.core.dispatch.route import Route, Router
+from cobali_ray.core.dispatch.scale import Demand, handicaps
+from cobali_ray.core.queue.fair import OUTPUT_COST, ServedElsewhere
+from cobali_ray.core.request.events import Delta, EngineEvent
+from cobali_ray.core.request.request import Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

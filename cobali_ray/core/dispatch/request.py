@@ -10,8 +10,8 @@ from typing import Any, Final
 from cobali_ray.core.dispatch.engines import EngineRecord
 from cobali_ray.core.dispatch.messages import AnyRequest
 from cobali_ray.core.dispatch.models import ModelRecord
-from cobali_ray.core.events import Delta, End, Event, RequestStats
-from cobali_ray.core.request import Request
+from cobali_ray.core.request.events import Delta, End, Event, RequestStats
+from cobali_ray.core.request.request import Request
 from cobali_ray.errors import CobaliError, RefusedError
 
 MAX_DEATHS: Final = 2

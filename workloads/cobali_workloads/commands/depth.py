@@ -12,7 +12,7 @@ import typer
 
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.port import Backend
-from cobali_ray.core.plan import Span
+from cobali_ray.core.plan.plan import Span
 from cobali_workloads.commands.options import OUT, Model, NRounds, Out, Quick, numbers, spell
 from cobali_workloads.inside.micro import Step, time_step
 from cobali_workloads.inside.runs import empty, opened

@@ -11,8 +11,8 @@ import numpy as np
 import typer
 import yaml
 
-from cobali_ray.core.events import Delta, EngineEvent
-from cobali_ray.core.request import Request, SamplingParams
+from cobali_ray.core.request.events import Delta, EngineEvent
+from cobali_ray.core.request.request import Request, SamplingParams
 from cobali_ray.engine.opening import open_engine
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import EngineSettings, read_settings

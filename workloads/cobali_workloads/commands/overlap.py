@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.engine.opening import limits_of
 from cobali_workloads.commands.options import OUT, NRounds, Out, Quick, reals, spell
 from cobali_workloads.inside.device import WatchedBackend

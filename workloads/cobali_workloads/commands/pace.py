@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cobali_ray.core.pace import Pacer
+from cobali_ray.core.plan.pace import Pacer
 from cobali_ray.engine.opening import limits_of
 from cobali_workloads.commands.options import OUT, Model, NRounds, Out, Quick, numbers, reals, spell
 from cobali_workloads.inside.pace import PaceExperiment

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from cobali_ray.cli import Model, Setting
 from cobali_ray.command_line import given_settings
-from cobali_ray.core.limits import MAX_SLOTS
+from cobali_ray.core.request.limits import MAX_SLOTS
 from cobali_workloads.run import RunOptions, run_command
 
 

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from cobali_ray.core.goodput import Speculation
-from cobali_ray.core.pace import Pacer
+from cobali_ray.core.plan.goodput import Speculation
+from cobali_ray.core.plan.pace import Pacer
 from cobali_ray.engine.opening import limits_of
 from cobali_workloads.commands.options import OUT, Model, NRounds, Out, Quick, numbers, spell
 from cobali_workloads.inside.runs import opened

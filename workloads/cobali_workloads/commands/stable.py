@@ -11,7 +11,7 @@ import typer
 
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.port import Backend
-from cobali_ray.core.plan import Span
+from cobali_ray.core.plan.plan import Span
 from cobali_workloads.commands.options import OUT, Model, NRounds, Out, numbers, spell
 from cobali_workloads.inside.runs import empty, opened
 from cobali_workloads.report.report import Report, Table, deliver

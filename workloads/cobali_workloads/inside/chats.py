@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, cast
 
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.port import Backend, Words
-from cobali_ray.core.events import Delta, End, EngineEvent, RequestStats
-from cobali_ray.core.request import Request, SamplingParams
+from cobali_ray.core.request.events import Delta, End, EngineEvent, RequestStats
+from cobali_ray.core.request.request import Request, SamplingParams
 from cobali_ray.engine.opening import engine_on, model_path, open_backend
 from cobali_ray.errors import InternalError, PromptTooLongError
 from cobali_ray.settings import EngineSettings

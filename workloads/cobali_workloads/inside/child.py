@@ -19,8 +19,8 @@ from typing import Any, Self
 import orjson
 
 from cobali_ray.backend.port import Backend
-from cobali_ray.core.events import EngineEvent
-from cobali_ray.core.request import Request, SamplingParams
+from cobali_ray.core.request.events import EngineEvent
+from cobali_ray.core.request.request import Request, SamplingParams
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.opening import engine_on, model_path, open_backend
 from cobali_ray.errors import InternalError

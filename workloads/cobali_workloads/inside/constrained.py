@@ -22,11 +22,11 @@ import numpy as np
 from cobali_ray.backend.grammar import Grammars, Matcher, check
 from cobali_ray.backend.port import Backend
 from cobali_ray.backend.sampling import RowSampler, SampleResult, sample_rows
-from cobali_ray.core.embedding import EmbeddingRequest
-from cobali_ray.core.events import End, EngineEvent
-from cobali_ray.core.request import GREEDY, Grammar, Request, SamplingParams
-from cobali_ray.core.sequence import Sequence as EngineSequence
-from cobali_ray.core.stats import TickStats
+from cobali_ray.core.request.embedding import EmbeddingRequest
+from cobali_ray.core.request.events import End, EngineEvent
+from cobali_ray.core.request.request import GREEDY, Grammar, Request, SamplingParams
+from cobali_ray.core.request.sequence import Sequence as EngineSequence
+from cobali_ray.core.views.stats import TickStats
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.engine.loop import EngineLoop
 from cobali_ray.engine.opening import MonotonicClock, open_engine

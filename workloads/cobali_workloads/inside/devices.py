@@ -1,6 +1,6 @@
 """What passes take on a dozen devices: tables of milliseconds, each with its source.
 
-They stand for the truth, so none of it has the form of core/ticktime.py: times are interpolated between
+They stand for the truth, so none of it has the form of core/cost/ticktime.py: times are interpolated between
 measured rows and bend as they were measured. What nobody measured is scaled from what somebody did, and its
 source says so.
 """
@@ -14,8 +14,8 @@ from itertools import pairwise
 from math import log
 from typing import NamedTuple
 
-from cobali_ray.core.limits import EngineLimits, Grain, LimitSettings
-from cobali_ray.core.runs import CELL_STEP
+from cobali_ray.core.cost.runs import CELL_STEP
+from cobali_ray.core.request.limits import EngineLimits, Grain, LimitSettings
 
 N_SLOTS, N_CTX = 16, 6144
 N_UBATCH = 512

@@ -17,8 +17,8 @@ import numpy as np
 
 from cobali_ray.backend.port import Backend
 from cobali_ray.core.clock import Clock
-from cobali_ray.core.events import End, EngineEvent
-from cobali_ray.core.request import Request, SamplingParams
+from cobali_ray.core.request.events import End, EngineEvent
+from cobali_ray.core.request.request import Request, SamplingParams
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.engine.opening import MonotonicClock, engine_on
 from cobali_ray.settings import EngineSettings

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cobali_ray.core.stats import TickStats
+from cobali_ray.core.views.stats import TickStats
 
 
 class Busy(NamedTuple):

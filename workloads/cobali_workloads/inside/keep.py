@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import NamedTuple, Protocol
 
-from cobali_ray.core.host_tier import Block, HostTier
-from cobali_ray.core.placement import n_shared, recompute_cost
+from cobali_ray.core.cache.host_tier import Block, HostTier
+from cobali_ray.core.cache.placement import n_shared, recompute_cost
 from cobali_ray.errors import ConfigError
 from cobali_workloads.inside.oracle import Visit
 from cobali_workloads.load.workload import TRACE_BLOCK

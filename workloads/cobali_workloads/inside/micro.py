@@ -17,15 +17,15 @@ from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.pieces import Pieces
 from cobali_ray.backend.sampling import RowSampler, sample_rows
 from cobali_ray.backend.sampling_top import sample_candidates
-from cobali_ray.core.events import Delta, End, RequestStats
 from cobali_ray.core.instructions import Compute, Emit, Emitted, Sampled, Submitted, TickBegun, TickEnded
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.plan import Span
-from cobali_ray.core.request import GREEDY, Request, SamplingParams
+from cobali_ray.core.plan.plan import Span
+from cobali_ray.core.request.events import Delta, End, RequestStats
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import GREEDY, Request, SamplingParams
+from cobali_ray.core.request.sequence import Sequence
+from cobali_ray.core.request.text import TextStream
 from cobali_ray.core.scheduler import Scheduler
-from cobali_ray.core.sequence import Sequence
-from cobali_ray.core.stats import TickStats
-from cobali_ray.core.text import TextStream
+from cobali_ray.core.views.stats import TickStats
 from cobali_ray.engine.emit import Emitter
 from cobali_ray.telemetry.collector import Collector
 from cobali_ray.telemetry.exposition import render

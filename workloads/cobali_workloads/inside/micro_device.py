@@ -10,8 +10,8 @@ from itertools import product
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.port import Backend
 from cobali_ray.backend.sampling import RowSampler
-from cobali_ray.core.plan import Span
-from cobali_ray.core.request import GREEDY, SamplingParams
+from cobali_ray.core.plan.plan import Span
+from cobali_ray.core.request.request import GREEDY, SamplingParams
 from cobali_workloads.inside.handles import picks_on_device
 from cobali_workloads.inside.micro import TOP_K, Step
 from cobali_workloads.inside.runs import empty, opened

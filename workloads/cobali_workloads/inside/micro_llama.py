@@ -13,7 +13,7 @@ import numpy as np
 from cobali_ray.backend import library
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.port import Backend
-from cobali_ray.core.plan import Span
+from cobali_ray.core.plan.plan import Span
 from cobali_workloads.inside.handles import LlamaHandles, llama_handles
 from cobali_workloads.inside.micro import Step
 from cobali_workloads.inside.runs import empty

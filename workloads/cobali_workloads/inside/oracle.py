@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cobali_ray.core.placement import n_shared
+from cobali_ray.core.cache.placement import n_shared
 
 
 class Visit(NamedTuple):

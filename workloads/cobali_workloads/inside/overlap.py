@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cobali_ray.backend.scripted import ScriptedBackend
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.request import Request
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import Request
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.opening import MonotonicClock
 from cobali_workloads.inside.device import SimulatedBackend, TimeSpan, WatchedBackend

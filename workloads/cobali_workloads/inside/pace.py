@@ -10,10 +10,10 @@ from statistics import median
 import numpy as np
 
 from cobali_ray.backend.port import Backend
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.pace import Pacer
-from cobali_ray.core.request import Request, SamplingParams
-from cobali_ray.core.stats import TickStats
+from cobali_ray.core.plan.pace import Pacer
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import Request, SamplingParams
+from cobali_ray.core.views.stats import TickStats
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.opening import MonotonicClock
 from cobali_workloads.inside.runs import empty

@@ -8,8 +8,8 @@ from itertools import count
 from random import Random
 from typing import TypeAlias
 
-from cobali_ray.core.request import Request
-from cobali_ray.core.route import BLOCK, names_of
+from cobali_ray.core.dispatch.route import BLOCK, names_of
+from cobali_ray.core.request.request import Request
 from cobali_ray.core.scheduler import Scheduler
 from cobali_workloads.simulate.fleet import RouterPolicy, RoutingPolicy
 

@@ -11,12 +11,12 @@ from operator import attrgetter
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.port import Backend
 from cobali_ray.backend.sampling import RowSampler
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.pace import Pacer
-from cobali_ray.core.pace import PrefillPlan as Planned
-from cobali_ray.core.plan import Span
-from cobali_ray.core.request import GREEDY
-from cobali_ray.core.sequence import Sequence as Waiting
+from cobali_ray.core.plan.pace import Pacer
+from cobali_ray.core.plan.pace import PrefillPlan as Planned
+from cobali_ray.core.plan.plan import Span
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import GREEDY
+from cobali_ray.core.request.sequence import Sequence as Waiting
 from cobali_ray.engine.opening import MonotonicClock
 from cobali_ray.settings import EngineSettings
 from cobali_workloads.inside.runs import empty, greedy_requests, run_once

@@ -12,11 +12,11 @@ import numpy as np
 
 from cobali_ray.actors.wire import encode
 from cobali_ray.backend.port import Backend
-from cobali_ray.core.events import End, EngineEvent
-from cobali_ray.core.limits import EngineLimits, PrefillOrder
-from cobali_ray.core.pace import Pacer
-from cobali_ray.core.request import Request, SamplingParams
-from cobali_ray.core.stats import TickStats
+from cobali_ray.core.plan.pace import Pacer
+from cobali_ray.core.request.events import End, EngineEvent
+from cobali_ray.core.request.limits import EngineLimits, PrefillOrder
+from cobali_ray.core.request.request import Request, SamplingParams
+from cobali_ray.core.views.stats import TickStats
 from cobali_ray.engine.opening import engine_on, model_path, open_backend
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.commands import progress_bars

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.pace import Pacer
+from cobali_ray.core.plan.pace import Pacer
+from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import EngineSettings
 from cobali_workloads.inside.asks import chain_of, linked

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
-from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.request.limits import EngineLimits
 from cobali_workloads.inside.simulated import play
 from cobali_workloads.simulate.fleet import RequestOutcome, RouterPolicy, SimulatedRequest
 from cobali_workloads.simulate.ticks import TickProfile, plain_table

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from cobali_ray.backend.scripted import ScriptedBackend
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.request import Request, SamplingParams
-from cobali_ray.core.stats import TickStats
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import Request, SamplingParams
+from cobali_ray.core.views.stats import TickStats
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.opening import MonotonicClock
 from cobali_workloads.inside.runs import Publishing

@@ -8,10 +8,10 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Protocol
 
-from cobali_ray.core.events import End
-from cobali_ray.core.fair import OUTPUT_COST, ServedElsewhere
-from cobali_ray.core.request import Request, SamplingParams
-from cobali_ray.core.route import Router, load_of
+from cobali_ray.core.dispatch.route import Router, load_of
+from cobali_ray.core.queue.fair import OUTPUT_COST, ServedElsewhere
+from cobali_ray.core.request.events import End
+from cobali_ray.core.request.request import Request, SamplingParams
 from cobali_ray.core.scheduler import Scheduler
 from cobali_ray.errors import PromptTooLongError, QueueFullError
 from cobali_workloads.simulate.engine import SimulatedEngine

@@ -1,6 +1,6 @@
 """TickTimes: how long an engine's ticks take, fitted from recorded ones, kept in a file, drawn from again.
 
-The fit is that of core/ticktime.py over all ticks alike. What it leaves is kept as quantiles of measured
+The fit is that of core/cost/ticktime.py over all ticks alike. What it leaves is kept as quantiles of measured
 over predicted time, so that simulated ticks scatter as the recorded ones did: percentiles of gaps are made of
 that.
 """
@@ -16,11 +16,11 @@ from random import Random
 from statistics import median
 from typing import Any, NamedTuple
 
-from cobali_ray.core.limits import EngineLimits, Grain
-from cobali_ray.core.plan import Plan
-from cobali_ray.core.runs import Row, cells_of, runs_of
-from cobali_ray.core.slots import Slots
-from cobali_ray.core.ticktime import KNOTS, TickShape, TickTimeModel
+from cobali_ray.core.cache.slots import Slots
+from cobali_ray.core.cost.runs import Row, cells_of, runs_of
+from cobali_ray.core.cost.ticktime import KNOTS, TickShape, TickTimeModel
+from cobali_ray.core.plan.plan import Plan
+from cobali_ray.core.request.limits import EngineLimits, Grain
 from cobali_ray.errors import ConfigError
 
 N_QUANTILES = 200

@@ -1,0 +1,159 @@
+"""Intake: bodies are read on the event loop, and what they ask is worked out off it.
+
+Reading JSON, checking it, applying a chat template and tokenising take milliseconds for what people send and
+seconds for what they can send, and the event loop belongs to all streams. So this work runs in threads: there
+Python changes hands every few milliseconds, and llama.cpp holds nobody up. What would hold the interpreter
+longer in one piece is refused by counting first (`body.py`, `schema.py`). Small bodies have threads of their
+own, so that none waits behind a large one. Grammars are judged elsewhere (`judges.py`).
+
+Bounded are the values of JSON and the named ones among them, the fields of an object, biases, and messages,
+of which each has a token at least. A text whose bytes could not fit even with the longest tokens is refused
+unread; tokenising stops at too many tokens, or when the client is gone. The bodies being worked on have,
+together, at most eight times the size of the largest that is allowed.
+
+What waits for a model or for a verdict holds only the bytes, and reads them again: 64 KiB are read in 0.2 ms,
+and their values may take twenty times their memory. It is not tokenised before (`generation.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
+
+from fastapi import Request as HttpRequest
+
+from cobali_ray.api.body.reading import mended, read_body
+from cobali_ray.api.call.judges import Judges, VerdictsMissing
+from cobali_ray.api.door.context import RequestContext, context_of
+from cobali_ray.api.engines.apart import unless_gone
+from cobali_ray.api.engines.fleet import Fleet, ServedModel
+from cobali_ray.backend.port import Gone, Words
+from cobali_ray.core.views.stats import ModelCard
+from cobali_ray.errors import ModelNotAllowedError, QueueFullError, UnloadedError
+
+ResultT = TypeVar("ResultT")
+
+SMALL_BYTES = 65_536
+"""Larger bodies queue for a thread of their own."""
+N_SMALL, N_LARGE = 2, 1
+"""Threads. More of them would only take the interpreter from the event loop more often."""
+HELD_BODIES = 8
+"""So many bodies of the largest size may be inside at once, together; then comes 429."""
+RETRY_AFTER_S = 1.0
+
+
+class Source(NamedTuple):
+    """What a body is read with, by one thread."""
+
+    card: ModelCard
+    """Under the name that was asked for, where that is an adapter's."""
+    words: Words
+    context: RequestContext
+
+
+class _NamedModel(Exception):  # noqa: N818 it asks for something, and nothing is wrong
+    """A body asks for a model that has to be loaded before the body can be read."""
+
+    def __init__(self, model: ServedModel) -> None:
+        super().__init__(model)
+        self.model = model
+
+
+def requested_model(fleet: Fleet, asked: str | None, context: RequestContext) -> ServedModel:
+    """Return the model that a body asks for. Raises what `Fleet.find` does, and ModelNotAllowedError."""
+    model, allowed = fleet.find(asked), context.caller.terms.models
+    if allowed and (name := asked or model.names[0]) not in allowed:
+        raise ModelNotAllowedError(name)
+    return model
+
+
+async def loaded_model(fleet: Fleet, asked: str | None, context: RequestContext) -> ServedModel:
+    """Return the model that a query asks for, once it is known. Raises what `source_of` does."""
+    model = requested_model(fleet, asked, context)
+    try:
+        _ = model.card, model.words
+    except UnloadedError:
+        await model.load()
+    return model
+
+
+def source_of(fleet: Fleet, asked: str | None, context: RequestContext) -> Source:
+    """Return the source of a body that asks for this model; called by the work that an Intake does.
+
+    Raises what `requested_model` does, and LoadingError. Of a model that is not loaded the intake hears,
+    loads it and does the work again.
+    """
+    model = requested_model(fleet, asked, context)
+    try:
+        card = model.card.under(asked)
+        context.model = card.model_id
+        return Source(card, model.words, context)
+    except UnloadedError:
+        raise _NamedModel(model) from None
+
+
+class Intake:
+    """One per process. Call it on the event loop."""
+
+    def __init__(self, max_body_bytes: int, judges: Judges) -> None:
+        self._max_body_bytes, self.judges = max_body_bytes, judges
+        self._n_held_bytes = 0
+        self._small = ThreadPoolExecutor(N_SMALL, thread_name_prefix="intake")
+        self._large = ThreadPoolExecutor(N_LARGE, thread_name_prefix="intake-large")
+
+    async def take(self, http: HttpRequest, work: Callable[[bytes, Gone], ResultT]) -> ResultT:
+        """Read the body and return what `work` makes of it in a thread.
+
+        `work` gets the body and a function that says whether it may stop, because nobody waits any longer.
+
+        Raises:
+            BodyTooLargeError, BodyTimeoutError, UnsupportedEncodingError: the body cannot be read.
+            QueueFullError: too many bytes are inside already.
+            ClientDisconnect: the client left meanwhile.
+        """
+        n_mine = 0
+
+        def hold(n_bytes: int) -> None:
+            nonlocal n_mine
+            most = HELD_BODIES * self._max_body_bytes
+            if self._n_held_bytes + n_bytes > most:
+                raise QueueFullError("bytes of request bodies", most, RETRY_AFTER_S)
+            self._n_held_bytes += n_bytes
+            n_mine += n_bytes
+
+        try:
+            body = await read_body(http, self._max_body_bytes, hold)
+            context = context_of(http)
+
+            def mend_and_work(body: bytes, gone: Gone) -> ResultT:
+                body, context.mended = mended(body)
+                return work(body, gone)
+
+            pool = self._small if len(body) <= SMALL_BYTES else self._large
+            loaded = False
+            while True:
+                try:
+                    return await unless_gone(http.receive, self._off_the_loop(pool, body, mend_and_work))
+                except _NamedModel as wanted:
+                    if loaded:  # it is gone again
+                        raise UnloadedError from None
+                    loaded = True
+                    await unless_gone(http.receive, wanted.model.load())
+                except VerdictsMissing as unjudged:
+                    tenant = context.caller.tenant
+                    await unless_gone(http.receive, self.judges.judge(tenant, unjudged.cases))
+        finally:
+            self._n_held_bytes -= n_mine
+
+    async def _off_the_loop(
+        self, pool: ThreadPoolExecutor, body: bytes, work: Callable[[bytes, Gone], ResultT]
+    ) -> ResultT:
+        gone = threading.Event()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(pool, work, body, gone.is_set)
+        except asyncio.CancelledError:
+            gone.set()
+            raise

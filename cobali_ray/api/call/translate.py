@@ -1,0 +1,264 @@
+"""A body -> a Call: the engine's requests and how to answer them. Pure: ids, time and tokens are given."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cobali_ray.api.body.params import (
+    NO_LIMIT,
+    adapter_of,
+    chat_logprobs,
+    check_prompt_values,
+    completion_logprobs,
+    n_of,
+    prompt_logprobs,
+    requested_max_tokens,
+    sampling_of,
+    wants_recording,
+    wants_usage,
+)
+from cobali_ray.api.body.schema import ChatBody, CompletionBody, GenerationBody
+from cobali_ray.api.call.prompt import Speech
+from cobali_ray.api.door.keys import NOBODY, Caller, Terms, own_salt
+from cobali_ray.backend.port import Words
+from cobali_ray.core.queue.admission import fit
+from cobali_ray.core.request.media import Image
+from cobali_ray.core.request.request import (
+    MAX_BAD_WORDS,
+    MAX_STOP_CHARS,
+    Grammar,
+    ReasoningBudget,
+    Request,
+    TraceLink,
+)
+from cobali_ray.core.views.stats import ModelCard
+from cobali_ray.errors import Field, InvalidParameterError
+from cobali_ray.settings import ApiSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One HTTP request, translated."""
+
+    call_id: str
+    created: int
+    model: str
+    fingerprint: str
+    requests: tuple[Request, ...]
+    """One per choice, prompt-major: choice i answers prompt i // n."""
+    n: int
+    echoes: tuple[str, ...]
+    """Per choice, the text that stands in front of the answer."""
+    stream: bool
+    include_usage: bool
+    with_logprobs: bool
+    resumable: bool = False
+    n_echo_logprobs: int | None = None
+    """How many alternatives tokens of the prompt have in the logprobs; None: those are the answer's alone."""
+    echo_starts: tuple[int, ...] = ()
+    """Then, per choice, where in the echo the first token begins; below 0 if the echo lacks its text."""
+    n_prompt_logprobs: int | None = None
+    """How many alternatives `prompt_logprobs` has per token; None without."""
+    return_token_ids: bool = False
+    prompt_only: bool = False
+    """No engine is asked: echo with max_tokens 0 and without logprobs."""
+    speech: Speech | None = None
+    """How the answers are taken apart; None where they are text and nothing else."""
+
+    def prompt_token_ids(self, choice: int) -> Sequence[int] | None:
+        """Return the tokens of a choice's prompt; None where images stand between them, which have none."""
+        request = self.requests[choice]
+        return None if request.images else request.prompt
+
+    @property
+    def n_prompt(self) -> int:
+        """Prompt tokens, each prompt counted once however many answers it gets."""
+        return sum(request.n_prompt for request in self.requests[:: self.n])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    call_id: str
+    created: int
+    card: ModelCard
+    settings: ApiSettings
+    received_s: float | None = None
+    """When the HTTP request began to arrive, on the machine's monotonic clock."""
+    x_request_id: str = ""
+    trace: TraceLink | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Those of the body, as tokens."""
+    grammar: Grammar | None = None
+    speech: Speech | None = None
+    reasoning_budget: ReasoningBudget | None = None
+    shown_tokens: tuple[int, ...] = ()
+    images: tuple[Image, ...] = ()
+    """What stands where the prompt has negative ids."""
+    caller: Caller = NOBODY
+
+
+def bad_words_of(body: GenerationBody, words: Words) -> tuple[tuple[int, ...], ...]:
+    """Return the tokens of each bad word, as it stands at the beginning of a text and behind a space."""
+    texts = body.bad_words or []
+    if len(texts) > MAX_BAD_WORDS or any(len(text) > MAX_STOP_CHARS for text in texts):
+        most = f": at most {MAX_BAD_WORDS} bad words of {MAX_STOP_CHARS} characters"
+        raise InvalidParameterError("bad_words", most)
+    if not all(text.strip() for text in texts):
+        raise InvalidParameterError("bad_words", ": a bad word must not be empty")
+    forms = dict.fromkeys(form for text in texts for form in (text, f" {text.lstrip()}"))
+    tokens = (tuple(words.tokenize(form, add_special=False, parse_special=False)) for form in forms)
+    return tuple(dict.fromkeys(tokens))
+
+
+def priority_of(asked: int | None, terms: Terms) -> int:
+    """Return the class of a request. Raises InvalidParameterError for a better one than its key allows."""
+    if asked is None:
+        return terms.priority
+    if asked < terms.best:
+        message = f"must be {terms.best} or a higher number with this key, got {asked}"
+        raise InvalidParameterError("priority", message)
+    return asked
+
+
+def fingerprint(card: ModelCard) -> str:
+    """Return a name for the model file behind the answers."""
+    return f"fp_{zlib.crc32(f'{card.model_id}:{card.created_s}:{card.n_vocab}'.encode()):08x}"
+
+
+def prompts_of(body: CompletionBody) -> list[str | list[int]]:
+    """Return the prompts, one element each, whichever of the four shapes the client used."""
+    prompt = body.prompt
+    if isinstance(prompt, str):
+        return [prompt]
+    if isinstance(prompt[0], int):
+        return [prompt]
+    return list(prompt)
+
+
+def check_tokens(tokens: Sequence[int], n_vocab: int, field: Field) -> None:
+    for token in tokens:
+        if not 0 <= token < n_vocab:
+            raise InvalidParameterError(field, f": token id {token} is not in [0, {n_vocab - 1}]")
+
+
+def chat_call(body: ChatBody, prompt: Sequence[int], origin: Origin) -> Call:
+    """Return the call of a chat whose rendered prompt has these tokens."""
+    return _call(body, [prompt], [""], chat_logprobs(body), origin)
+
+
+def completion_call(
+    body: CompletionBody,
+    prompts: Sequence[Sequence[int]],
+    echoes: Sequence[str],
+    origin: Origin,
+    echo_starts: Sequence[int] = (),
+) -> Call:
+    """Return the call of a completion; for `echoes` and `echo_starts`, one per prompt, see `Call`."""
+    call = _call(body, prompts, echoes, completion_logprobs(body), origin)
+    starts = tuple([start for start in echo_starts for _ in range(call.n)])
+    return replace(call, echo_starts=starts) if starts else call
+
+
+def _call(
+    body: GenerationBody,
+    prompts: Sequence[Sequence[int]],
+    echoes: Sequence[str],
+    n_logprobs: int | None,
+    origin: Origin,
+) -> Call:
+    card, settings = origin.card, origin.settings
+    n = n_of(body, len(prompts))
+    n_echoed = n_logprobs if isinstance(body, CompletionBody) and body.echo else None
+    n_scored = max([k for k in (n_echoed, prompt_logprobs(body)) if k is not None], default=None)
+    if n_scored is not None:
+        check_prompt_values(body, n * sum(map(len, prompts)), 1 + n_scored)
+    sampling = sampling_of(body, card, n_logprobs=n_logprobs, bad_words=origin.bad_words)
+    asked = requested_max_tokens(body)
+    if asked == 0 and n_scored is None:
+        asked = 1  # no engine will see it
+    timeout_s = settings.default_timeout_s if body.timeout_s is None else body.timeout_s
+    salt = _cache_salt(body, origin.caller.salt)
+    terms, priority = origin.caller.terms, priority_of(body.priority, origin.caller.terms)
+    adapter = adapter_of(body, card, terms)
+    n_choices = n * len(prompts)
+    requests = []
+    tuples = [tuple(prompt) for prompt in prompts]
+    for choice in range(n_choices):
+        prompt = tuples[choice // n]
+        # Counted per prompt, so that a prompt is answered the same alone and in a list.
+        seed = None if sampling.seed is None else sampling.seed + choice % n
+        request = fit(
+            Request(
+                request_id=origin.call_id if n_choices == 1 else f"{origin.call_id}-{choice}",
+                prompt=prompt,
+                max_tokens=_max_tokens(asked, len(prompt), card, settings, terms.max_tokens),
+                sampling=sampling if seed == sampling.seed else replace(sampling, seed=seed),
+                stop=body.stop,
+                include_stop=bool(body.include_stop_str_in_output),
+                grammar=origin.grammar,
+                shown_tokens=origin.shown_tokens,
+                reasoning_budget=origin.reasoning_budget,
+                # One answer of each prompt asks for them; they are the same for all.
+                n_prompt_logprobs=None if choice % n else n_scored,
+                timeout_s=timeout_s,
+                trace=origin.trace,
+                model=card.model_id if adapter is None else adapter.name,
+                x_request_id=origin.x_request_id,
+                cache_salt=salt,
+                adapter="" if adapter is None else adapter.key,
+                received_s=origin.received_s,
+                tenant=origin.caller.tenant,
+                weight=terms.weight,
+                priority=priority,
+                images=origin.images,
+            ),
+            card.n_ctx_slot,
+        )
+        if sampling.min_tokens > request.max_tokens:
+            raise InvalidParameterError(
+                "min_tokens",
+                ("min_tokens",),
+                f" {sampling.min_tokens} is more than ",
+                ("max_tokens",),
+                f", here {request.max_tokens}",
+            )
+        requests.append(request)
+    return Call(
+        call_id=origin.call_id,
+        created=origin.created,
+        model=card.model_id,
+        fingerprint=fingerprint(card),
+        requests=tuple(requests),
+        n=n,
+        echoes=tuple(echoes[choice // n] for choice in range(n_choices)),
+        stream=bool(body.stream),
+        include_usage=wants_usage(body),
+        with_logprobs=n_logprobs is not None,
+        resumable=wants_recording(body),
+        n_echo_logprobs=n_echoed,
+        n_prompt_logprobs=body.prompt_logprobs,
+        return_token_ids=bool(body.return_token_ids),
+        prompt_only=requested_max_tokens(body) == 0 and n_scored is None,
+        speech=origin.speech,
+    )
+
+
+def _cache_salt(body: GenerationBody, key_salt: str) -> str | None:
+    if body.cache_prompt is False:
+        return None
+    return key_salt if body.cache_salt is None else own_salt(body.cache_salt, key_salt)
+
+
+def _max_tokens(
+    asked: int | None, n_prompt: int, card: ModelCard, settings: ApiSettings, most: int | None
+) -> int:
+    if asked is None:
+        asked = settings.default_max_tokens or card.n_ctx_slot - n_prompt
+    elif asked == NO_LIMIT:
+        asked = card.n_ctx_slot - n_prompt
+    elif asked == 0:
+        return 0
+    asked = max(asked, 1)
+    return asked if most is None else min(asked, most)

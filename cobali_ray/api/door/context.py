@@ -1,0 +1,182 @@
+"""What the log says of one HTTP request; filled in on its way, written by the frame."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from fastapi import Request as HttpRequest
+
+from cobali_ray.api.door.faults import OPENAI, ErrorShape, Fault, fault_of, is_our_fault
+from cobali_ray.api.door.ids import header_value
+from cobali_ray.api.door.keys import NOBODY, Caller
+from cobali_ray.api.door.quota import Quota
+from cobali_ray.api.door.spans import HttpSpan
+from cobali_ray.api.door.timings import Timings, slowest_of
+from cobali_ray.core.clock import Clock
+from cobali_ray.core.request.events import End
+from cobali_ray.errors import Field, Path, dotted
+
+SCOPE_KEY = "cobali_account"
+CLIENT_CLOSED = 499
+"""The status in the log where the client left before any answer; never sent."""
+FEED = frozenset({"/debug/ticks", "/debug/stream"})
+
+LOGGED = (
+    *("request_id", "method", "route", "model", "tenant", "status", "stream", "n_prompt", "n_cached"),
+    *("n_output", "finish_reasons", "intake_s", "queue_s", "ttft_s", "e2e_s", "http_s"),
+    *("tokens_per_second", "cancelled", "error"),
+)
+"""What a line has of a request, in this order."""
+
+log = structlog.get_logger("cobali_ray.api")
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestContext:
+    """One HTTP request in numbers; never its texts."""
+
+    request_id: str
+    received_s: float
+    """On the API's clock: its headers were here, its body not yet."""
+    span: HttpSpan | None = None
+    caller: Caller = NOBODY
+    quota: Quota | None = None
+    error_shape: ErrorShape = OPENAI
+    named: Callable[[Path], str] = dotted
+    """What that API calls a field that is given by its path in the body it was translated into."""
+    admitted: bool = False
+    method: str = ""
+    route: str = "unmatched"
+    model: str | None = None
+    """By the name that the settings give it, once it is known which."""
+    status: int | None = None
+    stream: bool = False
+    n_prompt: int | None = None
+    n_rows: int = 0
+    """Prompt tokens that images came to, which were not counted when the request came."""
+    n_cached: int | None = None
+    """Of the prompt tokens, those that the cache held; of several answers, of the slowest."""
+    n_output: int | None = None
+    finish_reasons: list[str] = field(default_factory=list)
+    intake_s: float | None = None
+    queue_s: float | None = None
+    ttft_s: float | None = None
+    e2e_s: float | None = None
+    tokens_per_second: float | None = None
+    """The pace after the first token, as in `timings`; of several answers, of the slowest."""
+    error: str | None = None
+    cancelled: bool = False
+    ignored: tuple[str, ...] = ()
+    mended: tuple[str, ...] = ()
+    """Where in the body something was replaced that is no text."""
+    writing: asyncio.Future[None] | None = None
+    """What writes the answer, where that goes on without the client."""
+
+    def enter(self, now_s: float) -> None:
+        """Count it against its key's limits. Raises RateLimitError."""
+        if self.quota is not None:
+            self.quota.begin(now_s)
+            self.admitted = True
+
+    def read(self, n_prompt: int, now_s: float) -> None:
+        """Count its prompt. Raises RateLimitError."""
+        if self.quota is not None:
+            self.quota.read(n_prompt, now_s)
+
+    def close(self, clock: Clock) -> None:
+        """Note the end for its key and in the log, once nothing is written for it any longer."""
+        if self.writing is not None and not self.writing.done():
+            self.writing.add_done_callback(lambda _: self.close(clock))
+            return
+        if self.writing is not None:
+            self.cancelled = self.writing.cancelled()
+        now_s = clock.now()
+        if self.quota is not None and self.admitted:
+            self.quota.end((self.n_output or 0) + self.n_rows, now_s)
+        self.write(now_s - self.received_s)
+
+    def headers(self, now_s: float) -> list[tuple[bytes, bytes]]:
+        """Return what an answer carries beside its own headers and its id."""
+        found = [] if self.quota is None else self.quota.headers(now_s)
+        if self.ignored:
+            found.append((b"x-cobali-ignored-fields", header_value(self.ignored).encode("latin-1")))
+        if self.mended:
+            found.append((b"x-cobali-mended-fields", header_value(self.mended).encode("latin-1")))
+        return found
+
+    def ignore(self, fields: Iterable[Field]) -> None:
+        """Note fields that changed nothing: in a header and in the log."""
+        called = (field if isinstance(field, str) else self.named(field) for field in fields)
+        # A body may be read again.
+        names = tuple(name for name in called if name not in self.ignored)
+        if names:
+            self.ignored += names
+            log.warning("ignored_fields", request_id=self.request_id, fields=header_value(names))
+
+    def settle(
+        self,
+        ends: Sequence[End | None],
+        n_tokens: int,
+        times: Timings,
+        *,
+        reason: Callable[[int, End], str | None],
+    ) -> None:
+        """Note how and when the choices ended; where one did not, count the tokens seen."""
+        self.ttft_s = times.ttft_s
+        closed = [end for end in ends if end is not None]
+        reasons = [reason(i, end) for i, end in enumerate(ends) if end is not None]
+        self.finish_reasons = [one for one in reasons if one is not None]
+        self.n_output = n_tokens
+        if closed:
+            if len(closed) == len(ends):
+                self.n_output = sum(end.stats.n_output for end in closed)
+                self.e2e_s = times.e2e_s
+            slowest = slowest_of([end.stats for end in closed])
+            self.intake_s, self.queue_s = slowest.intake_s, slowest.queue_s
+            self.n_cached = slowest.n_cached
+            self.tokens_per_second = 1 / slowest.tpot_s if slowest.tpot_s else None
+
+    def blame(self, error: BaseException) -> Fault:
+        """Return what the client is told; what operators must know goes to the log."""
+        fault = fault_of(error, self.error_shape, request_id=self.request_id, named=self.named)
+        self.error = fault.code
+        if is_our_fault(error):
+            # As text and not as exc_info: a renderer that shows locals would print prompts.
+            cause = "".join(traceback.format_exception(error))
+            log.error("request_failed", request_id=self.request_id, cause=cause)
+        return fault
+
+    def write(self, http_s: float) -> None:
+        status = CLIENT_CLOSED if self.status is None and self.cancelled else self.status
+        line = {name: getattr(self, name, None) for name in LOGGED}
+        line |= {"tenant": self.caller.tenant or None, "status": status, "http_s": round(http_s, 6)}
+        if self.span is not None:
+            self.span.end(status=self.status, error=self.error, attributes=self._span_attributes())
+        # Probes and scrapes come every few seconds for ever: they are news only when they fail. The page asks
+        # for an engine's ticks whether it is there or not, and that it is not has been said.
+        expected = {HTTPStatus.OK, HTTPStatus.NOT_MODIFIED}
+        if self.route in FEED:
+            expected.add(HTTPStatus.SERVICE_UNAVAILABLE)
+        quiet = self.n_prompt is None and status in expected
+        (log.debug if quiet else log.info)("http_request", **line)
+
+    def _span_attributes(self) -> dict[str, Any]:
+        return {
+            "cobali.request_id": self.request_id,
+            "gen_ai.request.stream": self.stream,
+            "gen_ai.usage.input_tokens": self.n_prompt,
+            "gen_ai.usage.output_tokens": self.n_output,
+            "gen_ai.response.finish_reasons": self.finish_reasons or None,
+            "gen_ai.server.time_to_first_token": self.ttft_s,
+        }
+
+
+def context_of(http: HttpRequest) -> RequestContext:
+    context: RequestContext = http.scope[SCOPE_KEY]
+    return context

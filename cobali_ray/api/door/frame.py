@@ -1,0 +1,136 @@
+"""What surrounds every HTTP request: its id, its origin, its key, its log line, an answer to every error."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import Response
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cobali_ray.api.door.clock import ApiClock
+from cobali_ray.api.door.context import SCOPE_KEY, RequestContext
+from cobali_ray.api.door.faults import Fault, error_shape
+from cobali_ray.api.door.ids import HEADER_BYTES, request_id_of
+from cobali_ray.api.door.keyring import Keyring
+from cobali_ray.api.door.origins import Origins, is_loopback
+from cobali_ray.api.door.spans import HttpTracer, route_traced
+from cobali_ray.errors import ForeignHostError, ForeignOriginError, HeadersTooLargeError, WrongKeyError
+
+OPEN_PATHS = frozenset({"/health", "/ready", "/", "/ui", "/docs", "/openapi.json"})
+OPEN_FOLDER = "/ui/"
+"""Probes have no keys, the page asks for one itself once its data is refused, and the API is no secret."""
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
+
+
+def is_open(path: str) -> bool:
+    return path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
+
+
+def fault_response(fault: Fault) -> Response:
+    return Response(
+        fault.body_bytes, fault.status, headers=dict(fault.headers), media_type="application/json"
+    )
+
+
+class Lock:
+    """ASGI middleware that lets nobody pass without a key."""
+
+    def __init__(self, app: ASGIApp, *, keyring: Keyring) -> None:
+        self._app, self._keyring = app, keyring
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or answer that it needs a key."""
+        app = self._app
+        if scope["type"] == "http" and not is_open(_path_in_app(scope)):
+            context: RequestContext = scope[SCOPE_KEY]
+            await self._keyring.refresh()
+            if (caller := self._keyring.ring.find(Headers(scope=scope))) is None:
+                app = fault_response(context.blame(WrongKeyError()))
+            else:
+                context.caller, context.quota = caller, self._keyring.quota(caller)
+        await app(scope, receive, send)
+
+
+class Frame:
+    """ASGI middleware around all routes and around all other middleware."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        origins: Origins,
+        listens: str | None,
+        echo_id: bool,
+        clock: ApiClock,
+        tracer: HttpTracer | None = None,
+    ) -> None:
+        self._app, self._origins, self._listens, self._echo_id = app, origins, listens, echo_id
+        self._clock, self._tracer = clock, tracer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request and write its log line, however it ends."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        context = RequestContext(
+            request_id=request_id_of(headers.get("x-request-id", "")),
+            received_s=self._clock.now(),
+            method=scope["method"] if scope["method"] in METHODS else "other",
+            error_shape=error_shape(_path_in_app(scope)),
+        )
+        scope[SCOPE_KEY] = context
+        named = [(b"x-request-id", context.request_id.encode("latin-1"))] if self._echo_id else []
+        if self._tracer is not None and (route := route_traced(scope["path"])) is not None:
+            context.span = self._tracer.begin(scope["method"], route, headers)
+
+        async def send_framed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                context.status = message["status"]
+                message = {
+                    **message,
+                    "headers": [*message.get("headers", ()), *named, *context.headers(self._clock.now())],
+                }
+            try:
+                await send(message)
+            except OSError:
+                # How ASGI 2.4 servers say that the client has left.
+                raise ClientDisconnect from None
+
+        try:
+            self._check(headers, scope)
+            await self._app(scope, receive, send_framed)
+        except (asyncio.CancelledError, ClientDisconnect) as gone:
+            context.cancelled = True
+            if isinstance(gone, asyncio.CancelledError):
+                raise
+        except Exception as error:
+            fault = context.blame(error)
+            if context.status is not None:
+                raise
+            await fault_response(fault)(scope, receive, send_framed)
+        finally:
+            # The path as declared, never as sent: a log field must not take any value a client invents.
+            context.route = getattr(scope.get("route"), "path", context.route)
+            context.close(self._clock)
+
+    def _check(self, headers: Headers, scope: Scope) -> None:
+        """Send requests away with long headers, and those that a browser makes for a page from elsewhere."""
+        # HAProxy lets no long headers through, Serve's own proxy does.
+        if sum(len(name) + len(value) + len(": \r\n") for name, value in headers.raw) > HEADER_BYTES:
+            raise HeadersTooLargeError(HEADER_BYTES)
+        host = headers.get("host", "").lower()
+        listens = self._listens or (scope.get("server") or ("",))[0]
+        if is_loopback(listens) and not self._origins.knows(host):
+            raise ForeignHostError(host[:128])
+        origin = headers.get("origin")
+        if origin is not None and not self._origins.allows(origin.lower(), host):
+            raise ForeignOriginError(origin[:128])
+
+
+def _path_in_app(scope: Scope) -> str:
+    """Return the path without the prefix under which the app is mounted."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))

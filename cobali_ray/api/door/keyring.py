@@ -1,0 +1,78 @@
+"""The keys in force and what is left of their limits; a file of them is read again when it changes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import structlog
+
+from cobali_ray.api.door.clock import ApiClock
+from cobali_ray.api.door.keys import Caller, Ring, listed, parse
+from cobali_ray.api.door.quota import Quota
+from cobali_ray.errors import ConfigError
+from cobali_ray.settings import read_text
+
+POLL_S = 1.0
+
+_log = structlog.get_logger("cobali_ray.api")
+
+
+class Keyring:
+    """One per ingress, used on its event loop."""
+
+    def __init__(
+        self, keys: tuple[str, ...], file: Path | None, clock: ApiClock, *, n_ingress: int = 1
+    ) -> None:
+        """Read the file. Raises ConfigError where it cannot be used."""
+        self._listed, self._file, self._clock, self._n_ingress = listed(keys), file, clock, n_ingress
+        self._quotas: dict[str, Quota] = {}
+        self._looked_s = clock.now()
+        self._stamp = None if file is None else _stamp(file)
+        self.ring = self._listed if file is None else self._listed.joined(read_keys(file))
+
+    @property
+    def locked(self) -> bool:
+        """Whether a key is wanted."""
+        return self._file is not None or bool(self._listed.callers)
+
+    async def refresh(self) -> None:
+        """Read the file again if it has changed, looking once a second; a broken one changes nothing."""
+        now_s = self._clock.now()
+        if self._file is None or now_s - self._looked_s < POLL_S:
+            return
+        self._looked_s = now_s
+        if (stamp := _stamp(self._file)) == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            ring = await asyncio.to_thread(read_keys, self._file)
+        except ConfigError as error:
+            _log.error("api_keys_not_reloaded", error=str(error))
+            return
+        self.ring = self._listed.joined(ring)
+        _log.info("api_keys_reloaded", n_keys=len(self.ring.callers))
+
+    def quota(self, caller: Caller) -> Quota:
+        """Return what is left for who holds a key; changed terms begin anew."""
+        quota = self._quotas.get(caller.tenant)
+        if quota is None:
+            quota = Quota(caller.terms, self._n_ingress, self._clock.now())
+            self._quotas[caller.tenant] = quota
+        elif quota.terms != caller.terms:
+            quota.renew(caller.terms, self._clock.now())
+        return quota
+
+
+def _stamp(file: Path) -> tuple[int, int, int] | None:
+    """Return what changes when a file is written, replaced or let be read; None if it is not there."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ctime_ns, found.st_size, found.st_ino
+
+
+def read_keys(file: Path) -> Ring:
+    """Read a file of keys. Raises ConfigError."""
+    return parse(read_text("api_keys_file", file))

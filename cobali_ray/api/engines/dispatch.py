@@ -1,0 +1,241 @@
+"""Carries out what the dispatcher says: streams, timers, calls. All of it runs on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextvars import Context, copy_context
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from cobali_ray.api.engines.apart import begin_apart
+from cobali_ray.api.engines.client import EngineClient
+from cobali_ray.core.dispatch.dispatcher import Dispatcher
+from cobali_ray.core.dispatch.messages import (
+    AnswerLoad,
+    AnyRequest,
+    Cancel,
+    Deliver,
+    EngineLoaded,
+    EngineLoadFailed,
+    EngineUnloaded,
+    Event,
+    Fail,
+    Instruction,
+    LoadEngine,
+    LoadRequested,
+    Log,
+    RequestArrived,
+    RequestLeft,
+    Returned,
+    Send,
+    Survey,
+    Surveyed,
+    UnloadEngine,
+    Wake,
+    WakeDue,
+)
+from cobali_ray.core.dispatch.models import ModelPlan
+from cobali_ray.core.request.events import End
+from cobali_ray.core.request.events import Event as ClientEvent
+from cobali_ray.core.views.stats import EngineState
+from cobali_ray.errors import CobaliError, InternalError, RequestCancelledError
+
+_log = structlog.get_logger(__name__)
+
+MAX_PENDING: Final = 4096
+"""Events that may wait for the reader of one request before that is cancelled."""
+MAX_AT_ONCE: Final = 32
+"""Events that a reader takes before others get their turn; with logprobs each may cost 0.1 ms."""
+
+
+class EventStream(AsyncIterator[list[ClientEvent]]):
+    """What a client's requests are told and it has not read yet: lists of events, until all have ended.
+
+    It is bounded: where more waits than MAX_PENDING for each request, nobody reads any longer, and it fails.
+    """
+
+    def __init__(self, request_ids: Iterable[str], leave: Callable[[str], None]) -> None:
+        """`leave` is called with each request that has not ended when its reader goes."""
+        self._open, self._leave = dict.fromkeys(request_ids), leave
+        self._n_most = MAX_PENDING * len(self._open)
+        self._pending: list[ClientEvent] = []
+        self._more = False
+        """Whether the last list left some."""
+        self._arrived = asyncio.Event()
+        self._failure: CobaliError | None = None
+        self.context = copy_context()
+        """That of the client's request: whose calls these are."""
+
+    def put(self, event: ClientEvent) -> None:
+        """Add an event; the last of a request is its End."""
+        if self._failure is not None:
+            return
+        self._pending.append(event)
+        if isinstance(event, End):
+            self._open.pop(event.request_id, None)
+        if len(self._pending) > self._n_most:
+            self._pending.clear()
+            self.fail(RequestCancelledError())
+            self._leave_all()
+        self._arrived.set()
+
+    def fail(self, error: CobaliError, request_id: str = "") -> None:
+        """Have the reader get this error behind what is pending."""
+        self._open.pop(request_id, None)
+        self._failure = self._failure or error
+        self._arrived.set()
+
+    def _leave_all(self) -> None:
+        while self._open:
+            self._leave(self._open.popitem()[0])
+
+    async def __anext__(self) -> list[ClientEvent]:
+        """Return what is pending, at most MOST_AT_ONCE; wait for it. Raises what the requests failed with."""
+        if self._more:
+            await asyncio.sleep(0)
+        while not self._pending:
+            if self._failure is not None:
+                raise self._failure
+            if not self._open:
+                raise StopAsyncIteration
+            self._arrived.clear()
+            try:
+                await self._arrived.wait()
+            except asyncio.CancelledError:  # who was to read it has left
+                self._leave_all()
+                raise
+        taken, self._pending = self._pending[:MAX_AT_ONCE], self._pending[MAX_AT_ONCE:]
+        self._more = bool(self._pending)
+        return taken
+
+    async def aclose(self) -> None:
+        """Read no more: requests that have not ended are cancelled."""
+        self._leave_all()
+
+
+class Dispatch:
+    """The dispatcher of one process, and the hands that it has."""
+
+    def __init__(
+        self, plans: Sequence[ModelPlan], engines: Mapping[str, EngineClient], now: Callable[[], float]
+    ) -> None:
+        """`now` is the machine's monotonic clock."""
+        self.state = Dispatcher(plans)
+        self._engines, self._now = engines, now
+        self._inbox: deque[Event] = deque()
+        self._busy = False
+        self._streams: dict[str, EventStream] = {}
+        self._tickets: dict[str, asyncio.Future[None]] = {}
+        for engine_id, engine in engines.items():
+            engine.connect(self.hear, self.state.engines[engine_id])
+
+    def ask(self, model: str, requests: Sequence[AnyRequest]) -> EventStream:
+        """Begin requests of one client; closing the stream cancels them."""
+        stream = EventStream([request.request_id for request in requests], self._leave)
+        self._streams |= dict.fromkeys([request.request_id for request in requests], stream)
+        for request in requests:
+            self.hear(RequestArrived(request, model))
+        return stream
+
+    def _leave(self, request_id: str) -> None:
+        self._streams.pop(request_id, None)
+        self.hear(RequestLeft(request_id))
+
+    async def load(self, model: str, n_engines: int) -> None:
+        """Wait until so many engines of a model are loaded. Raises why they cannot be, and QueueFullError."""
+        ticket = f"load-{uuid.uuid4().hex}"
+        self._tickets[ticket] = answer = asyncio.get_running_loop().create_future()
+        self.hear(LoadRequested(ticket, model, n_engines))
+        try:
+            await answer
+        finally:
+            if self._tickets.pop(ticket, None) is not None:
+                self.hear(RequestLeft(ticket))
+
+    async def unload(self, engine_id: str) -> None:
+        """Have an engine give its memory back. Raises ModelBusyError while requests are open."""
+        await self._engines[engine_id].unload()
+        self.hear(EngineUnloaded(engine_id))
+
+    def hear(self, event: Event) -> None:
+        """Take an event, and do what follows from it before anything else."""
+        self._inbox.append(event)
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._inbox:
+                for one in self.state.handle(self._inbox.popleft(), self._now()):
+                    self._carry_out(one)
+        finally:
+            self._busy = False
+
+    def _carry_out(self, one: Instruction) -> None:
+        match one:
+            case Deliver(request_id, event):
+                ends = isinstance(event, End)
+                stream = self._streams.pop(request_id, None) if ends else self._streams.get(request_id)
+                if stream is not None:
+                    stream.put(event)
+            case Send(engine_id, client_id, request):
+                context = stream.context if (stream := self._streams.get(client_id)) else Context()
+                try:
+                    context.copy().run(self._engines[engine_id].send, request)
+                except Exception as error:  # whatever it is, the others go on
+                    self._inbox.append(Returned(engine_id, request.request_id, InternalError(repr(error))))
+            case Cancel(engine_id, request_id):
+                self._engines[engine_id].cancel(request_id)
+            case Fail(request_id, error):
+                if (stream := self._streams.pop(request_id, None)) is not None:
+                    stream.fail(error, request_id)
+            case LoadEngine(engine_id):
+                begin_apart(self._load(engine_id))
+            case UnloadEngine(engine_id):
+                begin_apart(self._unload(engine_id))
+            case Survey():
+                begin_apart(self._survey())
+            case AnswerLoad(ticket, error):
+                if (answer := self._tickets.pop(ticket, None)) is not None and not answer.done():
+                    answer.set_exception(error) if error is not None else answer.set_result(None)
+            case Wake(at_s):
+                loop = asyncio.get_running_loop()
+                loop.call_later(at_s - self._now(), self.hear, WakeDue(at_s), context=Context())
+            case Log(level, event, fields):
+                getattr(_log, level)(event, **fields)
+            case _:
+                Context().run(self._engines[one.engine_id].follow, one)
+
+    async def _load(self, engine_id: str) -> None:
+        try:
+            await self._engines[engine_id].load()
+        except CobaliError as error:
+            self.hear(EngineLoadFailed(engine_id, error))
+        except Exception as error:  # the next load must have its turn
+            self.hear(EngineLoadFailed(engine_id, InternalError(repr(error))))
+        else:
+            self.hear(EngineLoaded(engine_id))
+
+    async def _unload(self, engine_id: str) -> None:
+        try:
+            await self.unload(engine_id)
+        except CobaliError as error:
+            self.hear(EngineUnloaded(engine_id, error))
+        except Exception as error:
+            self.hear(EngineUnloaded(engine_id, InternalError(repr(error))))
+
+    async def _survey(self) -> None:
+        self.hear(Surveyed(await self.states(self._engines)))
+
+    async def states(self, engine_ids: Iterable[str]) -> list[EngineState]:
+        """Ask engines how they are."""
+        ids = list(engine_ids)
+        states = await asyncio.gather(*(self._engines[id_].state() for id_ in ids))
+        return [
+            state if state.engine_id else replace(state, engine_id=id_)
+            for id_, state in zip(ids, states, strict=True)
+        ]

@@ -1,0 +1,1 @@
+"""Events become an answer, whole or as a stream."""

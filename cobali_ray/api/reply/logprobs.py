@@ -1,0 +1,136 @@
+"""Logprobs of the engine -> the two shapes OpenAI has for them. Pure, apart from an offset that counts on."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import orjson
+
+from cobali_ray.core.request.events import TokenLogprob
+
+MIN_LOGPROB = -9999.0
+"""JSON has no infinity; OpenAI writes this for a token that was next to impossible."""
+
+
+def chat_logprob_items(logprobs: Iterable[TokenLogprob]) -> list[dict[str, Any]]:
+    """Return what stands in `logprobs.content` of a chat choice, one item per token."""
+    return [
+        chat_item(item.piece, item.logprob)
+        | {"top_logprobs": [chat_item(piece, logprob) for _, piece, logprob in item.top]}
+        for item in logprobs
+    ]
+
+
+class ChatLogprobs:
+    """The logprobs of one chat choice."""
+
+    def take(self, logprobs: Iterable[TokenLogprob]) -> dict[str, list[Any]]:
+        return {"content": chat_logprob_items(logprobs)}
+
+
+class CompletionLogprobs:
+    """Logprobs of one completion choice: of its prompt, or of its answer.
+
+    `text_offset` counts characters of its text so far. Of each token's alternatives `n_top` are told.
+    """
+
+    def __init__(self, offset: int, n_top: int | None = None) -> None:
+        self._offset, self._n_top = offset, n_top
+        # A character may span tokens: only a decoder with memory counts it once, at its last token.
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    @property
+    def offset(self) -> int:
+        return max(self._offset, 0)
+
+    def take(self, logprobs: Iterable[TokenLogprob]) -> dict[str, list[Any]]:
+        tokens: list[str] = []
+        token_logprobs: list[float | None] = []
+        tops: list[dict[str, float] | None] = []
+        offsets: list[int] = []
+        for item in logprobs:
+            tokens.append(_text(item.piece))
+            offsets.append(self.offset)
+            self._offset += len(self._decoder.decode(item.piece))
+            if item.logprob is None:
+                token_logprobs.append(None)
+                tops.append(None)
+                continue
+            logprob = _finite(item.logprob)
+            token_logprobs.append(logprob)
+            top: dict[str, float] = {}
+            for _, piece, other in item.top[: self._n_top]:
+                # Halves of characters may share a spelling; the likeliest keeps it.
+                top.setdefault(_text(piece), _finite(other))
+            top.setdefault(tokens[-1], logprob)
+            tops.append(top)
+        return {
+            "tokens": tokens,
+            "token_logprobs": token_logprobs,
+            "top_logprobs": tops,
+            "text_offset": offsets,
+        }
+
+
+class PromptLogprobs:
+    """What `prompt_logprobs` has of one prompt, in vLLM's shape, encoded as it comes."""
+
+    def __init__(self, n_top: int) -> None:
+        self._n_top = n_top
+        self._parts: list[bytes] = []
+
+    def add(self, logprobs: Sequence[TokenLogprob]) -> None:
+        if logprobs:
+            self._parts.append(orjson.dumps([self._item(one) for one in logprobs])[1:-1])
+
+    def _item(self, one: TokenLogprob) -> dict[str, dict[str, Any]] | None:
+        """Return the token itself, then the likeliest, by their ids."""
+        if one.logprob is None:
+            return None
+        item = {str(one.token_id): _ranked(one.piece, one.logprob, one.rank)}
+        for rank, (token, piece, logprob) in enumerate(one.top[: self._n_top], 1):
+            item.setdefault(str(token), _ranked(piece, logprob, rank))
+        return item
+
+    def json(self) -> orjson.Fragment:
+        return orjson.Fragment(b"[%b]" % b",".join(self._parts))
+
+
+class WholeLogprobs:
+    """The logprobs of a whole choice, encoded as they come: at its end they would hold the event loop."""
+
+    def __init__(self, kind: ChatLogprobs | CompletionLogprobs) -> None:
+        self._kind = kind
+        self._lists: dict[str, list[bytes]] = {name: [] for name in kind.take(())}
+
+    def add(self, logprobs: Sequence[TokenLogprob]) -> None:
+        if logprobs:
+            self.extend(self._kind.take(logprobs))
+
+    def extend(self, lists: dict[str, list[Any]]) -> None:
+        """Add what else was taken, of one token at least."""
+        for name, items in lists.items():
+            self._lists[name].append(orjson.dumps(items)[1:-1])
+
+    def json(self) -> dict[str, orjson.Fragment]:
+        return {name: orjson.Fragment(b"[%b]" % b",".join(parts)) for name, parts in self._lists.items()}
+
+
+def chat_item(piece: bytes, logprob: float | None) -> dict[str, Any]:
+    wire = None if logprob is None else _finite(logprob)
+    return {"token": _text(piece), "logprob": wire, "bytes": list(piece)}
+
+
+def _ranked(piece: bytes, logprob: float, rank: int | None) -> dict[str, Any]:
+    return {"logprob": _finite(logprob), "rank": rank, "decoded_token": _text(piece)}
+
+
+def _text(piece: bytes) -> str:
+    return piece.decode("utf-8", "replace")
+
+
+def _finite(logprob: float) -> float:
+    # In this order a NaN loses as well.
+    return max(MIN_LOGPROB, logprob)

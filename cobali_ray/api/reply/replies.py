@@ -1,0 +1,135 @@
+"""Answers: what is known whole, and two ways to answer a call, which live as long as the request does."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import orjson
+from fastapi import Response
+from starlette.types import Receive, Scope, Send
+
+from cobali_ray.api.call.translate import Call
+from cobali_ray.api.door.clock import ApiClock
+from cobali_ray.api.door.context import RequestContext
+from cobali_ray.api.engines.apart import unless_gone
+from cobali_ray.api.engines.fleet import ServedModel
+from cobali_ray.api.reply.answer import Writer, prompt_tokens
+from cobali_ray.api.reply.sources import Events, events_of
+from cobali_ray.api.reply.tally import StreamWriter, Tally
+from cobali_ray.core.request.events import Event
+from cobali_ray.errors import InvariantError
+
+STREAM_HEADERS = [
+    (b"cache-control", b"no-cache"),
+    # A proxy that buffers would turn a stream into an answer.
+    (b"x-accel-buffering", b"no"),
+]
+
+
+def json_response(body: Any) -> Response:
+    return Response(orjson.dumps(body), media_type="application/json")
+
+
+class Reply(Response):
+    """An answer that asks the engine itself, so that its generator is closed whatever ends the request.
+
+    Errors before the first byte leave `__call__` and become a proper HTTP status.
+    """
+
+    def __init__(
+        self, model: ServedModel, call: Call, context: RequestContext, writer: Writer, *, clock: ApiClock
+    ) -> None:
+        super().__init__()
+        self._writer = writer
+        self._model, self._call, self._context, self._clock = model, call, context, clock
+        context.stream = call.stream
+        context.n_prompt = call.n_prompt
+        self._tally = Tally(call)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 ASGI's shape
+        try:
+            await unless_gone(receive, self._reply(send))
+        finally:
+            times = self._tally.times(self._since_s())
+            ends, n_tokens = self._tally.ends, self._tally.n_tokens
+            if (stats := self._tally.stats()) is not None:
+                self._context.n_prompt = n_prompt = prompt_tokens(self._call, stats)
+                self._context.n_rows = n_prompt - self._call.n_prompt
+            self._context.settle(ends, n_tokens, times, reason=self._writer.finish_reason)
+            if not self._tally.n_open:
+                self._model.observe("e2e_seconds", times.e2e_s)
+
+    def _since_s(self) -> float:
+        return self._clock.now() - self._context.received_s
+
+    def _tell_first(self) -> None:
+        """Count the TTFT, as soon as there is one."""
+        if self._tally.ttft_s is not None:
+            self._model.observe("ttft_seconds", self._tally.ttft_s)
+
+    async def _reply(self, send: Send) -> None:
+        async with aclosing(events_of(self._model, self._call)) as events:
+            await self._answer(events, send)
+
+    @abstractmethod
+    async def _answer(self, events: Events, send: Send) -> None: ...
+
+
+class WholeReply(Reply):
+    """One JSON body, once all choices have ended."""
+
+    async def _answer(self, events: Events, send: Send) -> None:
+        while self._tally.n_open:
+            silent = self._tally.ttft_s is None
+            for update in self._tally.sort(await next_batch(events), self._since_s()):
+                self._writer.add(update)
+            if silent:
+                self._tell_first()
+            self._tally.check()
+        body = orjson.dumps(self._writer.body(self._tally.times(self._since_s())))
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+class StreamReply(Reply):
+    """A stream, at most one write per wake-up; the status waits for the first event."""
+
+    async def _answer(self, events: Events, send: Send) -> None:
+        stream = StreamWriter(self._call, self._writer, self._tally)
+        first = stream.write(await next_batch(events), self._since_s())
+        while not first and self._tally.failure is None:
+            first = stream.write(await next_batch(events), self._since_s())
+        self._tell_first()
+        self._tally.check()
+        headers = [(b"content-type", self._writer.media_type), *STREAM_HEADERS]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async with aclosing(self._writes(stream, first, events)) as writes:
+            async for wire in writes:
+                # Waits while the reader is slow; meanwhile the engine's bounded stream fills.
+                await send({"type": "http.response.body", "body": wire, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _writes(self, stream: StreamWriter, wire: bytes, events: Events) -> AsyncGenerator[bytes, None]:
+        try:
+            while True:
+                if wire:
+                    yield wire
+                self._tally.check()
+                if not self._tally.n_open:
+                    return
+                wire = stream.write(await next_batch(events), self._since_s())
+        except Exception as error:
+            # The status is sent, so only the stream itself can tell; a broken connection says nothing.
+            yield self._writer.failure(self._context.blame(error))
+
+
+async def next_batch(events: Events) -> list[Event]:
+    """Return the next events. Raises InvariantError where a stream stops without its end event."""
+    batch = await anext(events, None)
+    if batch is None:
+        raise InvariantError("the engine's stream stopped without an end event")
+    return batch

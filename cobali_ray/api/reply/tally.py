@@ -1,0 +1,97 @@
+"""Who of a call's choices has said what: batches sorted by choice, and the bytes of a stream. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from cobali_ray.api.call.translate import Call
+from cobali_ray.api.door.timings import Pace, Timings
+from cobali_ray.api.reply.answer import Writer
+from cobali_ray.api.reply.turn import Update
+from cobali_ray.core.request.events import Delta, End, Event, RequestStats
+from cobali_ray.errors import CobaliError, InvariantError
+
+
+class Tally:
+    """Keeps the books of one call: which choices are open, how many tokens were seen, who failed."""
+
+    def __init__(self, call: Call) -> None:
+        self._index = {request.request_id: i for i, request in enumerate(call.requests)}
+        self.ends: list[End | None] = [None] * len(call.requests)
+        self.n_open = len(call.requests)
+        self.n_tokens = 0
+        self.failure: CobaliError | None = None
+        self.ttft_s: float | None = None
+        """From the arrival of the HTTP request to the first text of any choice; None before."""
+        self._paces = [Pace() for _ in call.requests]
+
+    def sort(self, batch: Sequence[Event], now_s: float) -> Iterator[Update]:
+        """Book a batch and yield its news per choice. Raises InvariantError for an event after an end.
+
+        `now_s` is how long ago the HTTP request arrived.
+        """
+        deltas: dict[int, list[Delta]] = {}
+        ended: dict[int, End] = {}
+        for event in batch:
+            index = self._index[event.request_id]
+            if self.ends[index] is not None:
+                raise InvariantError(f"choice {index} went on after its end event")
+            said = deltas.setdefault(index, [])
+            if isinstance(event, End):
+                self.ends[index] = ended[index] = event
+                self.n_open -= 1
+                self.failure = self.failure or event.error
+            elif isinstance(event, Delta):
+                said.append(event)
+                self.n_tokens += event.n_tokens
+        for index, said in deltas.items():
+            end, pace = ended.get(index), self._paces[index]
+            if any(delta.text for delta in said):
+                pace.speak(now_s)
+            if end is not None:
+                pace.end(now_s, spoke=end.stats.n_output > 0)
+            if self.ttft_s is None:
+                self.ttft_s = pace.ttft_s
+            yield Update(index, said, end)
+
+    def times(self, now_s: float) -> Timings:
+        return Timings(self.ttft_s, now_s, self._paces)
+
+    def check(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def stats(self) -> list[RequestStats] | None:
+        """Return every choice's numbers once all have ended well; None before, or if one failed."""
+        if self.n_open or self.failure is not None:
+            return None
+        return [end.stats for end in self.ends if end is not None]
+
+
+class StreamWriter:
+    """Turns batches of a call into the bytes of one write each."""
+
+    def __init__(self, call: Call, writer: Writer, tally: Tally) -> None:
+        self._writer, self._tally = writer, tally
+        self._opened = [False] * len(call.requests)
+
+    def write(self, batch: Sequence[Event], now_s: float) -> bytes:
+        """Return what a batch adds to the stream; after the last end this includes how the stream closes."""
+        if not batch:
+            return b""
+        update = list(self._tally.sort(batch, now_s))
+        stats = self._tally.stats()
+        times = self._tally.times(now_s)
+        last = max((i for i, one in enumerate(update) if one.end), default=None)
+        wire: list[bytes] = []
+        for i, one in enumerate(update):
+            index, end = one.choice, one.end
+            closes = end is not None and end.error is None
+            said = self._writer.say(one)
+            if (said or closes) and not self._opened[index]:
+                self._opened[index] = True
+                wire.append(self._writer.opening(index))
+            wire.append(said)
+            if end is not None and closes:
+                wire.append(self._writer.closing(index, end, stats if i == last else None, times))
+        return b"".join(wire)

@@ -1,0 +1,1 @@
+"""What can be asked, route by route: answers, vectors, facts, the cache, ticks, the page."""

@@ -1,0 +1,159 @@
+"""The routes that show what the cache holds; and llama-server's to see and move slots, for who scripts it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Response
+from fastapi import Request as HttpRequest
+
+from cobali_ray.api.body.fields import judge_fields
+from cobali_ray.api.body.reading import parse
+from cobali_ray.api.body.schema import SlotBody
+from cobali_ray.api.call.intake import Intake
+from cobali_ray.api.door.context import RequestContext, context_of
+from cobali_ray.api.engines.client import EngineClient
+from cobali_ray.api.engines.fleet import Fleet
+from cobali_ray.api.reply.replies import json_response
+from cobali_ray.api.routes.debug import OF_ENGINE
+from cobali_ray.api.routes.openapi import BODY_STATUSES, errors, get, post, query
+from cobali_ray.backend.port import Gone
+from cobali_ray.core.views.cache import CacheView, SlotMove, SlotView
+from cobali_ray.errors import InvalidParameterError
+from cobali_ray.settings import ApiSettings
+
+ACTIONS = ("save", "restore", "erase")
+_ACTION = query("action", "What to do with the slot.", type="string", enum=list(ACTIONS)) | {"required": True}
+
+
+class Cache:
+    """What slots and host memory hold. No text of a prompt is shown."""
+
+    def __init__(self, fleet: Fleet, settings: ApiSettings, intake: Intake) -> None:
+        self._fleet, self._settings, self._intake = fleet, settings, intake
+
+    def router(self) -> APIRouter:
+        router = APIRouter(tags=["cache"])
+        fails = errors(400, 401, 500, 503)
+        get(router, "/v1/cache", self.cache, responses=fails, openapi_extra=OF_ENGINE)
+        get(router, "/slots", self.slots, responses=fails, openapi_extra=OF_ENGINE)
+        moves, words = errors(*BODY_STATUSES, 409, 501), [*OF_ENGINE["parameters"], _ACTION]
+        post(router, "/slots/{id_slot}", self.move, SlotBody, moves, needs_body=False, parameters=words)
+        return router
+
+    async def cache(self, http: HttpRequest) -> Response:
+        """Return what the prefix cache holds, where prompts found their prefixes, and its limits."""
+        return json_response(_described(await self._engine(http).cache()))
+
+    async def slots(self, http: HttpRequest) -> Response:
+        """Return the slots as llama-server does."""
+        view = await self._engine(http).cache()
+        return json_response([_slot(slot, view.n_ctx_slot) for slot in view.slots])
+
+    async def move(self, http: HttpRequest, id_slot: str) -> Response:
+        """Save what an idle slot holds to a file, restore it from there or erase it, as llama-server does."""
+        action = http.query_params.get("action", "")
+        if action not in ACTIONS:
+            raise InvalidParameterError("action", f"must be one of {', '.join(ACTIONS)}")
+        if not (id_slot.isascii() and id_slot.isdigit() and len(id_slot) < 6):
+            raise InvalidParameterError("id_slot", "must be the number of a slot")
+        filename = ""
+        if action != "erase":
+            filename = await self._intake.take(http, partial(self._filename, context_of(http)))
+        moved = await self._engine(http).move_slot(action, int(id_slot), filename)
+        return json_response(_moved(action, moved))
+
+    def _engine(self, http: HttpRequest) -> EngineClient:
+        return self._fleet.engine(http.query_params.get("engine"))
+
+    def _filename(self, context: RequestContext, raw: bytes, gone: Gone) -> str:
+        del gone
+        body = parse(SlotBody, raw)
+        context.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+        return body.filename
+
+
+def _described(view: CacheView) -> dict[str, Any]:
+    bytes_of = view.cell_bytes
+    return {
+        "object": "cache",
+        "slots": [
+            {
+                "slot_id": slot.slot_id,
+                "state": "idle" if slot.request_id is None else "busy",
+                "n_tokens": slot.n_tokens,
+                "request_id": slot.request_id,
+            }
+            for slot in view.slots
+        ],
+        "kv_cells": {
+            "n": view.n_cells,
+            "n_running": view.n_cells_running,
+            "n_idle": view.n_cells_idle,
+            "n_free": view.n_cells - view.n_cells_running - view.n_cells_idle,
+        },
+        "host": {
+            "bytes": view.n_host_used * bytes_of,
+            "limit_bytes": view.n_host_cells * bytes_of,
+            "n_tokens": view.n_host_used,
+            "n_blocks": view.n_host_blocks,
+            "n_salts": view.n_host_salts,
+            "n_hits": view.n_host_hits,
+            "n_saved_tokens": view.n_host_saved,
+            "n_restored_tokens": view.n_host_restored,
+            "n_evicted_tokens": view.n_host_evicted,
+        },
+        "disk": {
+            "bytes": view.n_disk_bytes,
+            "n_hits": view.n_disk_hits,
+            "n_read_tokens": view.n_disk_loaded,
+            "n_written_tokens": view.n_disk_written,
+            "trouble": view.disk_trouble or None,
+            "paused_s": round(view.disk_paused_s, 1),
+        },
+        "tiers": _tiers(view.tier_requests, view.tier_tokens),
+        "settings": dict(view.settings),
+    }
+
+
+def _tiers(requests: Mapping[str, int], tokens: Mapping[str, int]) -> dict[str, Any]:
+    n_requests, n_tokens = sum(requests.values()), sum(tokens.values())
+    return {
+        tier: {
+            "n_requests": requests[tier],
+            "n_tokens": tokens[tier],
+            "request_share": round(requests[tier] / n_requests, 4) if n_requests else 0.0,
+            "token_share": round(tokens[tier] / n_tokens, 4) if n_tokens else 0.0,
+        }
+        for tier in requests
+    }
+
+
+def _slot(slot: SlotView, n_ctx: int) -> dict[str, Any]:
+    """Return what llama-server tells of a slot, as far as it is a thing of the slot here."""
+    busy = slot.request_id is not None
+    return {
+        "id": slot.slot_id,
+        "id_task": slot.request_id or -1,
+        "n_ctx": n_ctx,
+        "speculative": False,
+        "is_processing": busy,
+        "n_tokens": slot.n_tokens,
+        "n_prompt_tokens": slot.n_prompt if busy else slot.n_tokens,
+        "n_prompt_tokens_processed": max(slot.n_prefilled - slot.n_cached, 0),
+        "n_prompt_tokens_cache": slot.n_cached,
+        "next_token": [{"has_next_token": busy, "n_remain": slot.n_left, "n_decoded": slot.n_output}],
+    }
+
+
+def _moved(action: str, moved: SlotMove) -> dict[str, Any]:
+    ms = round(moved.seconds * 1e3, 3)
+    if action == "save":
+        told = {"n_saved": moved.n_tokens, "n_written": moved.n_bytes, "timings": {"save_ms": ms}}
+    elif action == "restore":
+        told = {"n_restored": moved.n_tokens, "n_read": moved.n_bytes, "timings": {"restore_ms": ms}}
+    else:
+        return {"id_slot": moved.slot_id, "n_erased": moved.n_tokens}
+    return {"id_slot": moved.slot_id, "filename": moved.filename, **told}

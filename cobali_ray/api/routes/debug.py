@@ -1,0 +1,104 @@
+"""The routes that show what the engine does, tick by tick."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter, Response
+from fastapi import Request as HttpRequest
+from starlette.types import Receive, Scope, Send
+
+from cobali_ray.api.body.params import whole_number
+from cobali_ray.api.door.context import RequestContext, context_of
+from cobali_ray.api.engines.apart import unless_gone
+from cobali_ray.api.engines.fleet import Fleet
+from cobali_ray.api.engines.viewers import MAX_TICKS, N_INITIAL_TICKS, Viewers
+from cobali_ray.api.reply.answer import SSE
+from cobali_ray.api.reply.replies import STREAM_HEADERS
+from cobali_ray.api.routes.openapi import errors, query
+
+_ENGINE = query("engine", "An engine's id, where there are several; else the first.", type="string")
+_WHOLE: dict[str, Any] = {"type": "integer", "minimum": 0, "default": 0}
+OF_ENGINE: dict[str, Any] = {"parameters": [_ENGINE]}
+_TICKS: dict[str, Any] = {
+    "parameters": [
+        _ENGINE,
+        query(
+            "last",
+            "Most ticks, the newest ones.",
+            **_WHOLE | {"minimum": 1, "maximum": MAX_TICKS, "default": N_INITIAL_TICKS},
+        ),
+        query("since", "Only ticks with this id or a later one: `next` of the answer before.", **_WHOLE),
+    ]
+}
+_EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "`data:` is what `/debug/ticks` answers, from where the event before ended; "
+        "`event: gone` where the engine cannot be reached.",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+}
+
+
+class Debug:
+    """Records of ticks and requests: asked for, or as they come."""
+
+    def __init__(self, fleet: Fleet, viewers: Mapping[str, Viewers]) -> None:
+        """`viewers` are those of each engine."""
+        self._fleet, self._viewers = fleet, viewers
+
+    def router(self) -> APIRouter:
+        router = APIRouter(tags=["debug"], prefix="/debug")
+        router.get("/ticks", response_model=None, responses=errors(400, 401, 500, 503), openapi_extra=_TICKS)(
+            self.ticks
+        )
+        router.get(
+            "/stream",
+            response_model=None,
+            response_class=Response,
+            responses=_EVENTS | errors(400, 401, 500),
+            openapi_extra=OF_ENGINE,
+        )(self.stream)
+        return router
+
+    async def ticks(self, http: HttpRequest) -> Response:
+        """Return what the last ticks computed for which requests, and those requests."""
+        last = _whole(http, "last", low=1, high=MAX_TICKS, default=N_INITIAL_TICKS)
+        since = _whole(http, "since", low=0, high=2**63 - 1, default=0)
+        engine = self._fleet.engine(http.query_params.get("engine"))
+        feed = await engine.ticks(last=last, since=since)
+        tenant = context_of(http).caller.tenant
+        return Response(feed.body_for(tenant), media_type="application/json")
+
+    async def stream(self, http: HttpRequest) -> Response:
+        """Send the same as server-sent events: at most four a second, fewer with many viewers."""
+        engine_id = http.query_params.get("engine", next(iter(self._viewers)))
+        self._fleet.engine(engine_id)
+        return ViewerReply(self._viewers[engine_id], context_of(http))
+
+
+class ViewerReply(Response):
+    """A stream that ends when its reader leaves."""
+
+    def __init__(self, viewers: Viewers, context: RequestContext) -> None:
+        super().__init__()
+        self._viewers, self._context = viewers, context
+        context.stream = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 ASGI's shape
+        await unless_gone(receive, self._send(send))
+
+    async def _send(self, send: Send) -> None:
+        headers = [(b"content-type", SSE), *STREAM_HEADERS]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async with aclosing(self._viewers.watch(self._context.caller.tenant)) as events:
+            async for wire in events:
+                await send({"type": "http.response.body", "body": wire, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _whole(http: HttpRequest, name: str, *, low: int, high: int, default: int) -> int:
+    text = http.query_params.get(name)
+    return default if text is None else whole_number(text, name, low=low, high=high)

@@ -1,0 +1,270 @@
+"""The routes that tell: models, adapters, tokens, health, metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
+from itertools import islice
+from pathlib import PurePath
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Response
+from fastapi import Request as HttpRequest
+
+from cobali_ray.api.body.fields import judge_fields
+from cobali_ray.api.body.reading import parse
+from cobali_ray.api.body.schema import DetokenizeBody, ModelBody, TokenizeBody
+from cobali_ray.api.call.intake import Intake, Source, loaded_model, requested_model, source_of
+from cobali_ray.api.call.translate import check_tokens
+from cobali_ray.api.door.context import RequestContext, context_of
+from cobali_ray.api.door.faults import retry_after
+from cobali_ray.api.engines.fleet import TAKES_WORK, Fleet, ServedModel, overall
+from cobali_ray.api.reply.replies import json_response
+from cobali_ray.api.routes.openapi import BODY_STATUSES, MODEL_STATUSES, Responses, content, errors, get, post
+from cobali_ray.backend.port import Gone
+from cobali_ray.core.request.request import TUNABLE
+from cobali_ray.core.views.stats import EngineState, EngineStatus, ModelCard
+from cobali_ray.errors import FixedScalesError, InvalidParameterError, LoadingError
+from cobali_ray.settings import ApiSettings
+
+MAX_TOKENS = 1_000_000
+"""Of one text to tokenise. A list to detokenise is bounded with all values of its body."""
+PIECE = 8192
+EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Facts:
+    def __init__(self, fleet: Fleet, settings: ApiSettings, intake: Intake) -> None:
+        self._fleet, self._settings, self._intake = fleet, settings, intake
+
+    def router(self) -> APIRouter:
+        router = APIRouter(tags=["facts"])
+        keyed = errors(401, 500, 503)
+        body = errors(*BODY_STATUSES)
+        not_ready: Responses = {
+            503: {
+                "description": "Loading, restarting, draining, stalled; `Retry-After` is set.",
+                "content": {"application/json": {"schema": {"type": "object"}}},
+            }
+        }
+        get(router, "/v1/models", self.models, responses=keyed)
+        get(router, "/v1/models/{model_id:path}", self.model, responses=keyed | errors(404))
+        moves = errors(*BODY_STATUSES, 409, 507)
+        post(router, "/v1/models/load", self.load, ModelBody, moves)
+        post(router, "/v1/models/unload", self.unload, ModelBody, moves)
+        post(router, "/tokenize", self.tokenize, TokenizeBody, body)
+        post(router, "/detokenize", self.detokenize, DetokenizeBody, body)
+        get(router, "/tokenizer_info", self.tokenizer_info, responses=errors(*MODEL_STATUSES))
+        get(router, "/health", self.health)
+        get(router, "/ready", self.ready, responses=not_ready)
+        exposition = content(EXPOSITION, "Prometheus text format.") | errors(401, 500)
+        get(router, "/metrics", self.metrics, response_class=Response, responses=exposition)
+        get(router, "/lora-adapters", self.adapters, responses=errors(*MODEL_STATUSES))
+        router.post("/lora-adapters", response_model=None, responses=errors(401, 500, 501))(self.scale)
+        return router
+
+    async def models(self) -> Response:
+        """List every model under each of its names, with its state."""
+        data = [
+            _described(name, model, status)
+            for model in self._fleet.models
+            for status in [status_of(await model.states())]
+            for name in (*model.names, *model.adapters)
+        ]
+        return json_response({"object": "list", "data": data})
+
+    async def model(self, model_id: str) -> Response:
+        """Describe a model under one of its names."""
+        model = self._fleet.find(model_id)
+        return json_response(_described(model_id, model, status_of(await model.states())))
+
+    async def load(self, http: HttpRequest) -> Response:
+        """Load a model, and answer when it is loaded."""
+        model = await self._named(http)
+        await model.load(len(model.engines))
+        return await self._moved(model)
+
+    async def unload(self, http: HttpRequest) -> Response:
+        """Unload a model, and answer when its memory is free."""
+        model = await self._named(http)
+        await model.unload()
+        return await self._moved(model)
+
+    async def _named(self, http: HttpRequest) -> ServedModel:
+        return await self._intake.take(http, partial(self._asked_for, context_of(http)))
+
+    def _asked_for(self, context: RequestContext, raw: bytes, gone: Gone) -> ServedModel:
+        del gone
+        body = parse(ModelBody, raw)
+        context.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+        return requested_model(self._fleet, body.model, context)
+
+    @staticmethod
+    async def _moved(model: ServedModel) -> Response:
+        return json_response(
+            {"id": model.names[0], "object": "model", "status": status_of(await model.states())}
+        )
+
+    async def tokenize(self, http: HttpRequest) -> Response:
+        """Turn text into token ids."""
+        return await self._answer(http, self._tokens)
+
+    async def detokenize(self, http: HttpRequest) -> Response:
+        """Turn token ids into text."""
+        return await self._answer(http, self._text)
+
+    async def tokenizer_info(self, http: HttpRequest, model: str | None = None) -> Response:
+        """Describe a model's vocabulary by the names that a tokenizer_config.json has for it."""
+        asked = await loaded_model(self._fleet, model, context_of(http))
+        chat, card = asked.words.chat, asked.card
+        return json_response(
+            {
+                "bos_token": chat.bos or None,
+                "eos_token": chat.eos or None,
+                "pad_token": None,
+                "model_max_length": card.n_ctx_slot,
+                "chat_template": chat.source,
+            }
+        )
+
+    async def _answer(
+        self, http: HttpRequest, work: Callable[[RequestContext, bytes, Gone], bytes]
+    ) -> Response:
+        body = await self._intake.take(http, partial(work, context_of(http)))
+        return Response(body, media_type="application/json")
+
+    async def adapters(self, http: HttpRequest, model: str | None = None) -> Response:
+        """List the adapters of a model; naming it is optional if there is only one."""
+        card = (await loaded_model(self._fleet, model, context_of(http))).card
+        # Of a path only the file's name: in which folder it lies is nobody's affair.
+        return json_response(
+            [
+                {"id": i, "path": PurePath(one.path).name, "scale": one.scale, "model": one.name}
+                for i, one in enumerate(card.adapters)
+            ]
+        )
+
+    async def scale(self) -> Response:
+        """Refuse: another scale would change the answers of other clients."""
+        raise FixedScalesError
+
+    # -- in a thread of the intake
+
+    def _tokens(self, context: RequestContext, raw: bytes, gone: Gone) -> bytes:
+        body = parse(TokenizeBody, raw)
+        words = self._source(body, context).words
+        texts = [text for text in (body.content, body.text, body.prompt) if text is not None]
+        if len(texts) != 1:
+            raise InvalidParameterError("content", ": exactly one of content, text and prompt is needed")
+        tokens = words.tokenize(
+            texts[0],
+            add_special=bool(body.add_special_tokens if body.add_special is None else body.add_special),
+            parse_special=body.parse_special is None or body.parse_special,
+            n_most=MAX_TOKENS,
+            gone=gone,
+        )
+        if not body.with_pieces:
+            return _token_list(tokens, gone)
+        pieces = {token: words.detokenize([token]) for token in dict.fromkeys(tokens)}
+        return _token_list(({"id": token, "piece": pieces[token]} for token in tokens), gone)
+
+    def _text(self, context: RequestContext, raw: bytes, gone: Gone) -> bytes:
+        body = parse(DetokenizeBody, raw)
+        source = self._source(body, context)
+        check_tokens(body.tokens, source.card.n_vocab, "tokens")
+        text = source.words.detokenize(body.tokens, gone=gone)
+        return orjson.dumps({"content": text, "prompt": text})  # llama-server's name, and vLLM's
+
+    async def health(self) -> Response:
+        """Report that this process is alive, and the state of the engines; always 200."""
+        return json_response({"status": "ok"} | _engines(await self._fleet.states()))
+
+    async def ready(self) -> Response:
+        """Report whether new requests are accepted: 200 or 503."""
+        states = await self._fleet.states()
+        status = overall(states).status
+        response = json_response({"status": status} | _engines(states))
+        if status not in TAKES_WORK:
+            response.status_code = 503
+            response.headers["retry-after"] = retry_after(LoadingError.retry_after_s)
+        return response
+
+    async def metrics(self) -> Response:
+        """Return the Prometheus exposition."""
+        return Response(await self._fleet.metrics(), headers={"content-type": EXPOSITION})
+
+    def _source(self, body: TokenizeBody | DetokenizeBody, context: RequestContext) -> Source:
+        source = source_of(self._fleet, body.model, context)
+        context.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+        return source
+
+
+def _engines(states: Sequence[EngineState]) -> dict[str, Any]:
+    return {"engine": asdict(overall(states)), "engines": [asdict(state) for state in states]}
+
+
+def status_of(states: Sequence[EngineState]) -> dict[str, Any]:
+    """Say in one word whether a model takes requests: llama-server's, where it has one, and in its place."""
+    state = overall(states)
+    return {
+        "value": _WORDS[state.status],
+        "detail": state.detail,
+        "engines": {state.engine_id: state.status for state in states},
+    }
+
+
+_WORDS = {
+    EngineStatus.READY: "loaded",
+    EngineStatus.DRAINING: "draining",
+    EngineStatus.STALLED: "stalled",
+    EngineStatus.LOADING: "loading",
+    EngineStatus.RESTARTING: "loading",
+    EngineStatus.UNLOADED: "unloaded",
+    EngineStatus.FAILED: "failed",
+}
+
+
+def capabilities(card: ModelCard) -> Iterator[str]:
+    if card.generates:
+        yield "completion"
+    if (kind := card.embedding) is not None:
+        yield from ["rerank"] if kind.pooling == "rank" else ["embedding", "rerank"]
+
+
+def _described(name: str, model: ServedModel, status: dict[str, Any]) -> dict[str, Any]:
+    """Describe a model; how it is to be used is known once it has been loaded."""
+    root = model.names[0]
+    told = {
+        "id": name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "cobali",
+        "root": root,
+        "parent": root if name in model.adapters else None,
+    }
+    with suppress(LoadingError):
+        card = model.card
+        told |= {
+            "created": card.created_s,
+            "max_model_len": card.n_ctx_slot,
+            "capabilities": list(capabilities(card.under(name))),
+            "architecture": {
+                "input_modalities": ["text", "image"] if card.images else ["text"],
+                "output_modalities": ["text"],
+            },
+            "description": card.description,
+            "default_sampling": {name: getattr(card.sampling, name) for name in TUNABLE},
+        }
+    return told | {"status": status}
+
+
+def _token_list(items: Iterable[Any], gone: Gone) -> bytes:
+    """Return tokens and their count as JSON, made in pieces that leave others the interpreter."""
+    pieces, n_items, items = [], 0, iter(items)
+    while (some := list(islice(items, PIECE))) and not gone():
+        n_items += len(some)
+        pieces.append(orjson.dumps(some)[1:-1])
+    return b'{"tokens":[%b],"count":%d}' % (b",".join(pieces), n_items)

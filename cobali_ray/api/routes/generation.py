@@ -1,0 +1,353 @@
+"""Generation: a body -> the engine's answer. POST /v1/chat/completions and /v1/completions.
+
+Other APIs read their bodies into these two, and write the answers in their own words (`Dialect`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from fastapi import APIRouter, Response
+from fastapi import Request as HttpRequest
+
+from cobali_ray.api.body.constraint import constraint_of
+from cobali_ray.api.body.fields import judge_fields
+from cobali_ray.api.body.images import in_order, shown, tokens_of
+from cobali_ray.api.body.params import n_of, requested_max_tokens, whole_number
+from cobali_ray.api.body.reading import parse
+from cobali_ray.api.body.schema import ChatBody, CompletionBody, GenerationBody
+from cobali_ray.api.call.intake import Intake, Source, source_of
+from cobali_ray.api.call.judges import Verdicts
+from cobali_ray.api.call.prompt import ChatPrompt, prompt_of
+from cobali_ray.api.call.translate import (
+    Call,
+    Origin,
+    bad_words_of,
+    chat_call,
+    check_tokens,
+    completion_call,
+    prompts_of,
+)
+from cobali_ray.api.door.clock import ApiClock
+from cobali_ray.api.door.context import RequestContext, context_of
+from cobali_ray.api.engines.fleet import Fleet
+from cobali_ray.api.reply.answer import Writer
+from cobali_ray.api.reply.replies import StreamReply, WholeReply
+from cobali_ray.api.reply.sse import ChatWriter, CompletionWriter
+from cobali_ray.api.reply.streams import RecordedReply, ResumedReply, StreamRecordings
+from cobali_ray.api.routes.openapi import content, errors, generation_responses, post, query
+from cobali_ray.backend.grammar import CheckedGrammar, Kind, check
+from cobali_ray.backend.port import Gone
+from cobali_ray.chat.call_grammar import after_reasoning, call_grammar
+from cobali_ray.core.request.request import Grammar
+from cobali_ray.core.views.stats import ModelCard
+from cobali_ray.errors import (
+    Field,
+    PromptTooLongError,
+    TooManyTokensError,
+    UnsupportedParameterError,
+    WrongTaskError,
+    dotted,
+)
+from cobali_ray.settings import ApiSettings
+
+
+class Dialect(NamedTuple):
+    """How an API writes the answer to a call."""
+
+    id_prefix: str
+    writer: Callable[[Call], Writer]
+
+
+CHAT = Dialect("chatcmpl-", ChatWriter)
+COMPLETION = Dialect("cmpl-", CompletionWriter)
+
+
+class ParsedBody(NamedTuple):
+    body: ChatBody | CompletionBody
+    dialect: Dialect
+    before: tuple[int, ...] = ()
+    """Tokens that a chat's prompt goes on from."""
+
+
+Read = Callable[[RequestContext, bytes, Gone], ParsedBody]
+"""Reads a body, in a thread of the intake. The fields it does not know are for it to judge."""
+
+
+class TokenizedPrompt(NamedTuple):
+    text: str
+    tokens: Sequence[int]
+
+
+_AFTER = query(
+    "after",
+    "The id of the last event that came; the header `Last-Event-ID` says the same.",
+    type="integer",
+    minimum=0,
+    default=0,
+)
+
+
+class Generation:
+    """All that asks the engine for tokens goes through `answer`."""
+
+    def __init__(
+        self, fleet: Fleet, settings: ApiSettings, clock: ApiClock, intake: Intake, streams: StreamRecordings
+    ) -> None:
+        self._fleet, self._settings, self._clock, self._intake = fleet, settings, clock, intake
+        self._streams = streams
+
+    def router(self) -> APIRouter:
+        router = APIRouter(tags=["generation"])
+        post(router, "/v1/chat/completions", self.chat, ChatBody, generation_responses())
+        post(router, "/v1/completions", self.complete, CompletionBody, generation_responses())
+        router.get(
+            "/v1/streams/{stream_id}",
+            response_model=None,
+            response_class=Response,
+            responses=content("text/event-stream", "The events behind `after`, and those that come.")
+            | errors(400, 401, 404, 500),
+            openapi_extra={"parameters": [_AFTER]},
+        )(self.read_on)
+        return router
+
+    async def chat(self, http: HttpRequest) -> Response:
+        """Continue a chat."""
+        return await self.answer(http, self.read_chat)
+
+    async def complete(self, http: HttpRequest) -> Response:
+        """Continue one or several texts."""
+        return await self.answer(http, partial(self._read_own, CompletionBody, COMPLETION))
+
+    async def read_on(self, http: HttpRequest, stream_id: str) -> Response:
+        """Resume a resumable stream after the last event received."""
+        context = context_of(http)
+        context.stream = True
+        recording = self._streams.find(stream_id, context.caller.tenant)
+        last = http.query_params.get("after") or http.headers.get("last-event-id") or "0"
+        return ResumedReply(self._streams, recording, whole_number(last, "after", low=0, high=2**63 - 1))
+
+    async def answer(self, http: HttpRequest, read: Read) -> Response:
+        """Answer a body of any API. Raises what is wrong with it, and what keeps the engine from it."""
+        context = context_of(http)
+        context.enter(self._clock.now())
+        call, dialect = await self._intake.take(http, partial(self._translated, context, read))
+        context.read(call.n_prompt, self._clock.now())
+        return self._reply(call, context, dialect)
+
+    async def prompt(self, http: HttpRequest, read: Read) -> TokenizedPrompt:
+        """Return what a chat's body would have the model continue, and ask nothing of the engine.
+
+        Raises what the chat would be refused for, except for tool schemas, which take time to compile.
+        """
+        return await self._intake.take(http, partial(self._prompted, context_of(http), read))
+
+    # -- in a thread of the intake
+
+    def read_chat(self, context: RequestContext, raw: bytes, gone: Gone) -> ParsedBody:
+        """Read the body of a chat as OpenAI has it."""
+        return self._read_own(ChatBody, CHAT, context, raw, gone)
+
+    def _read_own(
+        self,
+        shape: type[ChatBody | CompletionBody],
+        dialect: Dialect,
+        context: RequestContext,
+        raw: bytes,
+        gone: Gone,
+    ) -> ParsedBody:
+        del gone
+        body = parse(shape, raw)
+        context.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+        if body.stream_options is not None:
+            context.ignore(judge_fields(body.stream_options.model_extra, strict=self._settings.strict))
+        return ParsedBody(body, dialect)
+
+    def _read(self, context: RequestContext, read: Read, raw: bytes, gone: Gone) -> tuple[ParsedBody, Source]:
+        context.named = dotted  # a body may be read again
+        asked = read(context, raw, gone)
+        source = source_of(self._fleet, asked.body.model, context)
+        if not source.card.generates:
+            raise WrongTaskError(source.card.model_id, "generates no text; ask /v1/embeddings or /v1/rerank")
+        return asked, source
+
+    def _translated(
+        self, context: RequestContext, read: Read, raw: bytes, gone: Gone
+    ) -> tuple[Call, Dialect]:
+        (body, dialect, before), source = self._read(context, read, raw, gone)
+        if isinstance(body, ChatBody):
+            return self._chat(body, source, dialect, before, gone), dialect
+        return self._completion(body, source, dialect, gone), dialect
+
+    def _prompted(self, context: RequestContext, read: Read, raw: bytes, gone: Gone) -> TokenizedPrompt:
+        (body, dialect, _), source = self._read(context, read, raw, gone)
+        if not isinstance(body, ChatBody):
+            raise TypeError("only chats have a prompt that is rendered")
+        found = self._chat_prompt(body, source)
+        origin = self._origin("chat", dialect, source, body, grammar=self._grammar(body, source))
+        tokens = self._chat_tokens(found, body, source, gone)
+        chat_call(body, tokens, origin)  # for what it refuses
+        return TokenizedPrompt(shown(found.text), tokens)
+
+    # What may have to wait for a verdict comes before the tokens: after the wait all is done again.
+
+    def _chat_prompt(self, body: ChatBody, source: Source) -> ChatPrompt:
+        if len(body.messages) > source.card.n_ctx_slot:  # each has a token at least
+            raise self._too_long(len(body.messages), body, source.card)
+        found = prompt_of(body, source.words, strict=self._settings.strict, images=source.card.images)
+        source.context.ignore(found.ignored)
+        if found.images and body.prompt_logprobs is not None:
+            raise UnsupportedParameterError("prompt_logprobs", "is not supported for prompts with images")
+        return found
+
+    def _chat_tokens(self, found: ChatPrompt, body: ChatBody, source: Source, gone: Gone) -> list[int]:
+        # The template writes the model's opening tokens itself.
+        tokenize = partial(self._tokenize, body=body, source=source, gone=gone, add_special=False)
+        return tokens_of(found.text, found.images, tokenize)
+
+    def _chat(
+        self, body: ChatBody, source: Source, dialect: Dialect, before: tuple[int, ...], gone: Gone
+    ) -> Call:
+        n_of(body, 1)  # too many answers are refused before anything is tokenised for them
+        check_tokens(before, source.card.n_vocab, "context")
+        found = self._chat_prompt(body, source)
+        origin = self._origin(
+            "chat",
+            dialect,
+            source,
+            body,
+            grammar=self._chat_grammar(body, source, found),
+            speech=found.speech,
+            shown_tokens=found.shown_tokens,
+            reasoning_budget=found.budget,
+            images=in_order(found.text, found.images) if found.images else (),
+        )
+        return chat_call(body, [*before, *self._chat_tokens(found, body, source, gone)], origin)
+
+    def _completion(self, body: CompletionBody, source: Source, dialect: Dialect, gone: Gone) -> Call:
+        card, words = source.card, source.words
+        prompts = prompts_of(body)
+        n_of(body, len(prompts))
+        grammar = self._grammar(body, source)
+        tokens, echoes, starts = [], [], []
+        for prompt in prompts:
+            if isinstance(prompt, str):
+                tokens.append(self._tokenize(prompt, body, source, gone, add_special=True))
+                echoes.append(prompt if body.echo else "")
+                if body.echo and body.logprobs is not None:
+                    starts.append(_start(prompt, words.detokenize(tokens[-1], gone=gone)))
+            else:
+                if len(prompt) > card.n_ctx_slot:
+                    raise self._too_long(len(prompt), body, card)
+                check_tokens(prompt, card.n_vocab, "prompt")
+                tokens.append(prompt)
+                echoes.append(words.detokenize(prompt, gone=gone) if body.echo else "")
+                starts.append(0)
+        origin = self._origin("text_completion", dialect, source, body, grammar=grammar)
+        return completion_call(body, tokens, echoes, origin, starts if body.echo else ())
+
+    def _tokenize(
+        self, text: str, body: GenerationBody, source: Source, gone: Gone, *, add_special: bool
+    ) -> list[int]:
+        try:
+            return source.words.tokenize(
+                text, add_special=add_special, parse_special=True, n_most=source.card.n_ctx_slot, gone=gone
+            )
+        except TooManyTokensError as error:
+            raise self._too_long(error.n_least, body, source.card) from None
+
+    @staticmethod
+    def _too_long(n_least: int, body: GenerationBody, card: ModelCard) -> PromptTooLongError:
+        return PromptTooLongError(n_least, max(requested_max_tokens(body) or 1, 1), card.n_ctx_slot, True)
+
+    def _grammar(self, body: GenerationBody, source: Source) -> Grammar | None:
+        """Return what the answer must look like. What of it is not held is refused or named to the client.
+
+        Raises Unjudged if nobody knows yet whether it can be used.
+        """
+        hearing = self._hearing(source)
+        found = self._asked_grammar(body, source, hearing)
+        hearing.close()
+        return found
+
+    def _hearing(self, source: Source) -> Verdicts:
+        return Verdicts(partial(self._intake.judges.known, source.context.caller.tenant))
+
+    def _asked_grammar(self, body: GenerationBody, source: Source, hearing: Verdicts) -> Grammar | None:
+        if (constraint := constraint_of(body)) is None:
+            return None
+        path, kind, text, strict, compact = constraint
+        strict = strict or self._settings.strict
+        grammar, ignored = check(path, kind, text, strict=strict, compact=compact, judge=hearing.judge)
+        source.context.ignore(ignored)
+        return grammar
+
+    def _chat_grammar(self, body: ChatBody, source: Source, found: ChatPrompt) -> Grammar | None:
+        """Do the same for an answer that may reason before it, or call tools."""
+        hearing = self._hearing(source)
+        answer, offer, words = self._asked_grammar(body, source, hearing), found.offer, source.words
+        if not offer.callable:
+            hearing.close()
+            if answer is None or words.form.plain:
+                return answer
+            text = after_reasoning(words.form, found.end, answer.text, special=words.markers)
+            return answer._replace(text=text)
+        held = call_grammar(
+            words.form,
+            offer.callable,
+            check=partial(self._check_schema, hearing),
+            special=words.markers,
+            prompt=found.end,
+            required=offer.required,
+            parallel=offer.parallel,
+            answer=None if answer is None else answer.text,
+        )
+        hearing.close()
+        if held is None:
+            return None
+        source.context.ignore(held.ignored)
+        return Grammar(held.text, "tools", held.triggers, held.heads)
+
+    def _check_schema(
+        self, hearing: Verdicts, field: Field, kind: Kind, text: str, *, strict: bool = False
+    ) -> CheckedGrammar:
+        return check(field, kind, text, strict=strict or self._settings.strict, judge=hearing.judge)
+
+    def _origin(
+        self, operation: str, dialect: Dialect, source: Source, body: GenerationBody, **more: Any
+    ) -> Origin:
+        span = source.context.span
+        return Origin(
+            call_id=f"{dialect.id_prefix}{uuid.uuid4().hex}",
+            created=self._clock.unix(),
+            card=source.card,
+            settings=self._settings,
+            received_s=source.context.received_s,
+            x_request_id=source.context.request_id,
+            caller=source.context.caller,
+            bad_words=bad_words_of(body, source.words),
+            trace=None if span is None else span.link(operation, body.model or source.card.model_id),
+            **more,
+        )
+
+    def _reply(self, call: Call, context: RequestContext, dialect: Dialect) -> Response:
+        model = self._fleet.find(call.model)
+        if not call.stream:
+            return WholeReply(model, call, context, dialect.writer(call), clock=self._clock)
+        reply = StreamReply(model, call, context, dialect.writer(call), clock=self._clock)
+        if call.resumable and self._streams.has_room(context.caller.tenant):
+            return RecordedReply(self._streams, call.call_id, reply, context)
+        if call.resumable:
+            context.ignore(("resumable",))
+        return reply
+
+
+def _start(prompt: str, written: str) -> int:
+    """Return where in a prompt its first token begins: below 0 where the tokens have more text in front.
+
+    That is what the model wants there, or a space that its vocabulary puts before every text.
+    """
+    return len(prompt) - len(written) if written.endswith(prompt) else 0

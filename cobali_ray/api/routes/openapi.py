@@ -1,0 +1,134 @@
+"""What the routes declare of themselves for the OpenAPI page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, FastAPI
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from cobali_ray.api.body.schema import ErrorBody
+
+SCHEMA_REF = "#/components/schemas/{model}"
+_ERRORS = {
+    400: "The request cannot be done as asked; `param` names the field.",
+    401: "A key is needed.",
+    403: "The key may not use the model.",
+    404: "No such model, or no such path.",
+    408: "The body stopped before its end.",
+    409: "The slot, or the model, is busy.",
+    413: "The body is too large.",
+    415: "The body has a content encoding that is not read here.",
+    429: "The queue is full; `Retry-After` says when to come back.",
+    500: "The server failed.",
+    501: "The server was not started for this; the message names the setting.",
+    503: "The engine is loading or draining; `Retry-After` says when to come back.",
+    507: "The model can never fit into memory.",
+    504: "The request's deadline passed.",
+    529: "The queue is full, or the engine is loading or draining; `Retry-After` says when to come back.",
+}
+
+Responses = dict[int | str, dict[str, Any]]
+
+
+def errors(*statuses: int, body: type[BaseModel] = ErrorBody) -> Responses:
+    schema = {"$ref": SCHEMA_REF.format(model=body.__name__)}
+    return {
+        status: {"description": _ERRORS[status], "content": {"application/json": {"schema": schema}}}
+        for status in statuses
+    }
+
+
+BODY_STATUSES: tuple[int, ...] = (400, 401, 403, 404, 408, 413, 415, 429, 500, 503)
+"""What may go wrong wherever a body is read."""
+MODEL_STATUSES: tuple[int, ...] = (400, 401, 403, 404, 429, 500, 503, 507)
+"""What may go wrong where a query names a model, which may have to be loaded."""
+KEYS: dict[str, Any] = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "header": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+}
+
+
+def get(router: APIRouter, path: str, endpoint: Callable[..., Any], **declared: Any) -> None:
+    """Add a route for GET, and for HEAD, of which the server sends only the headers."""
+    router.get(path, response_model=None, **declared)(endpoint)
+    router.head(path, response_model=None, include_in_schema=False)(endpoint)
+
+
+def post(
+    router: APIRouter,
+    path: str,
+    endpoint: Callable[..., Any],
+    body: type[BaseModel],
+    responses: Responses,
+    *,
+    needs_body: bool = True,
+    **more: Any,
+) -> None:
+    """Add a route for POST, which reads its body by itself; `more` is what the document also says of it."""
+    schema = {"$ref": SCHEMA_REF.format(model=body.__name__)}
+    taken = {"required": needs_body, "content": {"application/json": {"schema": schema}}}
+    extra = {"requestBody": taken} | more
+    router.post(path, response_model=None, responses=responses, openapi_extra=extra)(endpoint)
+
+
+def query(name: str, description: str, **schema: Any) -> dict[str, Any]:
+    """Return the declaration of a parameter that the route reads by itself."""
+    return {"name": name, "in": "query", "description": description, "schema": schema}
+
+
+def content(media_type: str, description: str) -> Responses:
+    return {200: {"description": description, "content": {media_type: {"schema": {"type": "string"}}}}}
+
+
+def tells(stream: str) -> Responses:
+    """Return the declaration of an answer that is JSON, or a stream of another media type."""
+    ok = {
+        "description": "The answer, or with `stream` its events.",
+        "content": {"application/json": {"schema": {"type": "object"}}, stream: {"schema": {}}},
+    }
+    return {200: ok}
+
+
+def generation_responses() -> Responses:
+    """Return what the two generating routes may answer."""
+    return tells("text/event-stream") | errors(*BODY_STATUSES, 504, 507)
+
+
+def describe(app: FastAPI, *, keyed: bool, is_open: Callable[[str], bool]) -> None:
+    """Make the document true: add the schemas that routes point to, and, if `keyed`, how keys are shown."""
+    made = app.openapi
+
+    @cache  # it takes tens of milliseconds, and the event loop belongs to all
+    def openapi() -> dict[str, Any]:
+        document = made()
+        named = set(re.findall(SCHEMA_REF.format(model=r"(\w+Body)"), orjson.dumps(document).decode()))
+        shapes = {shape.__name__: shape for shape in _below(BaseModel) if shape.__name__ in named}
+        _, definitions = models_json_schema(
+            [(shape, "validation") for shape in shapes.values()], ref_template=SCHEMA_REF
+        )
+        components = document.setdefault("components", {})
+        components.setdefault("schemas", {}).update(definitions["$defs"])
+        components["securitySchemes"] = KEYS
+        for path, operations in document["paths"].items():
+            for operation in operations.values():
+                # FastAPI's own answer to bad input, which our routes judge themselves.
+                operation["responses"].pop("422", None)
+                if keyed and not is_open(path):
+                    operation["security"] = [{name: []} for name in KEYS]
+        for name in ("HTTPValidationError", "ValidationError"):
+            components["schemas"].pop(name, None)
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _below(shape: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for one in shape.__subclasses__():
+        yield one
+        yield from _below(one)

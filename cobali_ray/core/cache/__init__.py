@@ -1,0 +1,1 @@
+"""What slots, host memory and the disk hold, and where a prompt is placed."""

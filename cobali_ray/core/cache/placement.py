@@ -1,0 +1,142 @@
+"""Placement: which slot a prompt gets, weighed by what is gained against what is destroyed.
+
+Every slot may hold tokens: an idle one those of the sequence it had last, a busy one those that are computed.
+A prompt can begin in place, after the prefix that an idle slot shares with it, or in any idle slot after a
+copy of the longest prefix that any slot shares with it, where the backend copies, or of what host memory has.
+Either way the chosen slot loses what it held beyond that. What was computed under another salt is no
+beginning, however much of it is equal: it only can be lost. All of it is counted in tokens of prefill
+(`recompute_cost`), so that the choice with the largest difference wins.
+
+What a prefix is worth fades as others are destroyed: each destroyed one raises the level below which a prefix
+is worth nothing, and a prefix stands its own cost above the level of its last use (GreedyDual: Young, "The
+k-server dual and loose competitiveness for paging", Algorithmica 1994). So a long history outlives many short
+ones, but not for ever.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from operator import attrgetter, itemgetter
+from typing import NamedTuple
+
+from cobali_ray.core.request.events import Tier
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.media import Rows, whole_prefix
+
+_DEPTH = 2048
+"""Where attention has made a token twice as dear; between 400 and 4,000 on the models measured."""
+_COPY_COST = 1 / 256
+"""What copying a token costs, in tokens of prefill; at most that was measured. A copy takes all that
+its donor holds, whatever is kept of it."""
+_RESTORE_COST = 1 / 64
+"""The same for bringing it back from host memory."""
+
+
+class SlotContents(NamedTuple):
+    """What a slot holds."""
+
+    slot_id: int
+    tokens: array[int]
+    n_tokens: int
+    """How many of `tokens` are computed: the prefix that is there."""
+    worth_until: float
+    """The level at which the prefix will be worth nothing; of idle slots only."""
+    idle: bool
+    salt: str | None = ""
+    """Whose it is: requests with another salt never begin with it."""
+
+
+class Placement(NamedTuple):
+    """Where a prompt goes, and what it begins from."""
+
+    slot_id: int
+    n_keep: int
+    """Its first tokens that need not be computed."""
+    donor_id: int | None = None
+    """The slot they are copied from; None: they lie in the chosen slot, or in host memory."""
+    lost: float = 0.0
+    """What the tokens that this destroys were worth."""
+    from_host: bool = False
+    """Whether they are brought back from host memory, into a slot that is emptied for them."""
+
+    @property
+    def tier(self) -> Tier:
+        """Where they come from."""
+        if not self.n_keep:
+            return "none"
+        return "host" if self.from_host else "slot" if self.donor_id is None else "copy"
+
+
+def recompute_cost(start: int, end: int) -> float:
+    """Return what computing the tokens `start .. end` of a sequence costs, in tokens of prefill."""
+    return max(end - start, 0) * (1.0 + (start + end) / (2 * _DEPTH))
+
+
+def n_shared(a: array[int], b: array[int], most: int) -> int:
+    """Return the length of the longest common prefix, at most `most`, by bisection over slices."""
+    low, high = 0, min(len(a), len(b), most)
+    if high <= 0 or a[0] != b[0]:
+        return 0
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def place(
+    tokens: array[int],
+    slots: Sequence[SlotContents],
+    limits: EngineLimits,
+    *,
+    level: float,
+    n_free_cells: int,
+    n_on_host: int = 0,
+    salt: str | None = "",
+    most: int | None = None,
+    rows: Sequence[Rows] = (),
+) -> Placement:
+    """Choose among the idle `slots`, of which there is at least one; equal choices go to the first.
+
+    A shared prefix counts from `min_prefix` tokens (0: never), and has at most `most`; None: all but the last
+    two, as in `Sequence.n_reusable`. It ends inside no image of `rows`. A copy may take at most the
+    `n_free_cells` and those that the chosen slot gives back. Host memory holds the first `n_on_host` tokens.
+    """
+    most = len(tokens) - 2 if most is None else most
+    shared = [whole_prefix(_n_hit(tokens, held, limits.min_prefix, salt, most), rows) for held in slots]
+    n_copied = max(shared) if limits.copies else 0
+    donors = [held for held, n in zip(slots, shared, strict=True) if n == n_copied > 0]
+    donor = min(donors, key=attrgetter("n_tokens"), default=slots[0])
+    best: list[tuple[float, Placement]] = []
+    for held, n_own in zip(slots, shared, strict=True):
+        if not held.idle:
+            continue
+        lost = worth(held, n_own, level)
+        best.append((recompute_cost(0, n_own) - lost, Placement(held.slot_id, n_own, None, lost)))
+        if n_own < n_copied <= n_free_cells + held.n_tokens:
+            lost = worth(held, 0, level)
+            gain = recompute_cost(0, n_copied) - donor.n_tokens * _COPY_COST
+            best.append((gain - lost, Placement(held.slot_id, n_copied, donor.slot_id, lost)))
+        if max(n_own, n_copied) < n_on_host >= limits.min_prefix:
+            lost = worth(held, 0, level)
+            gain = recompute_cost(0, n_on_host) - n_on_host * _RESTORE_COST
+            best.append((gain - lost, Placement(held.slot_id, n_on_host, None, lost, from_host=True)))
+    return max(best, key=itemgetter(0))[1]
+
+
+def _n_hit(tokens: array[int], held: SlotContents, min_prefix: int, salt: str | None, most: int) -> int:
+    """Return how many tokens of a prompt need not be computed after what a slot holds."""
+    if held.salt != salt or salt is None:
+        return 0
+    most = min(most, held.n_tokens)
+    if not min_prefix or most < min_prefix or tokens[:min_prefix] != held.tokens[:min_prefix]:
+        return 0
+    return n_shared(tokens, held.tokens, most)
+
+
+def worth(held: SlotContents, n_keep: int, level: float) -> float:
+    """Return what a slot's tokens beyond the first `n_keep` are worth now."""
+    return min(max(held.worth_until - level, 0.0), recompute_cost(n_keep, held.n_tokens))

@@ -1,0 +1,304 @@
+"""Slots: the books of the KV cache, who holds which slot and what every slot holds.
+
+Cells are counted, one for each token: those of busy slots (`n_cells_running`), those of prefixes that ended
+requests left behind (`n_cells_idle`), and free ones; idle prefixes count as free. A waiting request gets a
+slot if its known tokens fit (`fits`); the possible length of its answer is not reserved, so decoding can
+outgrow the cache. Then idle prefixes are dropped first, the least valuable per token; after that the sequence
+of the lowest class that was assigned last is preempted (`youngest`): it goes back to the head of its queue
+with its sampled tokens, and its cells wait in host memory or are computed again. The only running sequence is
+never preempted, so there is always progress. If llama.cpp finds no room although these books say otherwise,
+the books yield: all idle prefixes are dropped, a sequence is preempted, and the same tick tries again without
+it.
+
+The last two tokens of a prompt are always computed: the last one gives the logits, and one alone rounds
+differently. Slots know the salt of what they hold; it is compared before tokens are.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
+
+from cobali_ray.core.cache.gaps import exchanges
+from cobali_ray.core.cache.placement import Placement, SlotContents, n_shared, place, recompute_cost, worth
+from cobali_ray.core.cache.sharing import Sharing
+from cobali_ray.core.queue.fair import yields
+from cobali_ray.core.queue.waiting import MAX_PARKED
+from cobali_ray.core.request.lifecycle import Status
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.sequence import Sequence
+from cobali_ray.errors import InvariantError
+
+MIN_WAIT_TOKENS = 16
+"""Tokens that are worth waiting for."""
+
+_NOTHING: array[int] = array("i")
+
+
+class Slots:
+    """Every cell belongs to a sequence in a slot, to the prefix that an idle slot holds, or to nobody."""
+
+    def __init__(self, limits: EngineLimits) -> None:
+        self._limits = limits
+        self.running: list[Sequence] = []
+        """Who holds a slot, oldest assignment first; the RELEASING among them."""
+        self.by_slot: list[Sequence | None] = [None] * limits.n_slots
+        self.seq_ids = list(range(limits.n_slots))
+        """The id that each slot computes under."""
+        self._came_or_left = False
+        """Whether anybody did since gaps between ids were last looked for."""
+        self._held = [SlotContents(i, _NOTHING, 0, 0.0, idle=True) for i in range(limits.n_slots)]
+        """What idle slots hold; of a busy one its sequence says it."""
+        self.n_idle = limits.n_slots
+        self.level = 0.0
+        """What a prefix must stand above to be worth anything; see placement.py."""
+        self.n_cells_running = 0
+        """KV cells of sequences in slots."""
+        self.n_cells_idle = 0
+        """KV cells held by idle slots for prefix reuse. Both count a cell for each slot that has it."""
+        self._sharing = Sharing()
+
+    def n_used(self) -> int:
+        """Return the KV cells in use."""
+        return self.n_cells_running + self.n_cells_idle - self._sharing.n_twice()
+
+    def n_used_running(self) -> int:
+        """Return those of them that running sequences hold."""
+        return self.n_cells_running - self._n_twice_running()
+
+    def n_used_idle(self) -> int:
+        """Return those of them that only idle slots hold."""
+        return self.n_used() - self.n_used_running()
+
+    def _n_twice_running(self) -> int:
+        return self._sharing.n_twice(lambda slot_id: self.by_slot[slot_id] is not None)
+
+    def n_short(self, n_tokens: int) -> int:
+        """Return how many cells `n_tokens` need beyond those that are free; negative or 0 if they fit."""
+        return n_tokens + self.n_used() - self._limits.n_cells
+
+    def fits(self, sequence: Sequence, without: Seq[Sequence] = ()) -> bool:
+        """Say whether a waiting sequence can get a slot now, or could `without` some of the running ones.
+
+        Its known tokens must fit beside all tokens known of the running ones, with one cell of growth
+        for each, so that only decode growth ever preempts. Idle prefixes count as free: they are dropped.
+        What it will share with others is counted all the same: they may end before it has begun.
+        """
+        if not self.n_idle and not without:
+            return False
+        committed = sum([len(s.tokens) + 1 for s in self.running]) - self._n_twice_running()
+        freed = sum([len(s.tokens) + 1 for s in without])
+        return committed - freed + len(sequence.tokens) <= self._limits.n_cells
+
+    def tokens(self, slot_id: int) -> array[int]:
+        """Return the tokens known of whoever is in a slot."""
+        sequence = self.by_slot[slot_id]
+        return _NOTHING if sequence is None else sequence.tokens
+
+    def held(self, slot_id: int) -> SlotContents:
+        """Return what an idle slot holds."""
+        return self._held[slot_id]
+
+    def place(self, sequence: Sequence, n_on_host: int = 0) -> Placement:
+        """Choose an idle slot for a sequence; see `placement.place`."""
+        slots = [
+            held
+            if s is None
+            else SlotContents(held.slot_id, s.tokens, s.n_computed, 0.0, idle=False, salt=s.salt)
+            for held, s in zip(self._held, self.by_slot, strict=True)
+        ]
+        return place(
+            sequence.tokens,
+            slots,
+            self._limits,
+            level=self.level,
+            n_free_cells=self._limits.n_cells if self._limits.shares else -self.n_short(0),
+            n_on_host=n_on_host,
+            salt=sequence.salt,
+            most=sequence.n_reusable,
+            rows=sequence.request.rows,
+        )
+
+    def n_coming(self, sequence: Sequence) -> int:
+        """Return how many more of its first tokens slots will hold when the prompts under way are computed.
+
+        Fewer than `MIN_WAIT_TOKENS` count as none, and so do all where they could not be copied.
+        """
+        tokens, most, least = sequence.tokens, sequence.n_reusable, self._limits.min_prefix
+        salt = sequence.salt
+        if not self._limits.copies or not least or most < max(least, MIN_WAIT_TOKENS) or salt is None:
+            return 0
+        begins = tokens[:least]
+        ours = [s for s in self.running if s.salt == salt and s.status is Status.RUNNING]
+        alike = [s for s in ours if s.tokens[:least] == begins]
+        coming = max([n_shared(tokens, s.tokens, most) for s in alike if not s.decoding], default=0)
+        if coming < MIN_WAIT_TOKENS:
+            return 0
+        held = [held for held in self._held if held.salt == salt and held.tokens[:least] == begins]
+        there = [n_shared(tokens, one.tokens, min(most, one.n_tokens)) for one in held]
+        there += [n_shared(tokens, s.tokens, min(most, s.n_computed)) for s in alike]
+        return n if (n := coming - max(there)) >= MIN_WAIT_TOKENS else 0
+
+    def n_held(self, tokens: array[int], salt: str, most: int) -> int:
+        """Return how many of these first tokens some slot holds for the salt, at most `most`."""
+        idle = [n_shared(tokens, h.tokens, min(most, h.n_tokens)) for h in self._held if h.salt == salt]
+        busy = [n_shared(tokens, s.tokens, min(most, s.n_computed)) for s in self.running if s.salt == salt]
+        return max([*idle, *busy], default=0)
+
+    def holdings(self) -> list[tuple[int, array[int], int, str | None]]:
+        """Return what slots hold, busy ones first, then what is worth most: slot, tokens, how many, salt."""
+        busy = [(s.slot_id, s.tokens, s.n_computed, s.salt) for s in self.running]
+        idle = sorted((held for held in self._held if held.n_tokens), key=lambda held: -held.worth_until)
+        return [*busy, *[(held.slot_id, held.tokens, held.n_tokens, held.salt) for held in idle]]
+
+    def assign(self, sequence: Sequence, place: Placement) -> None:
+        """Give the slot to the sequence, which starts from the tokens that are there or copied."""
+        if self.by_slot[place.slot_id] is not None:
+            raise InvariantError(f"slot {place.slot_id} is not idle")
+        if place.donor_id is not None and self._held[place.donor_id].n_tokens == place.n_keep:
+            self._forget(place.donor_id, place.n_keep)  # a duplicate from now on, which nobody misses
+        self._sharing.cut(place.slot_id, 0 if place.donor_id is not None or place.from_host else place.n_keep)
+        if place.donor_id is not None and self._limits.shares:
+            self._sharing.share(place.donor_id, place.slot_id, place.n_keep)
+        self.level += place.lost
+        self.n_cells_idle -= self._held[place.slot_id].n_tokens
+        self.n_cells_running += place.n_keep
+        self._forget(place.slot_id)
+        self.by_slot[place.slot_id] = sequence
+        self.n_idle -= 1
+        self._came_or_left = True
+        sequence.slot_id, sequence.n_prefilled = place.slot_id, place.n_keep
+        sequence.seq_id = self.seq_ids[place.slot_id]
+        self.running.append(sequence)
+
+    def release(self, sequence: Sequence, *, n_computed: int, n_keep: int) -> None:
+        """Take the slot back, which holds `n_computed` tokens, and keep its first `n_keep` for reuse."""
+        slot_id = sequence.slot_id
+        if self.by_slot[slot_id] is not sequence:
+            raise InvariantError(f"request {sequence.request_id} does not hold slot {slot_id}")
+        self.running.remove(sequence)
+        self.by_slot[slot_id] = None
+        self.n_idle += 1
+        self._came_or_left = True
+        self.n_cells_running -= n_computed
+        self._sharing.cut(slot_id, n_keep)
+        if n_keep:
+            self.hold(slot_id, sequence.tokens[:n_keep], sequence.salt)
+
+    def hold(self, slot_id: int, tokens: array[int], salt: str | None) -> None:
+        """Note that an idle slot that held nothing holds these tokens."""
+        n_keep = len(tokens)
+        worth_until = self.level + recompute_cost(0, n_keep)
+        self.n_cells_idle += n_keep
+        self._held[slot_id] = SlotContents(slot_id, tokens, n_keep, worth_until, idle=True, salt=salt)
+
+    def _forget(self, slot_id: int, n_keep: int = 0) -> None:
+        held = self._held[slot_id]
+        tokens, salt = (held.tokens, held.salt) if n_keep else (_NOTHING, "")
+        self._held[slot_id] = SlotContents(slot_id, tokens, n_keep, self.level, idle=True, salt=salt)
+
+    def drop(self, held: SlotContents) -> None:
+        self._sharing.cut(held.slot_id, 0)
+        self.n_cells_idle -= held.n_tokens
+        self._forget(held.slot_id)
+
+    def drop_idle(self) -> SlotContents | None:
+        """Forget the idle prefix worth least per token; return it, None if no slot holds one."""
+        holding = [held for held in self._held if held.n_tokens]
+        if not holding:
+            return None
+        least = min(holding, key=lambda held: worth(held, 0, self.level) / held.n_tokens)
+        self.level += worth(least, 0, self.level)
+        self.drop(least)
+        return least
+
+    def empty(self, sequence: Sequence) -> None:
+        """Note that a sequence's slot holds nothing of what it was to begin from."""
+        self.n_cells_running -= sequence.n_prefilled
+        sequence.n_prefilled = 0
+        self._sharing.cut(sequence.slot_id, 0)
+
+    def close_gaps(self, runs_s: Callable[[Seq[int]], float], cell_s: float) -> list[tuple[int, int, int]]:
+        """Exchange ids of slots, so that the busy ones are neighbours, where that pays; see `exchanges`.
+
+        Returns both slots of each exchange and the cells that they hold together.
+        """
+        if not self._limits.dense or not self._came_or_left:
+            return []
+        self._came_or_left = False
+        slot_of = sorted(range(len(self.seq_ids)), key=self.seq_ids.__getitem__)
+        sequences = [self.by_slot[i] for i in slot_of]
+        cells = [
+            self._held[i].n_tokens if s is None else s.n_computed
+            for i, s in zip(slot_of, sequences, strict=True)
+        ]
+        swaps = []
+        for a, b in exchanges([s is not None for s in sequences], cells, runs_s, cell_s):
+            for slot_id, sequence, seq_id in ((slot_of[a], sequences[a], b), (slot_of[b], sequences[b], a)):
+                self.seq_ids[slot_id] = seq_id
+                if sequence is not None:
+                    sequence.seq_id = seq_id
+            swaps.append((slot_of[a], slot_of[b], cells[a] + cells[b]))
+        return swaps
+
+    def youngest(self) -> Sequence | None:
+        """Return the sequence to preempt for want of cells, never the only one.
+
+        It is the one assigned last of the worst class, as long as there is one that was not parked too often.
+        """
+        if len(self.running) < 2:
+            return None
+        return max(reversed(self.running), key=lambda s: (s.n_parked < MAX_PARKED, s.priority))
+
+    def victims(self, claimant: Sequence, weights: Mapping[str, float]) -> list[Sequence]:
+        """Return who must leave its slot for a claimant, in this order, until that fits; newest first.
+
+        Those of worse classes, the worst first. Else one of a tenant that was served far more and has more
+        than its share of the slots, if the claimant's has less; shares are by `weights`, of the slots that
+        their class has. Nobody is parked more than `MAX_PARKED` times.
+        """
+        mine, tenant = claimant.priority, claimant.account.tenant
+        may = [s for s in reversed(self.running) if s.n_parked < MAX_PARKED]
+        if worse := sorted((s for s in may if s.priority > mine), key=lambda s: -s.priority):
+            return worse if self.fits(claimant, worse) else []
+        peers = [s for s in self.running if s.priority == mine]
+        each = len(peers) / sum(weights.values())
+        n_slots = Counter(s.account.tenant for s in peers)
+        over = {one: n - each * weights.get(one, 1.0) for one, n in n_slots.items()}
+        if n_slots[tenant] + 1 > each * weights[tenant]:
+            return []
+        most = max(over, key=over.__getitem__, default="")
+        theirs = [s for s in may if s.priority == mine and s.account.tenant == most and over[most] >= 1]
+        return [s for s in theirs if yields(s.rank, claimant.rank)][:1]
+
+    def problems(self) -> list[str]:
+        """Return what does not balance."""
+        problems = []
+        busy = {s.slot_id for s in self.running}
+        if len(busy) != len(self.running) or self.n_idle + len(busy) != self._limits.n_slots:
+            problems.append("a slot is neither busy nor idle, or both")
+        for slot_id, s in enumerate(self.by_slot):
+            if (slot_id in busy) != (s is not None) or (s is not None and s.slot_id != slot_id):
+                problems.append(f"slot {slot_id} and its sequence disagree")
+            if self._held[slot_id].salt is None:
+                problems.append(f"slot {slot_id} holds what nobody may begin with")
+            if s is not None and self._held[slot_id].n_tokens:
+                problems.append(f"slot {slot_id} is busy and holds an idle prefix")
+        if sorted(self.seq_ids) != list(range(self._limits.n_slots)):
+            problems.append("slots share a sequence id")
+        for s in self.running:
+            if s.seq_id != self.seq_ids[s.slot_id]:
+                problems.append(f"request {s.request_id} and its slot disagree on the sequence id")
+            if s.status not in {Status.RUNNING, Status.RELEASING}:
+                problems.append(f"request {s.request_id} is {s.status.name} and holds slot {s.slot_id}")
+            if not 0 <= s.n_computed < len(s.tokens) or len(s.tokens) > self._limits.n_most:
+                problems.append(f"request {s.request_id}: {s.n_computed} of {len(s.tokens)} tokens computed")
+        if self.n_cells_running != sum(s.n_computed for s in self.running):
+            problems.append("the cells of running sequences are miscounted")
+        if self.n_cells_idle != sum(held.n_tokens for held in self._held):
+            problems.append("the cells of idle prefixes are miscounted")
+        if self.n_used() > self._limits.n_cells:
+            problems.append("more cells used than there are")
+        return problems

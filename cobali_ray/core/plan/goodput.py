@@ -1,0 +1,190 @@
+"""Speculation: whether a tick computes drafts too, because more tokens per second are expected of it.
+
+A draft's rows cost time whether they turn out right or not: on two cores, 2 rows of a stream take 1.1 to 2
+times as long as one, and 8 take 2 to 4. So a tick gets drafts only if the tokens expected of it, divided by
+the time predicted for it, are clearly more than without. Both are learned: how often a stream's guesses are
+right (`StreamDrafts`), also while none is computed, and how many times as long ticks of a shape take as the
+tick-time model says of them without drafts.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
+from operator import itemgetter
+from typing import NamedTuple
+
+from cobali_ray.core.plan.drafts import StreamDrafts
+from cobali_ray.core.request.sequence import Sequence
+
+MAX_STREAMS = 4
+"""With more, even drafts that are all right gain next to nothing, and nothing is looked for."""
+SIZES = (1, 3, 7, 15)
+"""Tokens of a draft: with the token sampled last 2, 4, 8 and 16 rows, as the kernels have it."""
+MAX_ROWS = 32
+"""Rows of one pass, drafts and all."""
+GAIN = 1.1
+"""So many times the tokens per second have to be expected."""
+TRY_EVERY, TRY_OTHERS_EVERY = 256, 16
+"""Drafts that would pay but for the time that ticks with them were seen to take are tried once in so many
+ticks, and among those that do pay, other sizes: what was learned of their time may hold no longer."""
+PLAIN_FIRST, PLAIN_EVERY = 16, 32
+"""So many ticks have no drafts before the first that has, and then one in so many: the time without must be
+known."""
+_ROW, _PASS = 0.35, 0.5
+_STEP, _FIRST_STEP = 0.03, 0.3
+
+
+class DraftPlan(NamedTuple):
+    """How many streams of how many draft how many tokens each, at most: ticks of one such take alike."""
+
+    n_streams: int
+    n_drafting: int
+    size: int
+
+    @property
+    def n_drafted(self) -> int:
+        return self.n_drafting * self.size
+
+
+class Drafts(NamedTuple):
+    """Drafts for a tick, and what was weighed for them."""
+
+    tokens: Mapping[int, array[int]]
+    """By slot."""
+    plain_s: float
+    """How long the tick would take without."""
+    choice: DraftPlan | None = None
+    """None: nobody can say whether they pay."""
+    n_paid: int = 0
+    n_unpaid: int = 0
+    """1 if they were expected to pay, or would have but for their time."""
+
+
+class Speculation:
+    """Chooses the drafts of ticks without prefill, and learns from what became of them."""
+
+    def __init__(self) -> None:
+        self._guesses: dict[int, StreamDrafts] = {}
+        """Of the streams that were asked about last, by slot."""
+        self._ratios: dict[DraftPlan, tuple[float, int]] = {}
+        """How many times as long as without drafts, and from how many ticks that is known."""
+        self._n_paid = self._n_unpaid = 0
+        """Ticks in which drafts were expected to pay, and in which but for their time they would have."""
+        self._choice: DraftPlan | None = None
+        self._plain_s = 0.0
+
+    def choose(self, streams: Seq[Sequence], *, plain_s: float, most_s: float, room: int) -> Drafts:
+        """Return drafts for a tick in which these streams decode. To ask changes nothing; `begin` takes them.
+
+        Without them it would take `plain_s`; with them it shall not take longer than `most_s`, nor compute
+        more than `room` further tokens.
+        """
+        if not 0 < len(streams) <= MAX_STREAMS or plain_s <= 0:
+            return Drafts({}, plain_s)
+        plain = DraftPlan(len(streams), 0, 0)
+        none = Drafts({}, plain_s, plain)
+        if plain not in self._ratios or self._ratios[plain][1] < PLAIN_FIRST:
+            return none
+        found = self._renew(streams)
+        if sum(g.n_expected(SIZES[-1]) for g in found) < (GAIN - 1) * len(streams):
+            return none  # they would not pay if they took no time
+        best, n_paid, n_unpaid = self._decide(found, len(streams), most_s / plain_s, room)
+        if best is None:
+            return none._replace(n_paid=n_paid, n_unpaid=n_unpaid)
+        chosen = _by_gain(found, best.size)[: best.n_drafting]
+        tokens = {g.sequence.slot_id: g.draft.tokens[: best.size] for _, g in chosen if g.draft is not None}
+        return Drafts(tokens, plain_s, best, n_paid, n_unpaid)
+
+    def begin(self, drafts: Drafts | None) -> None:
+        """Take what the next tick computes; None: nobody asked."""
+        self._choice = None
+        if drafts is not None:
+            self._choice, self._plain_s = drafts.choice, drafts.plain_s
+            self._n_paid += drafts.n_paid
+            self._n_unpaid += drafts.n_unpaid
+
+    def _renew(self, streams: Seq[Sequence]) -> list[StreamDrafts]:
+        """Return what is guessed of streams, where anything is; the same until they go on."""
+        before, self._guesses = self._guesses, {}
+        for s in streams:
+            guesses = before.get(s.slot_id)
+            if guesses is None or guesses.sequence is not s:
+                guesses = StreamDrafts(s)
+            self._guesses[s.slot_id] = guesses
+            most = s.n_most - len(s.tokens) - 1  # the token after a draft is drawn too
+            guesses.renew(min(SIZES[-1], most))
+        return [g for g in self._guesses.values() if g.draft is not None]
+
+    def _decide(
+        self, found: Seq[StreamDrafts], n_streams: int, most_ratio: float, room: int
+    ) -> tuple[DraftPlan | None, int, int]:
+        """Return what to draft, None for nothing, and what counts as paid and as unpaid with it."""
+        best, value = self._best(found, n_streams, most_ratio, room, self._ratio)
+        if value >= GAIN:
+            number = self._n_paid + 1
+            if number % PLAIN_EVERY == 0:
+                best = None
+            elif number % TRY_OTHERS_EVERY == 0:
+                best, _ = self._best(found, n_streams, most_ratio, room, _likely_ratio)
+            return best, 1, 0
+        other, hope = self._best(found, n_streams, most_ratio, room, _likely_ratio)
+        if hope < GAIN:
+            return None, 0, 0
+        return (other if (self._n_unpaid + 1) % TRY_EVERY == 0 else None), 0, 1
+
+    def _best(
+        self,
+        found: Seq[StreamDrafts],
+        n_streams: int,
+        most_ratio: float,
+        room: int,
+        ratio_of: Callable[[DraftPlan], float],
+    ) -> tuple[DraftPlan | None, float]:
+        """Return the choice of which most tokens per second are expected, as a multiple of those without."""
+        best, most, plain = None, 0.0, ratio_of(DraftPlan(n_streams, 0, 0))
+        for size in SIZES:
+            expected = float(n_streams)
+            for n, (gain, _) in enumerate(_by_gain(found, size), 1):
+                expected += gain
+                choice = DraftPlan(n_streams, n, size)
+                if choice.n_drafted > min(room, MAX_ROWS - n_streams):
+                    break
+                ratio = ratio_of(choice)
+                value = expected / n_streams * plain / ratio
+                if value > most and ratio <= most_ratio:
+                    best, most = choice, value
+        return best, most
+
+    def _ratio(self, choice: DraftPlan) -> float:
+        if (known := self._ratios.get(choice)) is not None:
+            return known[0]
+        plain, _ = self._ratios.get(DraftPlan(choice.n_streams, 0, 0)) or (1.0, 0)
+        return plain * _likely_ratio(choice)
+
+    def took(self, seconds: float) -> float:
+        """Take a tick's time; return what had been predicted if drafts were considered for it, else 0.
+
+        Ratios follow the median, which other processes' bursts do not move. Ticks without drafts have one
+        too: the tick-time model follows the mean, and it learns of few ticks where most have drafts.
+        """
+        choice, self._choice = self._choice, None
+        if choice is None:  # nobody asked: it had prefill, or many streams
+            return 0.0
+        ratio, n = self._ratios.get(choice) or (_likely_ratio(choice), 0)
+        step = 1 + max(_STEP, _FIRST_STEP / (n + 1))
+        longer = seconds > ratio * self._plain_s
+        self._ratios[choice] = (ratio * step if longer else ratio / step, n + 1)
+        return ratio * self._plain_s
+
+
+def _likely_ratio(choice: DraftPlan) -> float:
+    """Return how many times as long ticks of such a choice probably take, before any was seen."""
+    ragged = 0 < choice.n_drafting < choice.n_streams  # a micro-batch of its own
+    return 1 + _ROW * choice.n_drafted / choice.n_streams + _PASS * ragged
+
+
+def _by_gain(found: Seq[StreamDrafts], size: int) -> list[tuple[float, StreamDrafts]]:
+    """Return (tokens expected, whose) of each guess cut to a size, the most promising first."""
+    return sorted(((g.n_expected(size), g) for g in found), key=itemgetter(0), reverse=True)

@@ -1,0 +1,330 @@
+"""Pacer: chunks as large as the ITL target allows, from a model of the tick's time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from functools import partial
+from math import exp, inf
+from typing import Literal, NamedTuple
+
+from cobali_ray.core.cost.runs import Row, cells_of, run_lengths, runs_of
+from cobali_ray.core.cost.ticktime import TickShape, TickTimeModel
+from cobali_ray.core.plan.plan import (
+    Span,
+    chunk_of,
+    n_scored,
+    order_prefill,
+    piece,
+    plan_chunks,
+    who_is_due,
+    within_rows,
+)
+from cobali_ray.core.queue.fair import yields
+from cobali_ray.core.request.limits import EngineLimits, Grain
+from cobali_ray.core.request.sequence import Sequence
+
+MIN_CHUNK = 4
+"""Prefill goes on at this pace even where decoding alone takes nearly as long as the target."""
+FIRST_CHUNK = 64
+_GROWTH = 2
+"""Chunks of passes that were never seen: at most 64 tokens, or twice as many as the largest pass."""
+PATIENCE_S = 4.0
+"""A gap of twice this length costs its reader as much as the gap is long: see `best_prefill_s`."""
+STRETCH = 1.3
+"""How much longer a prompt's chunks may take beside streams than alone, where gaps may be long enough for
+that. What it waits for first, and what its chunks cannot have exactly, add some to it: 1.5 in all."""
+_SIZES, _ALONE = tuple(n << i for i in range(10) for n in (4, 6)), (128, 256, 512)
+"""The chunks that are compared, and those of prompts that are computed alone."""
+MAX_GAP_S = 2.5
+"""No gap that prefill makes is longer, unless decoding alone takes a third of it."""
+DUE_FACTOR = 3.0
+"""How much longer gaps may be for a prompt that is due before others: at nine decode ticks it takes 1.13
+times as long as alone. With 2 a better class's p99 TTFT beside a flood was 1.2 times that alone, with 1 it
+was 1.5."""
+_FLAT = 2.0
+"""A prompt is not cut where its rest takes less than so many times as long as the best chunk: that costs
+everybody little more than the best."""
+_SURE = 3.0
+"""A target that was asked for is a promise about the 99th percentile: predictions and so many times their
+mean error must stay within it."""
+_SPREAD_S, _FIRST_SPREAD, _MAX_SPREAD, _N_FIRST = 5.0, 0.05, 0.2, 4
+"""How fast the mean error forgets, what it is at first, as if from so many ticks, and the most it counts."""
+_ROUND_S, _ROUND = 0.03, 3.0
+"""How long streams wait for what is no prompt, drafts or another adapter's turn: at most so long, or so many
+decode ticks, whichever is longer."""
+_NEARLY, _TRY_S, _MAX_TRY_S = 1.15, 1.0, 64.0
+"""Now and then a whole step is tried that should not quite fit, because short chunks teach nothing about long
+ones: at first once a second, after one that was late half as often, else twice."""
+
+
+def best_prefill_s(
+    decode_s: float, n_streams: int, n_prompts: int, added_s: Callable[[int], float], alone_s: float
+) -> float:
+    """Return how long the prefill of a tick should take beside decoding that takes `decode_s`.
+
+    `added_s` says how much longer a chunk of so many tokens makes the tick, and `alone_s` what a token takes
+    where there are no streams. What is minimised is what a token of a prompt costs everybody, with chunks of
+    n tokens that add c:
+
+        (n_prompts * (decode_s + c)  +  n_streams * c  +  n_streams * (decode_s + c)^2 / (2 * PATIENCE_S)) / n
+
+    Prompts wait for whole ticks, streams for the chunks, and a gap costs its reader the more the longer it
+    is. Small chunks make short gaps, but on most devices each of their tokens takes longer, and everybody
+    waits for that. A chunk must also get prompts on at least 1 / STRETCH times as fast as they get on alone,
+    and no gap is longer than MOST_GAP_S, unless decoding alone takes a third of it. If no chunk can do both,
+    it is the fastest whose gap is short enough.
+    """
+    most_s = max(MAX_GAP_S - decode_s, 2 * decode_s)
+    best, best_s = (True, inf), 0.0
+    for n in _SIZES:
+        chunk_s = added_s(n)
+        if best_s and chunk_s > most_s:
+            break
+        gap_s = decode_s + chunk_s
+        slow = gap_s > STRETCH * alone_s * n
+        cost = gap_s if slow else n_prompts * gap_s + n_streams * (chunk_s + gap_s**2 / (2 * PATIENCE_S))
+        if (slow, cost / n) < best:
+            best, best_s = (slow, cost / n), chunk_s
+    return best_s
+
+
+class PrefillPlan(NamedTuple):
+    """The prefill of a tick, and what bounded it."""
+
+    chunks: tuple[Span, ...] = ()
+    target_s: float = 0.0
+    """The ITL target; 0 where nothing did."""
+    unmet_s: float | None = None
+    """What decoding alone takes if that is longer than the target asked for, else 0; None: nobody looked."""
+    tries: bool = False
+    """Whether the first chunk is one that should not quite fit."""
+
+
+NO_PREFILL = PrefillPlan()
+
+
+class Pacer:
+    """Plans the prefill of ticks within an ITL target and learns from how long they took.
+
+    Without a target it plans like `plan_chunks` and only learns. With one, every tick beside decoding streams
+    gets the largest prefill whose predicted time, with a margin for the predictions' errors, stays within it.
+    The automatic target is what `best_prefill_s` says, tick by tick, and so is one that is shorter than a
+    decode tick.
+    """
+
+    def __init__(self, target_s: float | Literal["auto"] | None, grain: Grain | None = None) -> None:
+        self._target_s = target_s
+        self.model = TickTimeModel(grain)
+        self._spread = _FIRST_SPREAD
+        """Mean relative error of what was predicted for ticks beside streams."""
+        self._n_errors = 0
+        self._untried_s, self._try_s, self._trying = 0.0, _TRY_S, False
+        self.target_s = 0.0
+        """The target of the tick begun last; 0 where it had none."""
+        self.unmet_s = 0.0
+        """What decoding alone took, longer than the target that was asked for; 0 while that can be met."""
+
+    def plan(
+        self,
+        streams: Seq[Sequence],
+        prompts: Seq[Sequence],
+        limits: EngineLimits,
+        *,
+        within_s: float = inf,
+    ) -> PrefillPlan:
+        """Return the prefill of a tick in which all `streams` decode; `prompts` is oldest first.
+
+        To ask changes nothing; `begin` takes what is computed.
+
+        With a target, it takes no longer than `within_s`: streams that have no part in it wait for its end.
+        Streams of a worse class do not bind a prompt; beside them, and beside those of tenants who had far
+        more, the automatic target is `DUE_FACTOR` times as long; no other prompt makes such a tick longer.
+        """
+        budget = limits.token_budget - len(streams)
+        if not prompts:
+            return NO_PREFILL
+        first, decode_s = min([p.rank for p in prompts]), 0.0
+        target_s, exact, unmet_s = 0.0, False, None
+        due = any(yields(rank, first) for rank in {s.rank for s in streams})  # mostly one
+        binds = any(s.rank[0] <= first[0] for s in streams)
+        if self._target_s is not None and (binds or within_s < inf):
+            n_decode = len(streams)
+            context, runs = _decoding(streams, prompts, limits)
+            decode_s = self.model.decode_s(n_decode, context, runs)
+            best = min([s.rank[0] for s in streams], default=first[0])
+            n_prompts = sum([p.rank[0] <= best for p in prompts])  # of worse classes, all count as one
+            start = prompts[0].n_computed
+            target_s, exact = self._target(decode_s, n_decode, max(n_prompts, 1), start)
+            if isinstance(self._target_s, float):
+                unmet_s = 0.0 if exact else decode_s
+            if due and not exact:
+                target_s *= DUE_FACTOR
+        if due or not target_s:
+            prompts = who_is_due(prompts)
+        if within_s < inf and self._target_s is not None:
+            target_s, exact = min(target_s or inf, within_s), True
+        elif not target_s:
+            return PrefillPlan(tuple(plan_chunks(prompts, limits, budget)), 0.0, unmet_s)
+        sure = 1 + _SURE * self._spread if exact else 1.0
+        most = max(self.model.longest_seen * _GROWTH, FIRST_CHUNK)
+        most = min(most, budget)
+        left_s = target_s / sure - decode_s
+        flat_s = 0.0 if exact else (_FLAT - 1) * left_s
+        ordered = order_prefill(prompts, limits)
+        chunks, tries = self._chunks(ordered, left_s, flat_s, most, limits, n_decode=len(streams))
+        return PrefillPlan(tuple(chunks), target_s, unmet_s, tries)
+
+    def begin(self, prefill: PrefillPlan) -> None:
+        """Take what the next tick computes."""
+        self.target_s, self._trying = prefill.target_s, prefill.tries
+        if prefill.unmet_s is not None:
+            self.unmet_s = prefill.unmet_s
+
+    def prefill_pace(self, n_decode: int, context: int, limits: EngineLimits) -> tuple[float, float] | None:
+        """Return seconds per prompt token beside so many streams, and more per position of its depth.
+
+        Ticks are as long as the target allows, or as the token budget, and prefill has what decoding leaves
+        of them. None while too little is known.
+        """
+        model = self.model
+        if not model.knows_prefill:
+            return None
+        token_s, depth_s = model.token_s
+        most = limits.token_budget - n_decode
+        if not n_decode or self._target_s is None:
+            spent_s = model.decode_s(n_decode, context)
+            return (spent_s / most + token_s, depth_s)
+        spent_s = model.decode_s(n_decode, context)
+        target_s, _ = self._target(spent_s, n_decode, 1)
+        left_s = (target_s or inf) - spent_s
+        length = max(model.longest_chunk(0, left_s, mixed=True, n_before=1, most=most), MIN_CHUNK)
+        stretch = 1 + spent_s / max(model.chunk_s(0, length, mixed=True, n_before=1), 1e-9)
+        return token_s * stretch, depth_s * stretch
+
+    def _target(self, decode_s: float, n_decode: int, n_prompts: int, start: int = 0) -> tuple[float, bool]:
+        """Return the target, and whether it is a promise; 0 while nothing is known of decode ticks.
+
+        `start` is how much of the first prompt is computed.
+        """
+        asked_s, knows_decode = self._target_s, self.model.knows_decode
+        if isinstance(asked_s, float) and (decode_s < asked_s or not knows_decode):
+            return asked_s, True
+        if not knows_decode:
+            return 0.0, False
+        model, n_before = self.model, 0 if self.model.apart else n_decode
+        added_s = partial(model.chunk_s, start, mixed=n_decode > 0, n_before=n_before)
+        alone_s = min([model.chunk_s(start, n) / n for n in _ALONE])
+        return decode_s + best_prefill_s(decode_s, n_decode, n_prompts, added_s, alone_s), False
+
+    def _chunks(
+        self,
+        prompts: Seq[Sequence],
+        left_s: float,
+        flat_s: float,
+        most: int,
+        limits: EngineLimits,
+        *,
+        n_decode: int,
+    ) -> tuple[list[Span], bool]:
+        """Return chunks for `left_s`, and whether the first is one that should not quite fit.
+
+        A prompt's last one may take `flat_s` longer, all of them together.
+        """
+        chunks, tried = list[Span](), 0
+        model, grain, n_rows, mixed = self.model, limits.grain, limits.n_scored_rows, n_decode > 0
+        beside = grain.beside if mixed else 0
+        n_before = 0 if grain.beside else n_decode
+        for number, prompt in enumerate(prompts):
+            start, scored = prompt.n_computed, prompt.n_unscored is not None
+            if number and start and grain.step > 1:
+                break  # company would cut it into pieces that are no whole steps
+            fits = most
+            if model.knows_prefill:
+                limit = min(most, max(prompt.n_pending, grain.step + beside))
+                fits = model.longest_chunk(
+                    start, left_s, mixed=mixed, scored=scored, n_before=n_before, most=limit
+                )
+                whole_s = model.chunk_s(start, prompt.n_pending, mixed=mixed, n_before=n_before)
+                if fits < prompt.n_pending <= most and whole_s <= left_s + flat_s and not scored:
+                    fits = prompt.n_pending
+            if number == 0:
+                tried = self._step_to_try(prompt, left_s, fits, grain, mixed=mixed)
+                fits = max(fits, MIN_CHUNK, tried)
+            fits = within_rows(prompt, min(fits, limits.prefill_chunk + beside, most), n_rows)
+            if scored and not fits and most > 0:
+                continue
+            if fits < prompt.n_pending:
+                fits = grain.whole(fits, mixed=mixed) or fits
+            length = piece(prompt.n_pending, fits)
+            if length <= 0:
+                break
+            chunk = chunk_of(prompt, length)
+            chunks.append(chunk)
+            most -= length
+            n_rows -= (rows := n_scored(prompt, chunk))
+            left_s -= model.chunk_s(start, length, mixed=mixed, n_before=n_before) + model.out_s * rows
+            n_before += length
+            if (start and grain.step > 1) or (left_s <= 0 and model.knows_prefill):
+                break
+        return chunks, tried > 0
+
+    def _step_to_try(self, prompt: Sequence, left_s: float, fits: int, grain: Grain, *, mixed: bool) -> int:
+        """Return a whole step, or all of a shorter prompt, if one is to be tried that nearly fits."""
+        step = min(grain.step + (grain.beside if mixed else 0), prompt.n_pending)
+        if grain.step == 1 or fits >= step or self._untried_s < self._try_s:
+            return 0
+        if self.model.chunk_s(prompt.n_computed, step, mixed=mixed) > _NEARLY * left_s:
+            return 0
+        return step
+
+    def decode_s(self, n_decode: int, context: int) -> float:
+        """Return what a tick takes that only decodes, 0 while too little is known."""
+        return self.model.decode_s(n_decode, context) if self.model.knows_decode else 0.0
+
+    def round_s(self, decode_s: float) -> float:
+        """Return how long streams may wait for their turn, if a token for each of them takes `decode_s`."""
+        return self._target_s if isinstance(self._target_s, float) else _round_s(decode_s)
+
+    def most_s(self, decode_s: float) -> float:
+        """Return how long a tick may take that is given more to compute than the streams' next tokens."""
+        if self._target_s == "auto":
+            return _round_s(decode_s)
+        return inf if self._target_s is None else self._target_s
+
+    def learn(self, shape: TickShape, seconds: float) -> float:
+        """Take one finished tick of `seconds`; return what had been predicted (0: nothing known)."""
+        knows = self.model.knows_prefill if shape.chunks else self.model.knows_decode
+        predicted = self.model.predict(shape) if knows else 0.0
+        if predicted and shape.chunks and shape.n_decode:
+            error = min(abs(seconds / predicted - 1), 2 * _MAX_SPREAD)
+            self._n_errors += 1
+            step = max(1 - exp(-seconds / _SPREAD_S), 1 / (self._n_errors + _N_FIRST))
+            self._spread = min(self._spread + step * (error - self._spread), _MAX_SPREAD)
+        if self._trying:
+            factor = 2.0 if seconds > self.target_s else 0.5
+            self._try_s = min(max(factor * self._try_s, _TRY_S), _MAX_TRY_S)
+            self._untried_s, self._trying = 0.0, False
+        self._untried_s += seconds
+        self.model.learn(shape, seconds)
+        return predicted
+
+
+def _round_s(decode_s: float) -> float:
+    return max(_ROUND_S, _ROUND * decode_s)
+
+
+def _decoding(
+    streams: Seq[Sequence], prompts: Seq[Sequence], limits: EngineLimits
+) -> tuple[int, tuple[int, ...]]:
+    """Return the cells that the streams' attention will pay for beside the first prompt's chunk, and runs."""
+    pass_cells = limits.grain.pass_cells
+    if pass_cells is None:
+        runs = run_lengths([s.seq_id for s in streams]) if limits.grain.beside else ()
+        return sum([s.n_computed for s in streams]), runs
+    first = order_prefill(prompts, limits)[0]
+    rows = [Row(s.seq_id, s.n_computed + 1) for s in streams]
+    rows = sorted([*rows, Row(first.seq_id, first.n_computed + 1, chunk=True)])
+    places = runs_of(rows, pass_cells)
+    lengths = [sum([not rows[i].chunk for i in run]) for run in places]
+    return cells_of(rows, places), tuple([n for n in lengths if n])

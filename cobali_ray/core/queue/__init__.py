@@ -1,0 +1,1 @@
+"""Who is let in, who waits, and who is next."""

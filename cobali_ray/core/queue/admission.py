@@ -1,0 +1,226 @@
+"""Accept or refuse at the door; how long until a retry makes sense."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+from cobali_ray.core.queue.counts import Counts, LineCounts
+from cobali_ray.core.queue.fair import used
+from cobali_ray.core.request.embedding import EmbeddingRequest
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import Request
+from cobali_ray.errors import PromptTooLongError, QueueFullError, WaitTooLongError
+
+MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
+
+
+class Occupancy(NamedTuple):
+    """Who is inside the door but not in a slot yet, and how fast they leave."""
+
+    n_queued: int
+    n_queued_tokens: int
+    n_free_slots: int
+    drain_rps: float
+    """Requests that leave the queue per second; 0 when unknown."""
+    lines: Sequence[Line] = ()
+    """The same requests by class and tenant."""
+    prefill_s: float = 0.0
+    """What the rest of the prompt of whoever asks takes; 0 when unknown."""
+
+
+class Line(NamedTuple):
+    """Who of one tenant is inside the door in one class, but never had a slot yet."""
+
+    priority: int
+    tenant: str
+    weight: float
+    n: int
+    n_tokens: int
+
+
+class AdmissionSource(Protocol):
+    """Who has left the queues for good, and how fast they do: a scheduler."""
+
+    @property
+    def counts(self) -> Counts: ...
+    @property
+    def n_free_slots(self) -> int: ...
+    @property
+    def drain_rps(self) -> float: ...
+
+
+class AdmittedCounts:
+    """Counts who went in through the door. Of one thread; those who left again are counted by another."""
+
+    def __init__(self) -> None:
+        self.requests, self.texts = LineCounts(), LineCounts()
+        """Requests for slots, and embedding requests: neither takes the other's room."""
+        self._weights: dict[str, float] = {}
+
+    def note(self, request: Request | EmbeddingRequest) -> None:
+        """Count a request that was let in."""
+        counts = self.texts if isinstance(request, EmbeddingRequest) else self.requests
+        counts.add((request.priority, request.tenant), 1, request.n_prompt)
+        self._weights[request.tenant] = request.weight
+
+    def occupancy(self, inside: AdmissionSource, prefill_s: float = 0.0) -> Occupancy:
+        """Return who waits for a slot, as far as the scheduler's thread came."""
+        waiting = self._waiting(self.requests, inside.counts.left)
+        return waiting._replace(
+            n_free_slots=inside.n_free_slots, drain_rps=inside.drain_rps, prefill_s=prefill_s
+        )
+
+    def occupancy_of_texts(self, inside: AdmissionSource) -> Occupancy:
+        """Return whose texts wait. Where nobody's do, the next pass is free, as a slot may be."""
+        waiting = self._waiting(self.texts, inside.counts.texts_left)
+        return waiting._replace(n_free_slots=int(not waiting.n_queued))
+
+    def _waiting(self, entered: LineCounts, left: LineCounts) -> Occupancy:
+        lines = [
+            Line(*line, self._weights[line[1]], n_left, entered.n_tokens_of[line] - left.n_tokens_of[line])
+            for line, n in entered.n_of.items()
+            if (n_left := n - left.n_of[line]) > 0
+        ]
+        return Occupancy(entered.n - left.n, entered.n_tokens - left.n_tokens, 0, 0.0, lines)
+
+
+def fit(request: Request, n_most: int) -> Request:
+    """Return the request with no longer an answer than fits beside its prompt into a slot of `n_most` tokens.
+
+    Raises PromptTooLongError where not even one token does, if one is wanted.
+    """
+    n_left = n_most - request.n_prompt
+    if n_left < min(request.max_tokens, 1):
+        raise PromptTooLongError(request.n_prompt, request.max_tokens, n_most)
+    return request if request.max_tokens <= n_left else replace(request, max_tokens=n_left)
+
+
+def check_request(request: Request, limits: EngineLimits, n_vocab: int) -> Request:
+    """Return the request as it can be served. Raises BadRequestError for what never could be."""
+    request = fit(request, limits.n_most)
+    request.check_tokens(n_vocab)
+    return request
+
+
+def admit(
+    request: Request, occupancy: Occupancy, limits: EngineLimits, *, max_ttft_s: float | None = None
+) -> None:
+    """Let the request in by counting, never by waiting. Raises QueueFullError or WaitTooLongError.
+
+    Requests that a free slot will take at the next tick do not count against the queue. A full queue still
+    takes what is of a better class than some in it, or below its tenant's share: another goes for it, but
+    nobody who is next of its tenant and class. Who could not begin in time is refused at once.
+    """
+    drain_rps = occupancy.drain_rps
+    n_before = max(n_ahead(request, occupancy.lines) - occupancy.n_free_slots, 0.0)
+    _require_room(request, occupancy, limits, retry_after_s(n_before, drain_rps))
+    if drain_rps > 0:
+        wait_s = n_before / drain_rps
+        if request.timeout_s is not None and wait_s > request.timeout_s:
+            raise WaitTooLongError(wait_s, request.timeout_s, "timeout_s")
+        if max_ttft_s is not None and wait_s and wait_s + occupancy.prefill_s > max_ttft_s:
+            raise WaitTooLongError(wait_s + occupancy.prefill_s, max_ttft_s, "max_predicted_ttft_s")
+
+
+def admit_texts(request: EmbeddingRequest, occupancy: Occupancy, limits: EngineLimits, wait_s: float) -> None:
+    """Let an embedding request in by the same count, given how long the texts that wait take. As above.
+
+    Alone it may have more tokens than the queue takes of several. When it begins says little of when it ends,
+    so nobody is refused for that.
+    """
+    _require_room(request, occupancy, limits, _sane_s(wait_s))
+
+
+def n_ahead(request: Request, lines: Sequence[Line]) -> float:
+    """Return how many requests will get a slot before this one, if nobody comes after it.
+
+    All of better classes, all of its own tenant's, and of other tenants' at most as many as it has in line
+    itself, by weight.
+    """
+    mine = sum([x.n for x in lines if (x.priority, x.tenant) == (request.priority, request.tenant)])
+    better = sum([x.n for x in lines if x.priority < request.priority])
+    peers = [x for x in lines if x.priority == request.priority and x.tenant != request.tenant]
+    return mine + better + sum([min(x.n, (mine + 1) * x.weight / request.weight) for x in peers])
+
+
+def _require_room(
+    request: Request | EmbeddingRequest, occupancy: Occupancy, limits: EngineLimits, retry_s: float
+) -> None:
+    if not _below_share(request, occupancy.lines, limits):
+        _check_room(request, _without_worse(request, occupancy), limits, retry_s)
+
+
+def _without_worse(request: Request | EmbeddingRequest, occupancy: Occupancy) -> Occupancy:
+    """Return who would be left if all went for the request who may: of worse lines all but the next."""
+    worse = [x for x in occupancy.lines if x.priority > request.priority]
+    return occupancy._replace(
+        n_queued=occupancy.n_queued - sum([x.n - 1 for x in worse]),
+        n_queued_tokens=occupancy.n_queued_tokens - sum([x.n_tokens - x.n_tokens // x.n for x in worse]),
+    )
+
+
+def _below_share(request: Request | EmbeddingRequest, lines: Sequence[Line], limits: EngineLimits) -> bool:
+    """Whether the queue's bounds, shared by weight, still have room for a tenant beside others."""
+    mine = [line for line in lines if line.tenant == request.tenant]
+    weights = {line.tenant: line.weight for line in lines} | {request.tenant: request.weight}
+    if len(weights) < 2:
+        return False
+    n, n_tokens = 1 + sum([x.n for x in mine]), request.n_prompt + sum([x.n_tokens for x in mine])
+    share = request.weight / sum(weights.values())
+    return used(n, n_tokens, limits.max_queue, limits.max_queue_tokens) <= share
+
+
+def _check_room(
+    request: Request | EmbeddingRequest, occupancy: Occupancy, limits: EngineLimits, retry_s: float
+) -> None:
+    n_ahead = occupancy.n_queued - occupancy.n_free_slots
+    if n_ahead >= limits.max_queue:
+        raise QueueFullError("requests", limits.max_queue, retry_s)
+    over = occupancy.n_queued_tokens + request.n_prompt > limits.max_queue_tokens
+    if over and occupancy.n_queued > 0 and n_ahead >= 0:
+        raise QueueFullError("tokens", limits.max_queue_tokens, retry_s)
+
+
+def retry_after_s(n_before: float, drain_rps: float) -> float:
+    """Return how long a refused request would have waited for its turn behind so many, within sane bounds.
+
+    Not when the first of them leaves: that place is gone when all that were refused come back for it. Who
+    comes back after this time begins no later than in a queue without bounds, if nobody else came.
+    """
+    if drain_rps <= 0:
+        return MIN_RETRY_S
+    return _sane_s(n_before / drain_rps)
+
+
+def _sane_s(wait_s: float) -> float:
+    return min(max(wait_s, MIN_RETRY_S), MAX_RETRY_S)
+
+
+class DrainRate:
+    """Requests leaving the queue per second while some wait, as a mean that forgets with `window_s`.
+
+    Time in which nobody waited says how many come, not how fast a queue drains: it does not count.
+    """
+
+    __slots__ = ("_last_s", "_n_left", "_seconds", "_waited", "_window_s")
+
+    def __init__(self, window_s: float = 10.0) -> None:
+        self._window_s = window_s
+        self._n_left = self._seconds = self._last_s = 0.0
+        self._waited = False
+
+    def note(self, n_left: int, now_s: float, *, waiting: bool) -> None:
+        """Record that `n_left` requests left the queue just now, and whether some still wait."""
+        if self._waited:
+            elapsed = max(now_s - self._last_s, 1e-6)
+            kept = max(1.0 - elapsed / self._window_s, 0.0)
+            self._n_left = kept * self._n_left + n_left
+            self._seconds = kept * self._seconds + elapsed
+        self._last_s, self._waited = now_s, waiting
+
+    @property
+    def rps(self) -> float:
+        """Requests per second; 0 before anything was measured."""
+        return self._n_left / self._seconds if self._seconds else 0.0

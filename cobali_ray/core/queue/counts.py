@@ -1,0 +1,68 @@
+"""What a scheduler counts, for whoever looks on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from cobali_ray.core.cost.ticktime import TickShape
+
+LineKey: TypeAlias = tuple[int, str]
+"""A class and a tenant."""
+
+
+class TextPass(NamedTuple):
+    """What one pass of texts did."""
+
+    n_texts: int
+    """Texts that have their vector now."""
+    n_tokens: int
+    seconds: float
+
+
+NO_TEXTS = TextPass(0, 0, 0.0)
+
+
+class LineCounts:
+    """Requests and their tokens that passed some point, in all and by class and tenant. They only grow."""
+
+    __slots__ = ("n", "n_of", "n_tokens", "n_tokens_of")
+
+    def __init__(self) -> None:
+        self.n = self.n_tokens = 0
+        self.n_of, self.n_tokens_of = Counter[LineKey](), Counter[LineKey]()
+
+    def add(self, line: LineKey, n: int, n_tokens: int) -> None:
+        """Count requests of a line and tokens of theirs."""
+        self.n += n
+        self.n_tokens += n_tokens
+        self.n_of[line] += n
+        self.n_tokens_of[line] += n_tokens
+
+
+@dataclass(slots=True)
+class Counts:
+    """Written by the scheduler's thread, read by others. What is not of the last pass only grows."""
+
+    n_ended: int = 0
+    n_preempted: int = 0
+    n_preempted_class: Counter[int] = field(default_factory=Counter)
+    """Preemptions by the class of who was preempted."""
+    n_adapter_changes: int = 0
+    """Passes that were computed under another adapter than the one before."""
+    left: LineCounts = field(default_factory=LineCounts)
+    """Requests for slots that left the queue for good, and their prompt tokens."""
+    texts_left: LineCounts = field(default_factory=LineCounts)
+    """Embedding requests that ended, and tokens of texts that were computed or dropped."""
+
+    shape: TickShape = field(default_factory=lambda: TickShape(0, 0, ()))
+    """The pass computed last; likewise all that follow."""
+    predicted_s: float = 0.0
+    gaps: list[float] = field(default_factory=list)
+    """Seconds between two tokens of a stream."""
+    n_drafted: int = 0
+    n_accepted: int = 0
+    """Tokens guessed, and those of them that were right."""
+    texts: TextPass = NO_TEXTS
+    """The pass of texts in this tick."""

@@ -1,0 +1,140 @@
+"""Fairness: what every tenant was served, by virtual token counters, so that who had least goes next. Pure.
+
+A counter is what was computed for a tenant, by its weight: prompt tokens that were not cached, tokens of
+texts to embed, and output tokens twice. Of those who wait, the one with the least is served; so two that
+always wait differ by a few requests at most, however many one of them sends. Who did not wait has no claim
+from that: coming back, it begins where the others are (Sheng et al., "Fairness in Serving Large Language
+Models", OSDI '24), less a small credit, so that who asks little need not wait.
+
+Each engine counts for itself. Of several of one model, whoever sends requests to them sees what all give, and
+tells each with a request what the others gave its tenant since it was told last.
+
+A sequence's rank is its class and its tenant's counter. The queue, the order of prompts (`plan.py`) and the
+choice of whose gaps a prompt may stretch (`pace.py`) follow it. If a request is due and no slot is free,
+another sequence is parked, as when cells run out (`Slots.victims`). While all open requests have one tenant
+and one class, none of this is considered, and output tokens are counted in bulk.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from cobali_ray.core.request.embedding import EmbeddingRequest
+from cobali_ray.core.request.request import Request
+from cobali_ray.core.request.sequence import Account, Sequence
+
+OUTPUT_COST = 2.0
+"""What an output token counts, in prompt tokens."""
+CREDIT = 8192.0
+"""How far behind the others a tenant begins that had nothing waiting."""
+MAX_ELSEWHERE = 32768.0
+"""What others gave counts up to this at once: who had them for itself for long shall not be shut out here."""
+
+PARKING = 2048.0
+"""How much more than another a tenant must have been served to lose a slot to it."""
+
+
+def yields(rank: tuple[int, float], other: tuple[int, float]) -> bool:
+    """Whether one rank makes room for another: its class is worse, or its tenant was served far more."""
+    return rank[0] > other[0] or rank[1] > other[1] + PARKING
+
+
+class Accounts:
+    """All tenants that were ever seen; there are as many as the operator gave keys to."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[str, Account] = {}
+        self._lines: Counter[tuple[int, str]] = Counter()
+        """Open requests for slots by class and tenant."""
+        self._left = 0.0
+        """The counter of whoever was last to have nothing open any more."""
+
+    @property
+    def several(self) -> bool:
+        """Whether slots are to be shared: there are open requests of more than one tenant or class."""
+        return len(self._lines) > 1
+
+    def joins(self, request: Request) -> bool:
+        """Whether a request for a slot is the first open one of its tenant and class."""
+        return (request.priority, request.tenant) not in self._lines
+
+    def enter(self, request: Request) -> Account:
+        """Take a request for a slot; see `open`."""
+        account = self.open(request, request.served_elsewhere)
+        self._lines[request.priority, request.tenant] += 1
+        return account
+
+    def open(self, request: Request | EmbeddingRequest, served_elsewhere: float = 0.0) -> Account:
+        """Take a request that is about to wait; its tenant's counter is lifted if it had none waiting."""
+        account = self._accounts.get(request.tenant)
+        if account is None:
+            account = self._accounts[request.tenant] = Account(request.tenant, request.weight)
+        account.weight = request.weight
+        account.charge(served_elsewhere)
+        if not account.n_waiting and len(self._accounts) > 1:
+            others = [one for one in self._accounts.values() if one.n_open and one is not account]
+            served = [one.served for one in others if one.n_waiting] or [one.served for one in others]
+            behind = min(served, default=self._left)
+            account.served = max(account.served, behind - CREDIT / account.weight)
+        account.n_open += 1
+        return account
+
+    def leave(self, sequence: Sequence) -> None:
+        """Let an ended request for a slot go, after a last charge."""
+        self.settle(sequence)
+        self._lines[sequence.line] -= 1
+        if not self._lines[sequence.line]:
+            del self._lines[sequence.line]
+        self.close(sequence.account)
+
+    def close(self, account: Account) -> None:
+        """Let an ended request of a tenant go."""
+        account.n_open -= 1
+        if not account.n_open:
+            self._left = max(self._left, account.served)
+
+    def settle(self, sequence: Sequence) -> None:
+        """Charge the output tokens since the last time; counting every token as it comes would cost."""
+        n_output = len(sequence.tokens) - sequence.n_prompt
+        sequence.account.charge(OUTPUT_COST * (n_output - sequence.n_charged))
+        sequence.n_charged = n_output
+
+    def weights(self, priority: int) -> dict[str, float]:
+        """Return the weights of the tenants with open requests for slots of a class."""
+        return {tenant: self._accounts[tenant].weight for one, tenant in self._lines if one == priority}
+
+
+class ServedElsewhere:
+    """What the engines of a model gave to each tenant, for each other to know. There are as many as keys.
+
+    n = elsewhere.take("a", tenant)  # sent along to engine a as Request.served_elsewhere
+    elsewhere.put_back("a", tenant, n)  # it did not take the request
+    elsewhere.note("a", tenant, n_computed + OUTPUT_COST * n_output)  # it gave that
+    """
+
+    def __init__(self) -> None:
+        self._given: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        """By tenant, by engine."""
+        self._told: defaultdict[tuple[str, str], float] = defaultdict(float)
+        """Of the others' sum, what an engine knows, by engine and tenant."""
+
+    def note(self, engine_id: str, tenant: str, n_tokens: float) -> None:
+        """Note what an engine gave, in prompt tokens."""
+        given = self._given[tenant]
+        given[engine_id] = given.get(engine_id, 0.0) + n_tokens
+
+    def take(self, engine_id: str, tenant: str) -> float:
+        """Return what the others gave since an engine was told last; it is told now."""
+        others = sum([n for one, n in self._given[tenant].items() if one != engine_id])
+        told = self._told[engine_id, tenant]
+        self._told[engine_id, tenant] = others
+        return min(others - told, MAX_ELSEWHERE)
+
+    def put_back(self, engine_id: str, tenant: str, n_tokens: float) -> None:
+        """Note that an engine was not told after all."""
+        self._told[engine_id, tenant] -= n_tokens
+
+
+def used(n: int, n_tokens: int, most: int, most_tokens: int) -> float:
+    """Return what share of the queue's bounds some requests fill."""
+    return max(n / max(most, 1), n_tokens / max(most_tokens, 1))

@@ -1,0 +1,219 @@
+"""Passes of texts: whose texts the next pass between ticks takes, and how many. Pure.
+
+An embedding request brings up to thousands of texts and ends when each has its vector. It waits in a queue of
+the same order as requests for slots, and its turn is one pass: after it the request goes behind the others of
+its tenant, so that a text need not wait for thousands that came before it. Of a request's texts the longest
+that fits goes first (best fit decreasing), so passes are full.
+
+Beside streams, a pass takes what the ITL target leaves, and `PassTimes` says how many tokens that is. Several
+texts are packed whole; where the last token is pooled behind causal attention, a long text is computed in
+pieces, as the first in each pass.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from math import inf, sqrt
+
+from cobali_ray.core.cost.leastsquares import LeastSquares
+from cobali_ray.core.queue.waiting import WaitingQueue
+from cobali_ray.core.request.embedding import MAX_TEXTS, EmbeddingKind, EmbeddingRequest, TextPiece
+from cobali_ray.core.request.events import RequestStats
+from cobali_ray.core.request.sequence import Account, OpenRequest
+
+MIN_CHUNK = 16
+"""Tokens of a text that is computed in pieces; it goes on at this pace even where streams leave no time."""
+FIRST_PASS = 64
+"""Tokens of a pass beside streams, as long as nobody knows how long they take."""
+_ALLOWED_LATE = 0.01
+"""The share of passes beside streams that may take longer than these leave."""
+_STEP, _MIN_MARGIN = 0.04, 0.3
+_TRUST = 4
+_GROWTH = 2
+_SCALE = 1 / 256
+
+
+class EmbeddingJob(OpenRequest):
+    """An embedding request until its end. It is queued until then, and a turn is a pass."""
+
+    __slots__ = ("n_texts", "n_tokens", "pending", "request")
+
+    request: EmbeddingRequest
+
+    def __init__(self, request: EmbeddingRequest, account: Account, arrived_s: float) -> None:
+        super().__init__(request, account, arrived_s=arrived_s)
+        self.pending = sorted((length, index) for index, length in enumerate(request.lengths))
+        """Texts of which nothing is computed: tokens and number, the shortest first."""
+        self.n_texts, self.n_tokens = len(self.pending), request.n_prompt
+        """Texts without a vector, and tokens that are not computed."""
+
+    @property
+    def n_waiting_tokens(self) -> int:
+        return self.n_tokens
+
+    def stats(self, now_s: float) -> RequestStats:
+        """Return its life in numbers, as of `now_s`."""
+        begun_s, arrived_s, received_s = self.assigned_s, self.arrived_s, self.request.received_s
+        return RequestStats(
+            n_prompt=self.request.n_prompt,
+            n_cached=0,
+            n_output=0,
+            queue_s=None if begun_s is None else begun_s - arrived_s,
+            prefill_s=None if begun_s is None else now_s - begun_s,
+            ttft_s=None,
+            decode_s=None,
+            e2e_s=now_s - arrived_s,
+            intake_s=None if received_s is None else max(arrived_s - received_s, 0.0),
+        )
+
+
+class TextPasses:
+    """Packs the texts of those who wait into passes, and learns how long these take."""
+
+    def __init__(self, kind: EmbeddingKind) -> None:
+        self.kind, self.times = kind, PassTimes()
+        self.queue: WaitingQueue[EmbeddingJob] = WaitingQueue()
+        self.n_texts = 0
+        """Texts without a vector."""
+        self._long: tuple[EmbeddingJob, int, int] | None = None
+        """The text that is computed in pieces, and how many of its tokens are."""
+        self._had_turn = False
+        """Whether the last tick had a pass."""
+
+    @property
+    def wait_s(self) -> float:
+        """How long what waits takes alone; 0: nothing waits, or nobody knows."""
+        return self.queue.n_tokens * self.token_s
+
+    @property
+    def token_s(self) -> float:
+        """Seconds per token; 0: nobody knows."""
+        return self.times.token_s(self.kind.n_together)
+
+    def clear(self) -> None:
+        self.queue, self.n_texts, self._long = WaitingQueue(), 0, None
+
+    def takes_turn(self, *, prompts_wait: bool) -> bool:
+        """Say whether this tick has a pass: each, or each second one if prompts wait."""
+        self._had_turn = len(self.queue) > 0 and not (prompts_wait and self._had_turn)
+        return self._had_turn
+
+    def add(self, job: EmbeddingJob, now_s: float) -> None:
+        self.queue.push(job, now_s)
+        self.n_texts += job.n_texts
+
+    def remove(self, job: EmbeddingJob) -> None:
+        self.queue.remove(job)
+        self.n_texts -= job.n_texts
+        if self._long is not None and self._long[0] is job:
+            self._long = None
+
+    def pack(self, spare_s: float, now_s: float) -> list[TextPiece]:
+        """Return the next pass: as many tokens as take `spare_s`, or more where no text is so short.
+
+        Empty only where nobody waits.
+        """
+        kind, pieces = self.kind, list[TextPiece]()
+        room = min(max(self.times.most(spare_s), 1), kind.n_together)
+        if self._long is not None:
+            room -= self._chunk(*self._long, room, pieces, now_s)
+        for job in list(self.queue.ready(now_s)):
+            pending = job.pending
+            while pending and room > 0 and len(pieces) < kind.n_texts:
+                place = bisect_right(pending, (room, MAX_TEXTS)) - 1
+                if place < 0 and pieces:
+                    break
+                if place < 0 and kind.splits:
+                    room -= self._chunk(job, pending.pop()[1], 0, room, pieces, now_s)
+                else:
+                    length, index = pending.pop(max(place, 0))
+                    piece = TextPiece(job.request, index, 0, job.request.text(index), last=True)
+                    self._take(piece, job, pieces, now_s)
+                    room -= length
+        return pieces
+
+    def _chunk(
+        self, job: EmbeddingJob, index: int, start: int, room: int, pieces: list[TextPiece], now_s: float
+    ) -> int:
+        text = job.request.text(index)
+        tokens = text[start : start + min(max(room, MIN_CHUNK), self.kind.n_batch)]
+        last = start + len(tokens) == len(text)
+        self._long = None if last else (job, index, start + len(tokens))
+        self._take(TextPiece(job.request, index, start, tokens, last), job, pieces, now_s)
+        return len(tokens)
+
+    def _take(self, piece: TextPiece, job: EmbeddingJob, pieces: list[TextPiece], now_s: float) -> None:
+        if not pieces or pieces[-1].request is not piece.request:
+            self.queue.turn(job, now_s)
+        pieces.append(piece)
+        job.account.charge(len(piece.tokens))
+        job.assigned_s = now_s if job.assigned_s is None else job.assigned_s
+
+    def computed(self, piece: TextPiece, job: EmbeddingJob) -> None:
+        """Note that a piece of an open request is computed."""
+        n = len(piece.tokens)
+        self.queue.n_tokens -= n
+        job.n_tokens -= n
+        job.n_texts -= piece.last
+        self.n_texts -= piece.last
+
+    def problems(self, open_jobs: Sequence[EmbeddingJob]) -> list[str]:
+        """Return what does not balance."""
+        problems = []
+        if sorted(job.request_id for job in open_jobs) != sorted(job.request_id for job in self.queue):
+            problems.append("the queue and the open embedding requests differ")
+        if self.n_texts != sum(job.n_texts for job in open_jobs):
+            problems.append("the texts that wait are miscounted")
+        if self.queue.n_tokens != sum(job.n_tokens for job in open_jobs):
+            problems.append("the tokens of texts are miscounted")
+        return problems
+
+
+class PassTimes:
+    """How long a pass takes, learned from those that were: seconds = c0 + c1 n + c2 n², of n tokens.
+
+    All tokens of a pass are in one mask of attention, whichever text they are of.
+    """
+
+    def __init__(self) -> None:
+        self._fit = LeastSquares(3)
+        self._longest = 0
+        self._margin = 0.9
+        """What of the time there is a pass is planned to take: less, where many are late."""
+
+    @property
+    def _knows(self) -> bool:
+        return self._fit.n_seen >= _TRUST
+
+    def learn(self, n_tokens: int, seconds: float, spare_s: float) -> None:
+        """Take one pass, which was to take at most `spare_s`."""
+        self._fit.learn(_row(n_tokens), seconds)
+        self._longest = max(self._longest, n_tokens)
+        if 0 < spare_s < inf:
+            self._margin += _STEP * (_ALLOWED_LATE - (seconds > spare_s))
+            self._margin = min(max(self._margin, _MIN_MARGIN), 1.0)
+
+    def token_s(self, n_tokens: int) -> float:
+        """Return seconds per token of such passes; 0 while too little is known."""
+        return self._fit.predict(_row(n_tokens)) / n_tokens if self._knows else 0.0
+
+    def most(self, seconds: float) -> int:
+        """Return how many tokens take at most so long; never many more than were ever seen."""
+        most = max(self._longest * _GROWTH, FIRST_PASS)
+        if seconds == inf:
+            return 1 << 30
+        if not self._knows:
+            return FIRST_PASS
+        c0, c1, c2 = self._fit.weights
+        left = seconds * self._margin - c0
+        if left <= 0:
+            return 0
+        if c2 > 0:
+            return min(most, int((sqrt(c1 * c1 + 4 * c2 * left) - c1) / (2 * c2) / _SCALE))
+        return min(most, int(left / c1 / _SCALE)) if c1 > 0 else most
+
+
+def _row(n_tokens: int) -> tuple[float, float, float]:
+    n = n_tokens * _SCALE
+    return 1.0, n, n * n

@@ -1,0 +1,179 @@
+"""The waiting line: who of those who wait goes next. Pure.
+
+The better class goes first, the lower number; in a class the tenant that was served least (`fair.py`); of a
+tenant who came first, and before that who was preempted. So with one tenant and one class: first come, first
+served. A class counts as one better for every `AGEING_S` that it had no turn, so that nobody waits for ever.
+
+Requests for slots leave the queue with their turn; embedding requests have many, and go to the end of their
+line after each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Generic, TypeVar
+
+from cobali_ray.core.queue.fair import used
+from cobali_ray.core.request.lifecycle import Status
+from cobali_ray.core.request.sequence import Account, OpenRequest
+
+AGEING_S = 10.0
+MAX_PARKED = 2
+"""Times that a sequence may lose its slot to others that are due."""
+_T = TypeVar("_T", bound=OpenRequest)
+
+
+class _Line(Generic[_T]):
+    """Who waits of one tenant in one class, in order."""
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self.requests: OrderedDict[str, _T] = OrderedDict()
+
+    def newest(self) -> _T | None:
+        """Return who came last and never had a turn, here or elsewhere, unless it is next."""
+        last = next(reversed(self.requests.values()))
+        began = last.assigned_s is not None or last.request.attempt
+        return last if len(self.requests) > 1 and not began else None
+
+
+def _served(line: _Line[_T]) -> float:
+    return line.account.served
+
+
+class _Class(Generic[_T]):
+    """Who waits of one class, by tenant."""
+
+    def __init__(self, priority: int, since_s: float) -> None:
+        self.priority = priority
+        self.since_s = since_s
+        """When it had its last turn, or began to wait."""
+        self.lines: dict[str, _Line[_T]] = {}
+
+    def level(self, now_s: float) -> float:
+        """Return what it counts as now: ever less while it has no turn."""
+        return self.priority - (now_s - self.since_s) / AGEING_S
+
+    def __iter__(self) -> Iterator[_T]:
+        lines = list(self.lines.values())
+        if len(lines) > 1:  # mostly nobody asks further than for the first
+            first = min(lines, key=_served)
+            yield from first.requests.values()
+            lines.remove(first)
+            lines.sort(key=_served)
+        for line in lines:
+            yield from line.requests.values()
+
+
+class WaitingQueue(Generic[_T]):
+    """A line of requests that any of them can leave, with the tokens it holds counted."""
+
+    def __init__(self) -> None:
+        self._classes: dict[int, _Class[_T]] = {}
+        self._n = 0
+        self.n_tokens = 0
+        """Tokens of all that wait: of their prompts, or of texts that are not computed."""
+
+    def __len__(self) -> int:
+        return self._n
+
+    def push(self, one: _T, now_s: float) -> None:
+        """Add behind all others of its tenant and class."""
+        of_class = self._classes.get(one.priority)
+        if of_class is None:
+            of_class = self._classes[one.priority] = _Class(one.priority, now_s)
+        account = one.account
+        line = of_class.lines.get(account.tenant)
+        if line is None:
+            line = of_class.lines[account.tenant] = _Line(account)
+        line.requests[one.request_id] = one
+        self._count(one, 1)
+
+    def push_front(self, one: _T, now_s: float) -> None:
+        """Add before all others of its tenant and class."""
+        self.push(one, now_s)
+        line = self._classes[one.priority].lines[one.account.tenant]
+        line.requests.move_to_end(one.request_id, last=False)
+
+    def __iter__(self) -> Iterator[_T]:
+        """Yield everybody, the best class first."""
+        for _, of_class in sorted(self._classes.items()):
+            yield from of_class
+
+    def ready(self, now_s: float | None = None) -> Iterator[_T]:
+        """Yield who is ready, in the order of their turns; without a time classes do not age."""
+        classes: Iterable[_Class[_T]] = self._classes.values()
+        if len(self._classes) > 1:
+            classes = sorted(classes, key=lambda one: one.priority if now_s is None else one.level(now_s))
+        for of_class in classes:
+            for one in of_class:
+                if one.status is Status.QUEUED:
+                    yield one
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether somebody could have a turn."""
+        lines = (line for of_class in self._classes.values() for line in of_class.lines.values())
+        return any(one.status is Status.QUEUED for line in lines for one in line.requests.values())
+
+    @property
+    def n_lines(self) -> int:
+        """How many tenants wait, each counted in each of its classes."""
+        return sum([len(of_class.lines) for of_class in self._classes.values()])
+
+    def fullest(self, beside: Account, most: int, most_tokens: int) -> Account | None:
+        """Return whose requests fill the queue's bounds most, by weight, if they do more than this one's."""
+        n, n_tokens = Counter[str](), Counter[str]()
+        accounts = {beside.tenant: beside}
+        for one in self:
+            tenant = one.account.tenant
+            accounts[tenant] = one.account
+            n[tenant] += 1
+            n_tokens[tenant] += one.n_waiting_tokens
+
+        def use(account: Account) -> float:
+            return used(n[account.tenant], n_tokens[account.tenant], most, most_tokens) / account.weight
+
+        account = max(accounts.values(), key=use)
+        return account if use(account) > use(beside) else None
+
+    def newest(self, account: Account) -> _T | None:
+        """Return who of a tenant came last and never had a turn, of its worst class first."""
+        for _, of_class in sorted(self._classes.items(), reverse=True):
+            if (line := of_class.lines.get(account.tenant)) and (newest := line.newest()):
+                return newest
+        return None
+
+    def newest_worse(self, priority: int) -> _T | None:
+        """Return who came last and never had a turn, of the worst class, if that is worse than this one."""
+        for worst, of_class in sorted(self._classes.items(), reverse=True):
+            found = [newest for line in of_class.lines.values() if (newest := line.newest())]
+            if worst > priority and found:
+                return max(found, key=lambda one: one.arrived_s)
+        return None
+
+    def turn(self, one: _T, now_s: float) -> bool:
+        """Give a request its turn, after which it is last in its line; say if its class's age gave it."""
+        its = self._classes[one.priority]
+        better = [other for other in self._classes.values() if other.priority < its.priority]
+        aged = any(other.level(now_s) > its.level(now_s) for other in better)
+        its.since_s = now_s
+        its.lines[one.account.tenant].requests.move_to_end(one.request_id)
+        return aged
+
+    def remove(self, one: _T) -> None:
+        """Take a request out, wherever it stands."""
+        of_class, tenant = self._classes[one.priority], one.account.tenant
+        line = of_class.lines[tenant]
+        del line.requests[one.request_id]
+        if not line.requests:
+            del of_class.lines[tenant]
+            if not of_class.lines:
+                del self._classes[one.priority]
+        self._count(one, -1)
+
+    def _count(self, one: _T, n: int) -> None:
+        self._n += n
+        self.n_tokens += n * one.n_waiting_tokens
+        one.account.n_waiting += n

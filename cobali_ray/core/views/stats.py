@@ -1,0 +1,240 @@
+"""What one tick did, and how the engine is doing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import NamedTuple
+
+from cobali_ray.core.plan.adapters import Adapter
+from cobali_ray.core.request.embedding import EmbeddingKind
+from cobali_ray.core.request.request import NEUTRAL, SamplingParams
+from cobali_ray.core.views.spans import NO_SPANS, TickSpans
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickStats:
+    """One record per tick. Counts are tokens unless named otherwise; times are seconds."""
+
+    tick_id: int
+    started_s: float
+    n_decode: int = 0
+    """Decode tokens computed, one a stream."""
+    n_prefill: int = 0
+    """Prefill tokens computed."""
+    n_sequences: int = 0
+    """Sequences in the batch (spans)."""
+    n_sampled: int = 0
+    """Output tokens gained: one a row, and those of drafts that were right."""
+    n_idle: int
+    """Slots without a request, after the tick; likewise the next two."""
+    n_prefilling: int = 0
+    n_generating: int = 0
+    n_queued: int = 0
+    """Requests waiting for a slot."""
+    n_queued_tokens: int = 0
+    """Prompt tokens of the waiting requests."""
+    plan_s: float = 0.0
+    """Mailbox, expiry, assigning and planning."""
+    forward_s: float = 0.0
+    """From handing over the batch to logits ready; with overlap it contains the last tick's publish."""
+    sample_s: float = 0.0
+    publish_s: float = 0.0
+    """Detokenising, stop strings, events, hand-over."""
+    total_s: float = 0.0
+    n_cells: int
+    """KV cells in all."""
+    n_cells_used: int = 0
+    n_cells_idle: int = 0
+    """Of the used ones: held by idle slots for prefix reuse, free to be dropped."""
+    n_reused_graphs: int = 0
+    """Forward passes of this tick that reused the previous compute graph."""
+    n_preempted: int = 0
+    n_finished: int = 0
+    """Requests that ended in this tick."""
+    n_host_cells: int = 0
+    """Tokens that host memory keeps, after the tick."""
+    n_host_hits: int = 0
+    """Requests that began from there in this tick."""
+    n_restored: int = 0
+    """Tokens brought back from there; the next two: moved there, and given up there for room."""
+    n_saved: int = 0
+    n_evicted: int = 0
+    n_disk_bytes: int = 0
+    """What the files of the disk tier take."""
+    n_disk_hits: int = 0
+    """Requests for which something was read there since the last tick; next, tokens read and written."""
+    n_loaded: int = 0
+    n_written: int = 0
+    n_adapter_changes: int = 0
+    """Forward passes of this tick that were computed under another adapter than the one before."""
+    n_drafted: int = 0
+    """Tokens of drafts computed, and those of them that were right."""
+    n_accepted: int = 0
+    n_embedded: int = 0
+    """Tokens of texts that were embedded just before the tick; next, the texts."""
+    n_texts: int = 0
+    n_texts_queued: int = 0
+    """Texts that wait to be embedded, after it."""
+    embed_s: float = 0.0
+    """How long that took; not in `total_s`, unless the tick was nothing else."""
+    predicted_s: float = 0.0
+    """What the tick-time model expected of `total_s`; 0 while it knows too little."""
+    target_s: float = 0.0
+    """The ITL target that bounded this tick's prefill; 0 where nothing did."""
+    chunks: Sequence[int] = ()
+    """Tokens of each prompt chunk; they add up to `n_prefill`."""
+    gaps_s: Sequence[float] = ()
+    """ITL samples: for each stream that gained a token, time since its previous one."""
+    spans: TickSpans = NO_SPANS
+    """Who computed what."""
+
+    @property
+    def n_tokens(self) -> int:
+        return self.n_decode + self.n_prefill + self.n_drafted
+
+    @property
+    def n_running(self) -> int:
+        """Requests in slots, after it."""
+        return self.n_prefilling + self.n_generating
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of KV cells held by running requests, 0 to 1; kept prefixes count as free."""
+        return (self.n_cells_used - self.n_cells_idle) / self.n_cells
+
+
+class TickFeed(NamedTuple):
+    """Records of ticks and requests, encoded for whoever watches."""
+
+    incarnation_id: str
+    """Another one after the engine was started anew; tick ids then begin at 0 again."""
+    next: int
+    """The id of the tick that is recorded next: where to go on reading."""
+    body: bytes
+    """A JSON object; docs/traces.md has its fields. Each `x_request_id` in it is still `tenant/id`."""
+
+    def body_for(self, tenant: str) -> bytes:
+        """Return it as a tenant may read it: the ids that other tenants chose are empty."""
+        own = tenant.encode()
+        return _SENT_AS.sub(lambda found: found[1] + (found[3] if found[2] == own else b"") + b'"', self.body)
+
+
+_SENT_AS = re.compile(rb'("x_request_id":")([^"/]*)/([^"]*)"')
+"""Neither part has a quote or a slash, and inside of texts quotes are escaped."""
+
+
+class EngineStatus(StrEnum):
+    """Whether new requests are taken."""
+
+    LOADING = "loading"
+    RESTARTING = "restarting"
+    READY = "ready"
+    DRAINING = "draining"
+    STALLED = "stalled"
+    UNLOADED = "unloaded"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineState:
+    """A look at the engine from outside."""
+
+    status: EngineStatus
+    n_running: int = 0
+    n_queued: int = 0
+    n_slots: int = 0
+    last_tick_age_s: float = 0.0
+    """Since the last finished tick, while there is work; 0 when idle."""
+    down_s: float = 0.0
+    """Since it was there last, as long as it is not; 0 before the first time."""
+    detail: str = ""
+    idle_s: float = 0.0
+    """Since its last request ended, while none is open."""
+    engine_id: str = ""
+    """Which engine: as whoever asked it calls it."""
+
+
+class LoadView(NamedTuple):
+    """What an engine publishes of its load. 0 seconds: too little was computed to tell."""
+
+    ahead: Sequence[tuple[int, int]]
+    """The tokens `start .. end` of each prompt inside that are not computed yet."""
+    shortest: bool
+    """Whether a shorter prompt is computed before longer ones, which let pass as much as they have left."""
+    n_free: int
+    """Slots that nobody waits for; negative: so many requests will still wait when none is free."""
+    slot_s: float
+    """How long until one more slot becomes free while all are busy."""
+    token_s: float
+    """What a prompt token takes beside the streams that run now."""
+    depth_s: float
+    """What it takes more for each position of its depth."""
+    n_kept: int
+    """Tokens that its slots and host memory can keep."""
+    embed_s: float = 0.0
+    """How long the texts take that wait to be embedded."""
+
+
+class Attendance(NamedTuple):
+    """What an engine answers an ingress that keeps in touch with it.
+
+    With the call come the times that clients of that ingress waited, so that an engine's metrics count those
+    of all ingresses, and how often it was restarted: all of them learn the highest count.
+    """
+
+    incarnation_id: str
+    """Another one after the engine was started anew."""
+    n_restarts: int
+    """How often it was, as far as any ingress told it."""
+    loaded: bool = True
+    """Whether it holds its model."""
+    busy: LoadView | None = None
+    """How busy it is; None: it cannot say just now."""
+    wire_key: str = ""
+    """By which this ingress knows its messages, if they come from another node."""
+    model: str = ""
+    """What it answers with: other words for another file."""
+    pid: int = 0
+    """Its process; with a `wire_key`, on another machine than the ingress."""
+    up_s: float = 0.0
+    """How long ago that began. A process younger than the call shows a death that Serve hid by calling the
+    successor."""
+    began: int = 0
+    """The same in ticks of its machine's clock: tells it from a later process with its id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """What clients may know of the served model."""
+
+    model_id: str
+    n_vocab: int
+    n_ctx_slot: int
+    """Most tokens of prompt and answer together."""
+    created_s: int
+    """Unix time of the model file."""
+    description: str = ""
+    sampling: SamplingParams = NEUTRAL
+    """What holds where a request says nothing."""
+    generates: bool = True
+    embedding: EmbeddingKind | None = None
+    """What it makes of texts; None: it does not embed."""
+    images: bool = False
+    """Whether messages may have any."""
+    adapters: tuple[Adapter, ...] = ()
+    """What else it is served with, under names of their own; their ids are their places."""
+    adapter: Adapter | None = None
+    """Set where this is the card of one of them."""
+
+    def under(self, name: str | None) -> ModelCard:
+        """Return the card of the adapter of this name; of the model itself, where none has it.
+
+        Texts are embedded without adapters.
+        """
+        adapter = next((one for one in self.adapters if one.name == name), None)
+        if adapter is None:
+            return self
+        return replace(self, model_id=adapter.name, adapter=adapter, embedding=None)  # texts know none

@@ -1,0 +1,48 @@
+// A block of code: its language, a button that copies it, and colours once what knows them is there.
+import { CopyButton } from "../parts/clipboard.js";
+import { html, useEffect, useRef } from "../parts/preact.js";
+import { makeStore, useStore } from "../parts/store.js";
+
+const REST_PER_WORK = 12;
+const LEAST_REST_MS = 150;
+const MOST_CHARS = 60_000; // more of it stays plain
+
+const highlighter = makeStore({ highlight: null });
+let asked = false;
+
+async function needHighlight() {
+  if (asked) return;
+  asked = true;
+  try {
+    highlighter.set(await import("./highlight.js"));
+  } catch {
+    asked = false;
+  }
+}
+
+/** While it is `growing`, its newest lines may be without colours for a moment. */
+export function Code({ lang, text, growing, caret }) {
+  const { highlight } = useStore(highlighter);
+  const drawn = useRef(null);
+  useEffect(() => void (lang && needHighlight()), [lang]);
+  const colours = lang && highlight && text.length <= MOST_CHARS;
+  if (colours) drawn.current = coloured(drawn.current, highlight, lang, text, growing);
+  const { nodes, upTo } = colours ? drawn.current : { nodes: null, upTo: 0 };
+  return html`<figure class="code">
+    <figcaption><span>${lang || "code"}</span><${CopyButton} textOf=${() => text} what="Copy code" /></figcaption>
+    <pre tabindex="0"><code>${nodes}${text.slice(upTo)}${caret}</code></pre>
+  </figure>`;
+}
+
+/** What is coloured: all of a finished text; of a growing one its whole lines, now and then. */
+function coloured(was, highlight, lang, text, growing) {
+  const same = was?.lang === lang && was.highlight === highlight && text.startsWith(was.text);
+  const upTo = growing ? text.lastIndexOf("\n") + 1 : text.length;
+  const now = performance.now();
+  if (same && (was.upTo === upTo || (growing && now < was.againMs))) return was;
+  const part = text.slice(0, upTo);
+  const nodes = highlight(part, lang);
+  const doneMs = performance.now();
+  const againMs = doneMs + Math.max(LEAST_REST_MS, (doneMs - now) * REST_PER_WORK);
+  return { lang, highlight, text: part, upTo, nodes, againMs };
+}

@@ -1,0 +1,143 @@
+// The chat: the list of conversations, the one in sight, and its settings.
+import { Empty } from "../answer/empty.js";
+import { EngineInUse } from "../feed/inuse.js";
+import { Icon } from "../parts/icons.js";
+import { later, style, withAll } from "../parts/lazy.js";
+import { html, useEffect, useRef, useState } from "../parts/preact.js";
+import { useStore } from "../parts/store.js";
+import { Composer } from "../request/composer.js";
+import { messageOf, pathOf } from "../request/conversations.js";
+import { DEFAULTS } from "../request/params.js";
+import { keepDefaults } from "../request/play.js";
+import { Settings } from "../request/settings.js";
+import { Chips } from "./chips.js";
+import { NOTHING, attach, detach, drafts, write } from "./draft.js";
+import { beginNew, change, library, openLibrary } from "./library.js";
+import { Panel, closeDrawers, isCovered, panels, toggle } from "./panels.js";
+import { Sidebar } from "./sidebar.js";
+import { answerOf, currentBody, running, send, stop } from "./talk.js";
+
+const Turns = later(
+  async () => (await withAll(import("./message.js"), style("ui/answer/answer.css"))).Turns,
+);
+const CopyDialog = later(
+  async () => (await withAll(import("../request/copy.js"), style("ui/answer/answer.css"))).CopyDialog,
+);
+const ToolSettings = later(async () => (await import("../request/tools.js")).ToolSettings);
+
+let opened = false;
+
+/** The whole view. */
+export function ChatView() {
+  const { id, held, trouble } = useStore(library);
+  const { messages } = useStore(running);
+  const shown = useStore(panels);
+  const conversation = held[id];
+  const busy = id in messages;
+  const answer = messageOf(conversation, messages[id]); // the one under way, or null
+  useKeys();
+  useEffect(() => {
+    if (!opened) openLibrary();
+    opened = true;
+  }, []);
+  const before = useRef(id);
+  useEffect(() => {
+    if (before.current !== id && !isCovered()) document.getElementById("prompt").focus({ preventScroll: true });
+    before.current = id;
+  }, [id]);
+  const onDrop = (event) => {
+    if (!event.dataTransfer.files.length) return;
+    event.preventDefault();
+    attach(conversation, [...event.dataTransfer.files]);
+  };
+  return html`<div class=${`chat ${shown.list ? "with-list" : ""} ${shown.settings ? "with-settings" : ""}`}>
+    <${EngineInUse} model=${answer?.model ?? conversation.model} said=${`${id} ${conversation.head}`}
+      request=${answer && answerOf(answer).get().xRequestId} />
+    <${Panel} name="list" label="Conversations"><${Sidebar} close=${closeDrawers} /></${Panel}>
+    <section class="talk" aria-label="Conversation" onDrop=${onDrop} onDragOver=${(event) => event.preventDefault()}>
+      <header class="chat-bar">
+        <${Toggle} name="list" icon="menu" label="Conversations" shown=${shown} />
+        <h2>${conversation.title || "New chat"}</h2>
+        <${Toggle} name="settings" icon="settings" label="Settings" shown=${shown} />
+      </header>
+      ${trouble && html`<p class="notice bad" role="alert">Not kept: ${trouble}</p>`}
+      <${Messages} conversation=${conversation} busy=${busy} />
+      <${Writing} conversation=${conversation} busy=${busy} />
+    </section>
+    <${Panel} name="settings" label="Settings of this chat">
+      <${ChatSettings} conversation=${conversation} /></${Panel}>
+  </div>`;
+}
+
+const idOf = (panel) => `toggle-${panel}`;
+
+function Toggle({ name, icon, label, shown }) {
+  return html`<button id=${idOf(name)} class="quiet icon" aria-label=${label} title=${label}
+    aria-expanded=${String(shown[name])} onClick=${() => toggle(name)}><${Icon} name=${icon} /></button>`;
+}
+
+/** Shortcuts that hold wherever the focus is. */
+function useKeys() {
+  useEffect(() => {
+    const onKeyDown = (event) => {
+      const key = event.key.toLowerCase();
+      const control = event.ctrlKey || event.metaKey;
+      if (event.defaultPrevented || document.querySelector("dialog[open]")) return;
+      if (control && event.shiftKey && key === "o") {
+        beginNew();
+        closeDrawers();
+        document.getElementById("prompt")?.focus();
+      } else if (control && !event.shiftKey && key === "k") toggle("list", true, "search");
+      else if (key !== "escape") return;
+      else if (!closeDrawers() && !event.target.closest?.(".panel")) stop();
+      event.preventDefault();
+    };
+    addEventListener("keydown", onKeyDown);
+    return () => removeEventListener("keydown", onKeyDown);
+  }, []);
+}
+
+function Messages({ conversation, busy }) {
+  return pathOf(conversation).length
+    ? html`<${Turns} conversation=${conversation} busy=${busy} />`
+    : html`<${Empty} chosen=${conversation.model} send=${(text) => send({ text })} />`;
+}
+
+function Writing({ conversation, busy }) {
+  const { id } = conversation;
+  const draft = useStore(drafts).by[id] ?? NOTHING;
+  const { text, files, images, refusals, reading } = draft;
+  const [copied, copy] = useState(null);
+  const go = () => {
+    const { text: written, files: texts, images: pictures } = drafts.get().by[id] ?? NOTHING; // newer than drawn
+    if (!reading && send({ text: written, files: texts, images: pictures })) write(id, NOTHING);
+  };
+  const above = html`<${Chips} files=${files} images=${images} onRemove=${(file) => detach(id, file)} />
+    ${reading > 0 && html`<p class="muted" role="status">Reading …</p>`}
+    ${refusals.map((refusal) => html`<p key=${refusal} class="refusal" role="alert">${refusal}</p>`)}`;
+  return html`<${Composer} kind="chat" draft=${text} placeholder="Message" running=${busy} above=${above}
+    ready=${Boolean(text.trim() || files.length || images.length) && !reading}
+    onDraft=${(written) => write(id, { text: written })} onSend=${go} onStop=${() => stop()}
+    onCopy=${() => copy(currentBody(draft))} onFiles=${(chosen) => attach(conversation, chosen)} />
+    ${copied && html`<${CopyDialog} body=${copied} onClose=${() => copy(null)} />`}`;
+}
+
+function ChatSettings({ conversation }) {
+  const { id, settings, model } = conversation;
+  const set = (patch) => change(id, (was) => ({ ...was, ...patch }));
+  const setOne = (name, value) =>
+    change(id, (was) => ({ ...was, settings: { ...was.settings, [name]: value } }));
+  return html`<${Settings} settings=${settings} model=${model} change=${setOne}
+    choose=${(name) => set({ model: name })} reset=${() => set({ settings: DEFAULTS })}
+    onClose=${() => toggle("settings", false, idOf("settings"))}>
+    <${Tools} settings=${settings} change=${setOne} />
+    <button class="quiet" onClick=${() => keepDefaults(conversation)}>Use for new chats</button>
+    <p class="hint">These settings are for this chat only.</p>
+  </${Settings}>`;
+}
+
+function Tools({ settings, change: choose }) {
+  const [open, setOpen] = useState(false);
+  return html`<details open=${open} onToggle=${(event) => setOpen(event.target.open)}>
+    <summary>Tools</summary>${open && html`<${ToolSettings} settings=${settings} change=${choose} />`}</details>`;
+}

@@ -1,0 +1,42 @@
+// What is being written in each conversation: text, and the files that will go with it. No drawing.
+import { makeStore } from "../parts/store.js";
+import { models, modelOf } from "../request/models.js";
+
+export const NOTHING = { text: "", files: [], images: [], refusals: [], reading: 0 };
+
+export const drafts = makeStore({ by: {} });
+
+/** What is written in a conversation. */
+export const draftOf = (id) => drafts.get().by[id] ?? NOTHING;
+
+/** Change what is written in a conversation. */
+export const write = (id, patch) =>
+  drafts.set({ by: { ...drafts.get().by, [id]: { ...draftOf(id), ...patch } } });
+
+/** Attach files to what is written in a conversation, and say of each that is not taken why. */
+export async function attach({ id, model: chosen }, files) {
+  const model = models.get().all.find((one) => one.id === modelOf(chosen)) ?? null;
+  write(id, { refusals: [] });
+  for (const file of files) {
+    write(id, { reading: draftOf(id).reading + 1 });
+    const nTokens = draftOf(id).files.reduce((sum, other) => sum + (other.nTokens ?? 0), 0);
+    try {
+      const { attachmentOf } = await import("./attach.js");
+      const { file: text, image } = await attachmentOf(file, model, nTokens);
+      const { files: texts, images } = draftOf(id);
+      write(id, text ? { files: [...texts, text] } : { images: [...images, image] });
+    } catch (error) {
+      write(id, { refusals: [...draftOf(id).refusals, error.message] });
+    }
+    write(id, { reading: draftOf(id).reading - 1 });
+  }
+}
+
+/** Take an attached file away again. */
+export function detach(id, gone) {
+  const { files, images } = draftOf(id);
+  write(id, {
+    files: files.filter((file) => file !== gone),
+    images: images.filter((image) => image !== gone),
+  });
+}

@@ -1,0 +1,160 @@
+// Conversations as files: JSON to take elsewhere and back, Markdown to read. No DOM.
+import { pathOf, withFiles } from "../request/conversations.js";
+
+const FORMAT = "cobali_ray conversations";
+const VERSION = 1;
+export const MOST_BYTES = 64 * 1024 * 1024;
+const MOST_MESSAGES = 10_000;
+
+/** Write conversations as JSON. */
+export const asJson = (conversations) =>
+  `${JSON.stringify({ format: FORMAT, version: VERSION, conversations }, null, 2)}\n`;
+
+/** Read what `asJson` wrote. Throws an Error that says what is wrong, and takes all of a file or nothing. */
+export function fromJson(text) {
+  let whole;
+  try {
+    whole = JSON.parse(text);
+  } catch (error) {
+    throw new Error(`This is no JSON: ${error.message}.`);
+  }
+  if (whole?.format !== FORMAT)
+    throw new Error(`This file holds no conversations: its format is not "${FORMAT}".`);
+  if (whole.version !== VERSION)
+    throw new Error(
+      `Version ${JSON.stringify(whole.version)} of the format is not known here, only ${VERSION}.`,
+    );
+  if (!Array.isArray(whole.conversations)) throw new Error("conversations is not a list.");
+  return whole.conversations.map(conversationOf);
+}
+
+const is = (type) => (value) => typeof value === type;
+const [text, number] = [is("string"), Number.isFinite];
+const object = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+const textOrNull = (value) => value === null || text(value);
+const optional = (check) => (value) => value === undefined || value === null || check(value);
+const listOf = (shape) => (value) =>
+  Array.isArray(value) && value.every((one) => object(one) && fits(one, shape) === null);
+
+const CONVERSATION = {
+  id: text,
+  title: text,
+  titledMs: number,
+  createdMs: number,
+  changedMs: number,
+  settings: object,
+  model: text,
+  messages: Array.isArray,
+  head: textOrNull,
+};
+const MESSAGE = { id: text, parent: textOrNull, atMs: number, changedMs: number, text };
+const FILE = { name: text, size: number, text, nTokens: optional(number) };
+const IMAGE = { name: text, size: number, url: (value) => text(value) && value.startsWith("data:image/") };
+const RESULT = { content: optional(text), error: optional(text) };
+const CALL = {
+  id: textOrNull,
+  name: text,
+  args: text,
+  result: optional((value) => object(value) && fits(value, RESULT) === null),
+};
+const ROLES = {
+  user: { files: optional(listOf(FILE)), images: optional(listOf(IMAGE)) },
+  assistant: {
+    status: text,
+    part: textOrNull,
+    reasoning: text,
+    reasonedS: number,
+    calls: listOf(CALL),
+    nAnswers: number,
+    sentS: number,
+    ttftS: optional(number),
+    lastS: optional(number),
+    nDeltas: number,
+    finishReason: textOrNull,
+    usage: optional(object),
+    timings: optional(object),
+    error: optional((value) => object(value) && text(value.message)),
+    requestId: textOrNull,
+    model: optional(text),
+  },
+};
+
+const areTools = (value) =>
+  object(value) && text(value.own) && Array.isArray(value.offered) && value.offered.every(text);
+
+/** Return the name of a field that is not as a shape wants it, or null. */
+const fits = (value, shape) => Object.keys(shape).find((name) => !shape[name](value[name])) ?? null;
+
+/** Keep what a shape knows. */
+const picked = (value, shape) =>
+  Object.fromEntries(
+    Object.keys(shape).flatMap((name) => (value[name] === undefined ? [] : [[name, value[name]]])),
+  );
+
+function conversationOf(given, index) {
+  const where = `Conversation ${index + 1}`;
+  if (!object(given)) throw new Error(`${where} is no object.`);
+  const wrong = fits(given, CONVERSATION);
+  if (wrong) throw new Error(`${where}: ${wrong} is missing or not what it should be.`);
+  if (given.messages.length > MOST_MESSAGES)
+    throw new Error(`${where} has ${given.messages.length} messages; ${MOST_MESSAGES} are the most.`);
+  const seen = new Set();
+  const messages = given.messages.map((message, i) => {
+    const place = `${where}, message ${i + 1}`;
+    if (!object(message)) throw new Error(`${place} is no object.`);
+    if (!Object.hasOwn(ROLES, message.role)) throw new Error(`${place}: role must be user or assistant.`);
+    const shape = { ...MESSAGE, ...ROLES[message.role] };
+    const bad = fits(message, shape);
+    if (bad) throw new Error(`${place}: ${bad} is missing or not what it should be.`);
+    if (seen.has(message.id)) throw new Error(`${place}: its id is that of another.`);
+    if (message.parent !== null && !seen.has(message.parent))
+      throw new Error(`${place}: its parent is no message before it.`);
+    seen.add(message.id);
+    return { role: message.role, ...picked(message, shape) };
+  });
+  if (given.head !== null && !seen.has(given.head))
+    throw new Error(`${where}: head is none of its messages.`);
+  const settings = Object.fromEntries(
+    Object.entries(given.settings).filter(
+      ([name, value]) => text(value) || is("boolean")(value) || (name === "tools" && areTools(value)),
+    ),
+  );
+  return { ...picked(given, CONVERSATION), settings, messages };
+}
+
+/** Write one conversation as a file of a kind, json or md: its text and its name. */
+export const asFile = (one, kind) => [kind === "md" ? asMarkdown(one) : asJson([one]), fileName(one.title, kind)];
+
+/** Write the branch in sight as Markdown. */
+export function asMarkdown(conversation) {
+  const { title, settings } = conversation;
+  const parts = pathOf(conversation).map((message) =>
+    message.role === "user"
+      ? `## You\n\n${asText(message)}`
+      : `## ${message.model || "Assistant"}\n\n${answered(message)}`,
+  );
+  const system = settings.system?.trim() ? [`> ${settings.system.trim().replaceAll("\n", "\n> ")}`] : [];
+  return `${[`# ${title}`, ...system, ...parts].join("\n\n")}\n`;
+}
+
+function asText(message) {
+  const images = (message.images ?? []).map(({ name }) => `(image ${name})`);
+  return [withFiles(message), ...images].filter(Boolean).join("\n\n");
+}
+
+function answered({ text: said, calls }) {
+  const called = calls.map(({ name, args, result }) => {
+    const told = result ? `\n${result.error === undefined ? result.content : `Error: ${result.error}`}` : "";
+    return `\`\`\`\n${name}(${args})${told}\n\`\`\``;
+  });
+  return [said, ...called].filter(Boolean).join("\n\n") || "(no answer)";
+}
+
+/** A file name of a title. */
+export const fileName = (title, ending) =>
+  `${
+    title
+      .replaceAll(/[^\p{L}\p{N}]+/gu, "-")
+      .replaceAll(/^-|-$/g, "")
+      .slice(0, 60) || "conversation"
+  }.${ending}`;

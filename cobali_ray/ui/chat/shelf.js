@@ -1,0 +1,91 @@
+// Where conversations are kept: this browser's IndexedDB, a record each, united with what other tabs wrote.
+import { united } from "../request/conversations.js";
+
+/** Bounds: of conversations, and of one, as JSON. */
+export const MOST_CONVERSATIONS = 1000;
+export const MOST_CHARS = 16 * 1024 * 1024;
+const NAME = "cobali";
+const STORE = "conversations";
+
+const others = new BroadcastChannel("cobali.conversations");
+
+/** Call with the id of each conversation that another tab wrote or deleted. */
+export const onOthers = (call) => others.addEventListener("message", ({ data }) => call(data));
+
+let opened = null;
+
+function open() {
+  opened ??= new Promise((resolve, reject) => {
+    const request = indexedDB.open(NAME, 1);
+    request.onupgradeneeded = () => request.result.createObjectStore(STORE, { keyPath: "id" });
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => reject(request.error);
+  }).catch((error) => {
+    opened = null;
+    throw told(error);
+  });
+  return opened;
+}
+
+/** Do something in one transaction; its result is that of the request that `work` returns, once all is on disk. */
+async function within(mode, work) {
+  const db = await open();
+  return new Promise((resolve, reject) => {
+    const transaction = db.transaction(STORE, mode);
+    let request = null;
+    let refusal = null;
+    const refuse = (error) => {
+      refusal = error;
+      transaction.abort();
+    };
+    transaction.oncomplete = () => resolve(request?.result);
+    transaction.onabort = () => reject(refusal ?? told(transaction.error));
+    request = work(transaction.objectStore(STORE), refuse);
+  });
+}
+
+function told(error) {
+  if (error?.name === "QuotaExceededError")
+    return new Error("This browser gives the page no more room. Export or delete conversations.");
+  return new Error(
+    `This browser keeps nothing for the page (${error?.message || error?.name || "no reason given"}).`,
+  );
+}
+
+/** Return all conversations. */
+export const readAll = () => within("readonly", (store) => store.getAll());
+
+/** Return one conversation, or undefined. */
+export const read = (id) => within("readonly", (store) => store.get(id));
+
+/** Write a conversation, united with what is there; resolves to that. Throws an Error that says what to do. */
+export async function write(mine) {
+  let whole = mine;
+  await within("readwrite", (store, refuse) => {
+    const before = store.get(mine.id);
+    before.onsuccess = () => {
+      whole = united(before.result, mine);
+      if (JSON.stringify(whole).length > MOST_CHARS) {
+        refuse(new Error("This conversation is too long to be kept. Export it, and begin a new one."));
+        return;
+      }
+      const count = store.count();
+      count.onsuccess = () => {
+        if (!before.result && count.result >= MOST_CONVERSATIONS)
+          refuse(
+            new Error(`${MOST_CONVERSATIONS} conversations are kept already. Delete some to keep this one.`),
+          );
+        else store.put(whole);
+      };
+    };
+    return before;
+  });
+  others.postMessage(mine.id);
+  return whole;
+}
+
+/** Delete a conversation. */
+export async function remove(id) {
+  await within("readwrite", (store) => store.delete(id));
+  others.postMessage(id);
+}

@@ -1,0 +1,165 @@
+// The list of conversations: new, search, rename, delete, take out and bring in.
+import { saveText } from "../parts/clipboard.js";
+import { some } from "../parts/format.js";
+import { Icon } from "../parts/icons.js";
+import { html, useLayoutEffect, useRef, useState } from "../parts/preact.js";
+import { useStore } from "../parts/store.js";
+import { byDay } from "../request/conversations.js";
+import {
+  add,
+  beginNew,
+  discard,
+  everything,
+  library,
+  lookUp,
+  rename,
+  search,
+  show,
+  undo,
+} from "./library.js";
+import { running, stop } from "./talk.js";
+
+const portable = () => import("./portable.js");
+
+/** The whole list. `close`: folds it where it hides the conversation; there it also has a button for that. */
+export function Sidebar({ close }) {
+  const { summaries, id, query, found, deleted } = useStore(library);
+  const [told, setTold] = useState(null); // of a file that was brought in
+  const shown = found ? summaries.filter((one) => found.has(one.id)) : summaries;
+  const choose = async (chosen) => {
+    await show(chosen);
+    close();
+  };
+  const begin = () => {
+    beginNew();
+    close();
+  };
+  return html`<div class="list">
+    <div class="first">
+      <button class="new" title="Ctrl+Shift+O" onClick=${begin}><${Icon} name="plus" />New chat</button>
+      <button class="quiet icon close" aria-label="Close conversations" title="Close" onClick=${close}>
+        <${Icon} name="close" /></button>
+    </div>
+    <label class="search"><span class="hidden">Search conversations</span><${Icon} name="search" />
+      <input id="search" type="search" placeholder="Search" title="Ctrl+K" value=${query}
+        onInput=${(event) => search(event.target.value)} /></label>
+    <nav aria-label="Conversations">
+      ${byDay(shown).map(
+        ([day, ones]) => html`<section key=${day}><h2>${day}</h2>
+        <ul>${ones.map(
+          (one) => html`<${Row} key=${one.id} one=${one} chosen=${one.id === id} onChoose=${choose} />`,
+        )}</ul></section>`,
+      )}
+      ${!shown.length && html`<p class="hint">${found ? "Nothing found." : "No conversations yet."}</p>`}
+    </nav>
+    ${
+      deleted &&
+      html`<p class="told" role="status">Deleted: <b>${deleted.title}</b>
+        ${" "}<button class="quiet small" onClick=${undo}>Undo</button></p>`
+    }
+    ${
+      told &&
+      html`<p class=${`told ${told.wrong ? "wrong" : ""}`} role=${told.wrong ? "alert" : "status"}>
+        ${told.text}</p>`
+    }
+    <${Portable} nKept=${summaries.length} tell=${setTold} />
+    <p class="hint">Conversations are kept in this browser only.</p>
+  </div>`;
+}
+
+function Row({ one, chosen, onChoose }) {
+  const [naming, setNaming] = useState(false);
+  const { messages } = useStore(running);
+  if (naming) return html`<li><${Name} one=${one} onClose=${() => setNaming(false)} /></li>`;
+  return html`<li class=${chosen ? "chosen" : ""}>
+    <button class="conversation" aria-current=${chosen ? "true" : null} title=${one.title}
+      onClick=${() => onChoose(one.id)}>${one.title}
+      ${one.id in messages && html`<i class="dot wait" role="img" aria-label="answering"></i>`}</button>
+    <${Menu} one=${one} onRename=${() => setNaming(true)} />
+  </li>`;
+}
+
+function Name({ one, onClose }) {
+  const field = useRef(null);
+  const open = useRef(true);
+  useLayoutEffect(() => field.current.select(), []);
+  const end = (title) => {
+    if (!open.current) return;
+    open.current = false;
+    onClose();
+    if (title !== null) rename(one.id, title);
+  };
+  const onKeyDown = (event) => {
+    if (event.key !== "Enter" && event.key !== "Escape") return;
+    event.preventDefault();
+    event.stopPropagation();
+    end(event.key === "Enter" ? event.target.value : null);
+  };
+  return html`<input ref=${field} aria-label="Name of the conversation" maxlength="200" defaultValue=${one.title}
+    onKeyDown=${onKeyDown} onBlur=${(event) => end(event.target.value)} />`;
+}
+
+/** What can be done with one conversation; closed by Escape, or by leaving it. */
+function Menu({ one, onRename }) {
+  const menu = useRef(null);
+  const doing = (work) => () => {
+    menu.current.open = false;
+    work();
+  };
+  const saving = (kind) =>
+    doing(async () => {
+      const [whole, { asFile }] = await Promise.all([lookUp(one.id), portable()]);
+      saveText(...asFile(whole, kind));
+    });
+  const remove = doing(() => {
+    stop(one.id);
+    discard(one.id);
+  });
+  const onKeyDown = (event) => {
+    if (event.key !== "Escape" || !menu.current.open) return;
+    event.preventDefault();
+    menu.current.open = false;
+    menu.current.querySelector("summary").focus();
+  };
+  const onFocusOut = ({ relatedTarget }) => {
+    if (!menu.current.contains(relatedTarget)) menu.current.open = false;
+  };
+  return html`<details class="more" ref=${menu} onKeyDown=${onKeyDown} onFocusOut=${onFocusOut}>
+    <summary aria-label=${`More about ${one.title}`}><${Icon} name="more" /></summary>
+    <div class="menu">
+      <button onClick=${doing(onRename)}><${Icon} name="pencil" />Rename</button>
+      <button onClick=${saving("md")}>
+        <${Icon} name="download" />Export as Markdown</button>
+      <button onClick=${saving("json")}>
+        <${Icon} name="download" />Export as JSON</button>
+      <button class="bad" onClick=${remove}><${Icon} name="trash" />Delete</button>
+    </div>
+  </details>`;
+}
+
+/** All of them as a file, and such a file back. */
+function Portable({ nKept, tell }) {
+  const field = useRef(null);
+  const onChange = async () => {
+    const [file] = field.current.files;
+    field.current.value = "";
+    try {
+      const { MOST_BYTES, fromJson } = await portable();
+      if (file.size > MOST_BYTES) throw new Error("It is too large.");
+      const { nNew, nKnown } = await add(fromJson(await file.text()));
+      const known = nKnown ? `, ${nKnown} ${nKnown === 1 ? "was" : "were"} here already` : "";
+      tell({ text: `Imported ${some(nNew, "conversation")}${known}.` });
+    } catch (error) {
+      tell({ text: `${file.name} was not imported. ${error.message}`, wrong: true });
+    }
+  };
+  return html`<div class="portable">
+    <input ref=${field} type="file" accept="application/json,.json" hidden aria-label="File to import"
+      onChange=${onChange} />
+    <button class="quiet small" onClick=${() => field.current.click()}>
+      <${Icon} name="upload" size=${14} />Import</button>
+    <button class="quiet small" disabled=${!nKept}
+      onClick=${async () => saveText((await portable()).asJson(await everything()), "conversations.json")}>
+      <${Icon} name="download" size=${14} />Export all</button>
+  </div>`;
+}

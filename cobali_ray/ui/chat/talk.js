@@ -1,0 +1,195 @@
+// Talking: messages are sent, answers asked for, stopped, continued and kept as they grow. No drawing.
+import { makeStore } from "../parts/store.js";
+import { ask, isOpen } from "../request/chat.js";
+import {
+  asked,
+  lookAt,
+  messageOf,
+  newId,
+  pathOf,
+  pathTo,
+  withChange,
+  withMessage,
+} from "../request/conversations.js";
+import { modelOf } from "../request/models.js";
+import { bodyOf } from "../request/params.js";
+import { definitionsOf, runTool } from "../request/toolbox.js";
+import { change, current, hold, library, release } from "./library.js";
+
+/** How often in a row a model may call tools without anybody asking for it. */
+export const MOST_ROUNDS = 8;
+const KEEP_MS = 500; // between two writes of a growing answer
+const CUT = "The page was closed while this answer came. What had come is kept.";
+
+/** The messages under way, by conversation. */
+export const running = makeStore({ messages: {} });
+
+const runs = new Map(); // by conversation
+const answers = new Map(); // by message: its store, as `ask` makes them
+
+/** The store of an answer, which `Answer` draws. */
+export function answerOf(message) {
+  const known = answers.get(message.id);
+  if (known && (known.live || known.message === message)) return known.store;
+  const { id, parent, role, atMs, changedMs, model, ...value } = message;
+  if (isOpen(value)) Object.assign(value, { status: "failed", error: { code: null, message: CUT } });
+  const store = makeStore(value);
+  answers.set(id, { store, message, live: false });
+  return store;
+}
+
+/** What is kept of an answer: times from when it was sent, as the page's clock begins anew each time. */
+function recordOf({ sentS, lastS, error, calls, xRequestId, ...value }) {
+  const told = error && { code: error.code ?? null, message: error.message, retryAtMs: retryAt(error) };
+  const made = calls.map(({ running: works, ...call }) => call);
+  return { ...value, calls: made, sentS: 0, lastS: lastS === null ? null : lastS - sentS, error: told };
+}
+
+const retryAt = ({ retryAfterS }) => (retryAfterS ? Date.now() + 1000 * retryAfterS : null);
+
+/** Say whether an answer of the conversation in sight is under way. */
+export const isRunning = () => library.get().id in running.get().messages;
+
+/** Send a message: `{text, files, images}`. */
+export function send(message) {
+  const { id } = current();
+  if (isRunning() || !(message.text.trim() || message.files?.length || message.images?.length)) return false;
+  change(id, (was) => withMessage(was, was.head, { role: "user", ...message }));
+  answer(id);
+  return true;
+}
+
+/** Say a message otherwise; the old one and what came of it stay beside it. */
+export function edit({ id, parent, atMs, changedMs, ...message }, text) {
+  const { id: conversation } = current();
+  if (isRunning()) return;
+  change(conversation, (was) => withMessage(was, parent, { ...message, text }));
+  answer(conversation);
+}
+
+/** Ask for another answer; one that says nothing is replaced. */
+export function regenerate(message) {
+  const { id } = current();
+  if (isRunning()) return;
+  if (message.text || message.reasoning || message.calls.length) {
+    change(id, (was) => ({ ...was, head: message.parent }));
+    answer(id);
+  } else answer(id, message);
+}
+
+/** Look at another version of a message. */
+export function turnTo(message) {
+  if (!isRunning()) change(current().id, (was) => lookAt(was, message.id));
+}
+
+/** Say whether one can go on from an answer: it ended before its end, or its calls have results. */
+export const canGoOn = ({ text, calls, status, finishReason }) =>
+  calls.length
+    ? calls.every(({ result }) => result)
+    : Boolean(text) && (status !== "done" || finishReason === "length");
+
+/** Go on from an answer: with its own text, or with the results of its calls. */
+export function goOn(message) {
+  if (isRunning()) return;
+  if (message.calls.length) answer(current().id);
+  else answer(current().id, message, { continued: true });
+}
+
+/** Take the result of a call, `{content}` or `{error}`, as somebody typed it; with the last one all are sent. */
+export function giveResult(message, callId, result) {
+  const { id } = current();
+  if (isRunning()) return;
+  const calls = message.calls.map((call) => (call.id === callId ? { ...call, result } : call));
+  change(id, (was) => withChange(was, message.id, { calls }));
+  if (calls.every((call) => call.result)) answer(id);
+}
+
+/** Stop the answer under way; the server frees its slot at the next tick. */
+export const stop = (id = library.get().id) => runs.get(id)?.stop();
+
+/** Ask for the answer to a branch: as a new message behind its head, or in the place of one. */
+function answer(id, place = null, { continued = false } = {}) {
+  const was = library.get().held[id];
+  const behind = place ? (continued ? place.id : place.parent) : was.head;
+  const body = {
+    ...bodyFor(was, pathTo(was, behind)),
+    ...(continued && { continue_final_message: true }),
+  };
+  const begun = continued ? { text: place.text, reasoning: place.reasoning, reasonedS: place.reasonedS } : {};
+  const run = ask(body, begun);
+  const [store] = run.answers;
+  const record = { ...recordOf(store.get()), model: body.model ?? null };
+  change(id, (all) =>
+    place ? withChange(all, place.id, record) : withMessage(all, all.head, { role: "assistant", ...record }),
+  );
+  const message = place?.id ?? library.get().held[id].head;
+  follow(id, message, run);
+}
+
+/** Keep an answer as it grows and what became of it; run the tools that it calls. */
+async function follow(id, message, run) {
+  const {
+    answers: [store],
+  } = run;
+  let written = null;
+  const write = () => {
+    if (written === store.get()) return;
+    written = store.get();
+    change(id, (was) => withChange(was, message, recordOf(written)));
+  };
+  let stopped = false;
+  const stopIt = () => {
+    stopped = true;
+    run.stop();
+  };
+  runs.set(id, { stop: stopIt });
+  answers.set(message, { store, live: true, message: null });
+  running.set({ messages: { ...running.get().messages, [id]: message } });
+  hold(id);
+  const timer = setInterval(write, KEEP_MS);
+  await run.done;
+  if (store.get().status === "done") await useTools(store, () => stopped);
+  clearInterval(timer);
+  write();
+  const kept = messageOf(library.get().held[id] ?? { messages: [] }, message);
+  answers.set(message, { store, live: false, message: kept });
+  runs.delete(id);
+  release(id);
+  const { [id]: ended, ...others } = running.get().messages;
+  running.set({ messages: others });
+  if (!stopped && kept?.calls.length && canGoOn(kept) && nRounds(id) < MOST_ROUNDS) answer(id);
+}
+
+/** Run the tools of an answer one after the other, unless somebody stops it; those of the user have no result. */
+async function useTools(store, isStopped) {
+  const put = (i, patch) =>
+    store.set({ calls: store.get().calls.map((call, j) => (i === j ? { ...call, ...patch } : call)) });
+  for (const [i, { id, name, args }] of store.get().calls.entries()) {
+    if (isStopped()) return;
+    put(i, { id: id ?? `call_${newId()}`, running: true });
+    put(i, { running: false, result: await runTool(name, args) });
+  }
+}
+
+/** How often the model called tools since somebody last asked something. */
+function nRounds(id) {
+  const path = pathOf(library.get().held[id]);
+  return path.length - 1 - path.findLastIndex(({ role }) => role === "user");
+}
+
+/** The request that would be sent, or was sent last. */
+export function currentBody({ text, files, images }) {
+  const conversation = current();
+  const { messages, head } = conversation;
+  if (!text.trim() && messages.length) {
+    const last = messageOf(conversation, head);
+    return bodyFor(conversation, pathTo(conversation, last.role === "user" ? head : last.parent));
+  }
+  const message = { role: "user", text: text.trim() ? text : "Hello!", files, images };
+  return bodyFor(conversation, [...pathOf(conversation), message]);
+}
+
+function bodyFor({ settings, model }, path) {
+  const tools = definitionsOf(settings);
+  return { ...bodyOf(settings, modelOf(model), asked(path)), ...(tools.length && { tools }) };
+}

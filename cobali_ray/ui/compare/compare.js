@@ -1,0 +1,188 @@
+// The comparison: one prompt to several streams, two models or two settings, side by side.
+import { Answer } from "../answer/answer.js";
+import { Empty } from "../answer/empty.js";
+import { feed } from "../feed/feed.js";
+import { EngineInUse } from "../feed/inuse.js";
+import { CopyButton, saveText } from "../parts/clipboard.js";
+import { toMessage } from "../parts/focus.js";
+import { count, duration, rate, some } from "../parts/format.js";
+import { Icon } from "../parts/icons.js";
+import { later, style, withAll } from "../parts/lazy.js";
+import { html, useEffect, useState } from "../parts/preact.js";
+import { useStore } from "../parts/store.js";
+import { TokenPlot } from "../plots/tickplots.js";
+import { isOpen, tokensOf } from "../request/chat.js";
+import { Composer } from "../request/composer.js";
+import { models } from "../request/models.js";
+import { play } from "../request/play.js";
+import { PlaySettings } from "../request/settings.js";
+import { Setup } from "./comparesetup.js";
+import {
+  again,
+  choose,
+  clear,
+  compare,
+  comparison,
+  currentBodies,
+  firstModel,
+  kindOf,
+  openRuns,
+  stop,
+} from "./comparestate.js";
+import { NumbersTable } from "./comparetable.js";
+import { asMarkdown, asObject } from "./measures.js";
+
+const TICKS = 90;
+const CopyDialog = later(
+  async () => (await withAll(import("../request/copy.js"), style("ui/answer/answer.css"))).CopyDialog,
+);
+const Difference = later(async () => (await import("./difference.js")).Difference);
+const EMPTY = {
+  streams: [
+    "Send one prompt to several streams",
+    "All of them share the engine's ticks: watch the bars grow by one decode token per stream while none " +
+      "of them waits for another.",
+  ],
+  models: ["Ask two models the same", "Both answer at once, with their answers and numbers side by side."],
+  settings: [
+    "Try two sets of settings",
+    "A has the settings of this page, B has others. Both answer at once, and you see what the change does.",
+  ],
+};
+
+/** The whole view. */
+export function CompareView() {
+  const state = useStore(comparison);
+  const { model } = useStore(play);
+  useStore(models);
+  const { compared, draft } = state;
+  const running = useOpen(compared);
+  const [copied, copy] = useState(null);
+  const [title, text] = EMPTY[kindOf(state)];
+  const [first] = compared?.sides ?? [];
+  return html`<div class="play">
+    <${EngineInUse} model=${first?.body.model ?? firstModel()} said=${compared}
+      request=${running ? first.answer.get().xRequestId : null} />
+    <section class="talk" aria-label="Comparison">
+      <${Setup} state=${state} />
+      ${
+        compared
+          ? html`<${Compared} compared=${compared} running=${running} />`
+          : html`<${Empty} title=${title} text=${text} chosen=${model} send=${compare} />`
+      }
+      <${Composer} kind="compare" draft=${draft} placeholder="One prompt for all sides" running=${running}
+        nothing=${!compared} onDraft=${(written) => choose({ draft: written })}
+        onSend=${() => compare(comparison.get().draft)} onStop=${stop}
+        onCopy=${() => copy(currentBodies())} onClear=${clear} />
+    </section>
+    <${PlaySettings} />
+    ${copied && html`<${CopyDialog} body=${copied} onClose=${() => copy(null)} />`}
+  </div>`;
+}
+
+/** Say whether a comparison is on its way; draws again when it has ended. */
+function useOpen(compared) {
+  const isRunning = () => openRuns({ compared }).length > 0;
+  const [ended, setEnded] = useState(isRunning() ? null : compared);
+  useEffect(() => {
+    const look = () => isRunning() || setEnded(compared);
+    look(); // it may have ended between drawing and watching
+    return watch(compared, look);
+  }, [compared]);
+  return compared !== null && compared !== ended;
+}
+
+/** Have every answer's news told. */
+function watch(compared, tell) {
+  const stops = (compared?.sides ?? []).map(({ answer }) => answer.watch(tell));
+  return () => stops.forEach((stop) => stop());
+}
+
+/** A card per answer, the ticks of that time, and in the end what the answers took and how they differ. */
+function Compared({ compared, running }) {
+  const [, redraw] = useState(0);
+  const { history } = useStore(feed);
+  useEffect(() => watch(compared, () => redraw((n) => n + 1)), [compared]);
+  const sides = compared.sides.map((side) => {
+    const answer = side.answer.get();
+    return { ...side, answer, told: history?.requests.get(answer.requestId) ?? null };
+  });
+  return html`<div class="compared">
+    <div class="asked">${compared.prompt}</div>
+    <${Together} sides=${sides} running=${running} />
+    <${Meanwhile} kind=${compared.kind} />
+    <div class=${`grid ${sides.length === 2 ? "two" : ""}`}>${compared.sides.map(
+      ({ answer, name }) => html`<${Answer} key=${answer} answer=${answer} title=${name} />`,
+    )}</div>
+    ${!running && html`<${Ended} key=${compared} compared=${compared} sides=${sides} />`}
+  </div>`;
+}
+
+function Together({ sides, running }) {
+  const answers = sides.map(({ answer }) => answer);
+  const [kind, word] = wordOf(answers);
+  const tokens = sides.reduce((sum, { answer, told }) => sum + tokensOf(answer, told), 0);
+  const served = answers.every(({ timings }) => timings);
+  const seconds = served ? Math.max(...answers.map(({ timings }) => timings.e2e_s)) : seenS(answers);
+  return html`<p class="together">
+    <span class=${`badge ${kind}`}>${word}</span>
+    <b>${seconds > 0 ? rate(tokens / seconds, "tok/s") : "–"}</b> together ·${" "}
+    ${count(tokens)} tokens in ${duration(seconds)}${!served && ", by the page's clock"}
+    <span class="grow"></span>
+    <button type="button" disabled=${running}
+      onClick=${(event) => (again(), toMessage(event))}><${Icon} name="retry" />Run again</button>
+  </p>`;
+}
+
+/** From sending to what came last, as this page saw it. */
+function seenS(answers) {
+  const firstS = Math.min(...answers.map(({ sentS }) => sentS));
+  return Math.max(...answers.map(({ lastS, sentS }) => lastS ?? sentS)) - firstS;
+}
+
+function wordOf(answers) {
+  const open = answers.filter(isOpen).length;
+  const failed = answers.filter(({ status }) => status === "failed").length;
+  if (open) return ["wait", `${open} of ${answers.length} running`];
+  if (failed) return ["bad", `${failed} of ${answers.length} failed`];
+  return ["good", `${some(answers.length, "answer")} ended`];
+}
+
+function Meanwhile({ kind }) {
+  const { history, status, engines } = useStore(feed);
+  if (!history) return null;
+  const to = Math.max(history.lastId, TICKS - 1);
+  const from = to - TICKS + 1;
+  const { engine_id: id, model } = history.engine;
+  const [whose, every] =
+    engines.length > 1 || kind === "models"
+      ? [`engine ${id} (${model})`, "Every stream on it"]
+      : ["the engine", "Every stream"];
+  return html`<section class="card meanwhile" aria-label="The engine's last ticks">
+    <${TokenPlot} ticks=${history.between(from, to)} from=${from} to=${to}
+      budget=${history.engine.token_budget} height=${104} />
+    <p class="muted"><i class="swatch decode"></i>decode and <i class="swatch prefill"></i>prefill tokens of
+      the last ${TICKS} ticks of ${whose}.
+      ${status === "live" ? ` ${every} adds one decode token to each.` : " The feed is away."}
+      ${" "}<a href="#ticks">See everything</a></p>
+  </section>`;
+}
+
+/** What can be said and done once all answers have ended. */
+function Ended({ compared, sides }) {
+  const [wanted, want] = useState(sides.length === 2);
+  const save = () => saveText(JSON.stringify(asObject(compared, sides), null, 2), "comparison.json");
+  return html`<${NumbersTable} sides=${sides} />
+    <p class="afterwards">
+      ${
+        sides.length > 1 &&
+        html`<button type="button" class="segment" aria-pressed=${String(wanted)}
+          onClick=${() => want(!wanted)}>Show the difference</button>`
+      }
+      <span class="grow"></span>
+      <${CopyButton} what="Copy as Markdown" textOf=${() => asMarkdown(compared, sides)} />
+      <button type="button" class="quiet small" onClick=${save}>
+        <${Icon} name="download" size=${14} />Download JSON</button>
+    </p>
+    ${wanted && html`<${Difference} sides=${sides} />`}`;
+}

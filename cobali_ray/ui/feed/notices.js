@@ -1,0 +1,102 @@
+// How the engine is: a pill in the header, and a notice when something is wrong.
+import { clockTime, count } from "../parts/format.js";
+import { Icon } from "../parts/icons.js";
+import { html, useEffect, useState } from "../parts/preact.js";
+import { useStore } from "../parts/store.js";
+import { feed, show, shown } from "./feed.js";
+
+const WORDS = {
+  connecting: ["wait", "connecting"],
+  live: ["good", "live"],
+  gone: ["bad", "engine away"],
+  lost: ["bad", "server away"],
+  locked: ["wait", "key needed"],
+  absent: ["wait", "no feed"],
+  asleep: ["wait", "asleep"],
+};
+/** Of an engine that is away, where it says why. */
+const AWAY = {
+  restarting: ["bad", "restarting"],
+  unloaded: ["wait", "not loaded"],
+  loading: ["wait", "loading the model"],
+  failed: ["bad", "not loaded"],
+};
+
+/** One look: model, how many slots are busy, or what is wrong. */
+export function Pill() {
+  const { status, cause, history, engines } = useStore(feed);
+  const [kind, word] = (status === "gone" && AWAY[cause]) || WORDS[status];
+  const busy = history && status === "live" ? history.nBusy : null;
+  const text = busy === null ? word : `${count(busy)} of ${count(history.engine.n_slots)} slots busy`;
+  const { model, engine_id: engine, node } = history?.engine ?? {};
+  const title = history ? `Model ${model}, engine ${engine}${node ? ` on ${node}` : ""}` : "";
+  return html`<p class="pill" data-status=${status} title=${title}>
+    <i class=${`dot ${kind}`}></i>
+    ${history && html`<b class="model">${model}</b>`}
+    ${
+      engines.length > 1
+        ? html`<${Engines} engines=${engines} />`
+        : history && html`<span class="engine">engine ${engine}</span>`
+    }
+    <span>${text}</span></p>`;
+}
+
+/** Which engine is looked at, where there are several. */
+function Engines({ engines }) {
+  return html`<label class="engines"><span>engine${" "}</span>
+    <select aria-label="engine" value=${shown()} onChange=${(event) => show(event.target.value)}>
+      ${engines.map((id) => html`<option key=${id} value=${id}>${id}</option>`)}</select></label>`;
+}
+
+/** What happened to the engine or the server, said aloud to screen readers. */
+export function Notices() {
+  const { status, detail, cause, sinceUnixS, restarted } = useStore(feed);
+  const [read, setRead] = useState(null);
+  useEffect(() => setRead(null), [restarted]);
+  const back = restarted && restarted !== read && status === "live";
+  const told = noticeOf(status, cause, detail, sinceUnixS);
+  return html`<div role="status">
+    ${told && html`<${Notice} kind=${told[0]} title=${told[1]}>${told[2]}<//>`}
+    ${
+      back &&
+      html`<${Notice} kind="good" title="The engine was restarted" onClose=${() => setRead(restarted)}>
+      Connected to the new one at ${clockTime(restarted.atUnixS, { milliseconds: false })}. Answers that the
+      old one was writing go on; its ticks are gone.<//>`
+    }
+  </div>`;
+}
+
+/** Return kind, title and text of what is wrong, if anything is. */
+function noticeOf(status, cause, detail, sinceUnixS) {
+  if (status === "lost") {
+    const more = "This page tries again every few seconds. If it stays like this, look at the server's log.";
+    return ["bad", "The server cannot be reached", `${detail} ${more}`];
+  }
+  if (status === "absent") {
+    const text = html`This server does not offer <code>/debug/stream</code>, so there are no live ticks.`;
+    return ["wait", "No feed of ticks", text];
+  }
+  if (status !== "gone") return null;
+  if (cause === "restarting") {
+    const at = clockTime(sinceUnixS, { milliseconds: false });
+    const more = "Nothing to do: new requests wait for it, and ticks resume by themselves.";
+    return ["bad", "The engine is being restarted", `It ended at ${at}. ${more}`];
+  }
+  if (cause === "failed")
+    return ["bad", "The model could not be loaded", `${detail} The next message to it tries again.`];
+  if (cause in AWAY) return null;
+  const more = "Nothing to do: ticks resume by themselves as soon as it is back.";
+  return ["bad", "The engine cannot be reached", `${detail} ${more}`];
+}
+
+function Notice({ kind, title, onClose, children }) {
+  return html`<div class=${`notice ${kind}`}>
+    <i class=${`dot ${kind}`}></i>
+    <p><b>${title}.</b> ${children}</p>
+    ${
+      onClose &&
+      html`<button class="quiet icon" aria-label="Close this notice" onClick=${onClose}>
+      <${Icon} name="close" /></button>`
+    }
+  </div>`;
+}

@@ -1,0 +1,59 @@
+// HTTP to the server this page came from: base address, key, errors.
+import { forSession, keep, kept, makeStore } from "./store.js";
+
+/** The folder above /ui/, wherever the server is mounted. */
+export const BASE = new URL("../../", import.meta.url);
+
+/** Whether the server asked for a key, which one this session has, and how often one was entered. */
+export const access = makeStore({ key: kept(forSession, "key", ""), asked: false, wrong: false, entered: 0 });
+
+/** An answer that is no success. `status` 0: there was no answer. */
+class ApiError extends Error {
+  constructor(status, { message, type = null, code = null } = {}, retryAfterS = null) {
+    super(message || `HTTP ${status}`);
+    Object.assign(this, { status, type, code, retryAfterS });
+  }
+}
+
+/** Use a key from now on, for as long as this tab lives. */
+export function useKey(key) {
+  keep(forSession, "key", key || null);
+  access.set({ key, asked: false, wrong: false, entered: access.get().entered + 1 });
+}
+
+/**
+ * Ask the server; `id` names the request to it. Throws ApiError, also where nobody answers; an abort stays an
+ * AbortError.
+ */
+export async function call(path, { body = null, id = null, signal = undefined } = {}) {
+  const { key } = access.get();
+  const headers = { ...(body && { "content-type": "application/json" }), ...(id && { "x-request-id": id }) };
+  if (key) headers.authorization = `Bearer ${key}`;
+  let response;
+  try {
+    response = await fetch(new URL(path, BASE), {
+      method: body ? "POST" : "GET",
+      headers,
+      body: body && JSON.stringify(body),
+      signal,
+      cache: "no-store",
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(0, { message: "The server does not answer." });
+  }
+  if (response.ok) return response;
+  throw await refusal(response, key);
+}
+
+async function refusal(response, key) {
+  if (response.status === 401 && access.get().key === key) access.set({ asked: true, wrong: Boolean(key) });
+  const retryAfterS = Number(response.headers.get("retry-after")) || null;
+  let told = {};
+  try {
+    told = (await response.json()).error ?? {};
+  } catch {
+    // Not ours: a proxy's page. The status has to do.
+  }
+  return new ApiError(response.status, told, retryAfterS);
+}

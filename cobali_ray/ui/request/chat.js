@@ -1,0 +1,159 @@
+// One streamed request, its answers, and what the client can measure of them.
+import { call } from "../parts/api.js";
+import { eventsOf } from "../parts/sse.js";
+import { makeStore } from "../parts/store.js";
+import { newId } from "./conversations.js";
+
+const now = () => performance.now() / 1000;
+
+/**
+ * Send a chat request. Returns its body, `stop`, a promise of its end (`done`), and a store per answer, which fills.
+ * `begun` is what they hold already, where an answer is continued.
+ *
+ * Several answers are one request with `n`, because browsers open only six connections to one server.
+ */
+export function ask(body, begun = {}) {
+  const abort = new AbortController();
+  const sentS = now();
+  const xRequestId = newId();
+  const nAnswers = body.n ?? 1;
+  const answers = Array.from({ length: nAnswers }, () =>
+    makeStore({
+      status: "waiting", // then streaming; in the end done, stopped or failed
+      part: null, // what came last: reasoning, text or calls
+      reasoning: "",
+      text: "",
+      calls: [], // {id, name, args, result: {content} or {error}, null until there is one}
+      nAnswers,
+      sentS,
+      ttftS: null, // send to first text or reasoning, as the client saw it
+      reasonedS: 0, // how long it reasoned
+      lastS: null, // the last of these, then the end
+      nDeltas: 0,
+      finishReason: null,
+      usage: null, // of all answers together
+      timings: null, // of this answer, by the server's clock
+      error: null,
+      requestId: null, // as the engine calls it, known with the first token
+      xRequestId, // as the page calls it, of all answers together
+      ...begun,
+    }),
+  );
+  const done = stream(body, xRequestId, answers, abort.signal).catch((error) => {
+    const stopped = error.name === "AbortError";
+    end(answers, stopped ? { status: "stopped", lastS: now() } : { status: "failed", error: failureOf(error) });
+  });
+  return { answers, body, done, stop: () => abort.abort() };
+}
+
+/** A connection that breaks off is a TypeError, with words that nobody understands. */
+const failureOf = (error) =>
+  error instanceof TypeError
+    ? { message: "The connection to the server broke off. What had come is kept.", cause: error }
+    : error;
+
+async function stream(body, id, answers, signal) {
+  const response = await call("v1/chat/completions", { body, id, signal });
+  for await (const { data } of eventsOf(response)) {
+    if (data === "[DONE]") break;
+    take(JSON.parse(data), answers);
+  }
+  if (answers.some((answer) => isOpen(answer.get()))) {
+    throw new Error("The stream ended without saying why: the server is gone.");
+  }
+}
+
+function take(chunk, answers) {
+  if (chunk.error) {
+    end(answers, { status: "failed", error: chunk.error });
+    return;
+  }
+  for (const choice of chunk.choices) {
+    const requestId = answers.length > 1 ? `${chunk.id}-${choice.index}` : chunk.id;
+    answers[choice.index].set({ requestId, ...patchOf(choice, answers[choice.index].get()) });
+  }
+  const { usage, timings } = chunk;
+  answers.forEach((answer, i) => {
+    const own = answers.length > 1 ? timings?.choices?.[i] : timings;
+    if (usage || own) answer.set({ ...(usage && { usage }), ...(own && { timings: own }) });
+  });
+}
+
+function patchOf({ delta, finish_reason: finishReason }, was) {
+  const at = now();
+  const reasonedS = was.reasonedS + (was.part === "reasoning" ? at - was.lastS : 0);
+  const patch = finishReason ? { finishReason, status: "done", reasonedS, lastS: at } : {};
+  const said = saidOf(delta ?? {}, was);
+  if (!said.part) return patch;
+  return {
+    status: "streaming",
+    ...said,
+    nDeltas: was.nDeltas + 1,
+    ttftS: was.ttftS ?? at - was.sentS,
+    reasonedS,
+    lastS: at,
+    ...patch,
+  };
+}
+
+/** What a delta adds to its answer; of what there is more than one, the last is the part. */
+function saidOf({ reasoning_content: reasoning, content, tool_calls: pieces }, was) {
+  return {
+    ...(reasoning && { part: "reasoning", reasoning: was.reasoning + reasoning }),
+    ...(content && { part: "text", text: was.text + content }),
+    ...(pieces?.length && { part: "calls", calls: pieces.reduce(withPiece, was.calls) }),
+  };
+}
+
+/** Tool calls, and a piece of one more or of one of them; only its first piece has the id and the name. */
+function withPiece(calls, { index, id, function: { name, arguments: args = "" } }) {
+  const grown = [...calls];
+  const was = calls[index] ?? { id: null, name: "", args: "", result: null };
+  grown[index] = { ...was, id: id ?? was.id, name: name ?? was.name, args: was.args + args };
+  return grown;
+}
+
+/** End whatever is still open. */
+function end(answers, patch) {
+  for (const answer of answers) if (isOpen(answer.get())) answer.set(patch);
+}
+
+/** Output tokens: as the engine told of this answer or the server counted them, until then the least it can be. */
+export const tokensOf = (answer, told = null) =>
+  outputOf(answer, told) ?? Math.max(answer.nDeltas, told?.n_output ?? 0);
+
+/** Output tokens where they are known, else null. */
+export const outputOf = (answer, told = null) =>
+  (told?.state === "ended" && !told.unseen ? told.n_output : countedOf(answer)?.completion_tokens) ??
+  answer.timings?.completion_tokens ??
+  null;
+
+/** What the server counted of this answer; of several it counts only all of them together. */
+export const countedOf = ({ nAnswers, usage }) => (nAnswers === 1 ? usage : null);
+
+const LEAST_TOKENS = 8; // fewer, or in a shorter time, say nothing of a pace
+const LEAST_S = 0.2;
+
+/**
+ * Tokens per second after the first, and who says so: `{perSecond, from}`, or null.
+ *
+ * The server's own number comes with the end. Until then, or without one, it is the pace in the feed at `nowS`;
+ * without a feed, that at which an ended answer came here.
+ */
+export function paceOf(answer, told = null, nowS = null) {
+  if (answer.timings) {
+    const { tokens_per_second: perSecond } = answer.timings;
+    return perSecond == null ? null : { perSecond, from: "server" };
+  }
+  if (told?.first_token_s != null && !told.unseen) {
+    const n = told.n_output - (told.n_said ?? 0);
+    return paced(n, (told.ended_s ?? nowS) - told.first_token_s, "feed");
+  }
+  if (isOpen(answer) || answer.ttftS === null) return null;
+  return paced(tokensOf(answer, told), answer.lastS - answer.sentS - answer.ttftS, "page");
+}
+
+const paced = (n, seconds, from) =>
+  n >= LEAST_TOKENS && seconds >= LEAST_S ? { perSecond: (n - 1) / seconds, from } : null;
+
+export const isOpen = (answer) => answer.status === "waiting" || answer.status === "streaming";

@@ -1,0 +1,86 @@
+// Where a prompt is written and sent.
+import { toMessage } from "../parts/focus.js";
+import { Icon } from "../parts/icons.js";
+import { html, useLayoutEffect, useRef } from "../parts/preact.js";
+
+const MOST_PX = 220;
+
+/**
+ * A field that grows with its text; above it, what else can be done with it, and what goes with it.
+ *
+ * `ready`: there is something to send. With `onFiles` files can be chosen, or pasted; with `onClear` all can be
+ * forgotten.
+ */
+export function Composer({
+  kind,
+  draft,
+  placeholder,
+  running,
+  ready = Boolean(draft.trim()),
+  nothing = false,
+  above = null,
+  onDraft,
+  onSend,
+  onStop,
+  onCopy,
+  onClear = null,
+  onFiles = null,
+  children,
+}) {
+  const field = useRef(null);
+  useLayoutEffect(() => {
+    field.current.style.height = "auto";
+    field.current.style.height = `${Math.min(field.current.scrollHeight + 2, MOST_PX)}px`;
+  }, [draft]);
+  const go = (event) => {
+    event?.preventDefault();
+    onSend();
+  };
+  const onKeyDown = (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) go(event);
+    if (event.key !== "Escape") return;
+    event.preventDefault();
+    onStop();
+  };
+  const onPaste = (event) => {
+    if (!onFiles || !event.clipboardData.files.length) return;
+    event.preventDefault();
+    onFiles([...event.clipboardData.files]);
+  };
+  return html`<form class=${`composer card ${kind}`} onSubmit=${go}>
+    ${children && html`<div class="modes">${children}</div>`}
+    ${above}
+    <label class="hidden" for="prompt">Your message</label>
+    <div class="write">
+      ${onFiles && html`<${Paperclip} onFiles=${onFiles} />`}
+      <textarea id="prompt" ref=${field} rows="1" value=${draft} onKeyDown=${onKeyDown}
+        onPaste=${onPaste} placeholder=${placeholder} onInput=${(event) => onDraft(event.target.value)}></textarea>
+      ${
+        running
+          ? html`<button type="button" class="stop" onClick=${onStop}>Stop</button>`
+          : html`<button class="primary" disabled=${!ready}>Send</button>`
+      }
+    </div>
+    <div class="below">
+      <p class="hint">Enter sends, Shift+Enter makes a new line, Escape stops.</p>
+      <button type="button" class="quiet small" onClick=${onCopy}>Copy request</button>
+      ${
+        onClear &&
+        html`<button type="button" class="quiet small" disabled=${nothing}
+          onClick=${(event) => (onClear(), toMessage(event))}>Clear</button>`
+      }
+    </div>
+  </form>`;
+}
+
+function Paperclip({ onFiles }) {
+  const field = useRef(null);
+  const onChange = () => {
+    const files = [...field.current.files];
+    field.current.value = "";
+    onFiles(files);
+  };
+  return html`<input ref=${field} type="file" multiple hidden aria-label="Files to attach" onChange=${onChange} />
+    <button type="button" class="quiet icon" aria-label="Attach files" title="Attach files"
+      onClick=${() => field.current.click()}><${Icon} name="paperclip" /></button>`;
+}

@@ -1,0 +1,136 @@
+// A link to a moment: read when it is opened, written while one looks at a moment.
+import { feed, show, shown } from "../feed/feed.js";
+import { count } from "../parts/format.js";
+import { makeStore } from "../parts/store.js";
+import { AXES, tickAt } from "../plots/axis.js";
+import { goLive, isLive, lookBack, pause, pick, view, windowOf } from "../plots/window.js";
+
+const LONGEST_S = 30 * 86_400; // that a link can show
+const RUN = 8; // characters of an incarnation's id that tell it from others
+
+/** `asked` is what an opened link wants and has not got yet; `problem` says why it cannot. */
+export const link = makeStore({ asked: null, problem: null });
+
+/** Return what a hash asks for, or null. */
+export function parse(hash) {
+  const [name, query] = hash.split("?");
+  const params = new URLSearchParams(query);
+  const read = (key, form) => (form.test(params.get(key) ?? "") ? Number(params.get(key)) : null);
+  const whole = (key) => read(key, /^\d{1,12}$/);
+  const seconds = (key) => read(key, /^-?\d{1,12}(\.\d{1,6})?$/);
+  const [engine, tick] = [params.get("engine"), whole("tick")];
+  if (name !== "#ticks" || (tick === null && engine === null)) return null;
+  const [from, to] = [seconds("from"), seconds("to")]; // of the engine's clock
+  const isPart = from !== null && to !== null && to > from;
+  return {
+    engine,
+    run: params.get("run"),
+    tick, // null: what happens now
+    n: Math.min(Math.max(whole("n") ?? AXES.ticks.usual, AXES.ticks.least), 8192),
+    end: whole("end"),
+    from,
+    to,
+    axis: params.get("axis") === "time" && isPart ? "time" : "ticks",
+    request: params.get("request"),
+  };
+}
+
+/** Return the hash of what happens now, with the engine, where there are several. */
+function liveHash() {
+  return feed.get().engines.length > 1 ? `#ticks?${new URLSearchParams({ engine: shown() })}` : "#ticks";
+}
+
+/** Return the hash of the moment that is looked at. */
+export function hashOf(history) {
+  const { axis, pinned, request } = view.get();
+  const { axis: along, lo, hi, ticks } = windowOf(history);
+  const { engine_id: engine, incarnation_id: run } = history.engine;
+  const last = ticks.at(-1) ?? tickAt(history, along, hi, Infinity); // a window of time may have no tick in it
+  if (!last) return liveHash();
+  const tick = pinned ?? last.tick_id;
+  const part =
+    axis === "time" ? { from: lo.toFixed(6), to: hi.toFixed(6) } : { n: ticks.length, end: last.tick_id };
+  const asked = { engine, run: run.slice(0, RUN), tick, ...part, axis, ...(request && { request }) };
+  return `#ticks?${new URLSearchParams(asked)}`;
+}
+
+/** Take the link in the address bar; one without a moment is to what happens now. */
+export function read() {
+  const asked = parse(location.hash);
+  link.set({ asked, problem: null });
+  if (asked ? asked.tick !== null : location.hash !== "#ticks") return;
+  goLive();
+  write(feed.get().history);
+}
+
+/** Do the next thing towards what is asked for, as far as the feed is. */
+export async function obey() {
+  const { asked } = link.get();
+  const { engines, history } = feed.get();
+  if (!asked || !engines.length) return;
+  if (asked.engine !== null && !engines.includes(asked.engine)) {
+    fail(`This server has no engine ${asked.engine}.`);
+  } else if (asked.engine !== null && asked.engine !== shown()) show(asked.engine);
+  else if (asked.tick === null) link.set({ asked: null });
+  else if (history?.ticks.length) await look(history, asked);
+}
+
+async function look(history, asked) {
+  const { incarnation_id: run } = history.engine;
+  const named = `Tick ${count(asked.tick)}`;
+  if (asked.run && !run.startsWith(asked.run)) {
+    fail(`${named} is of an earlier run: the engine was restarted since, and its ticks went with it.`);
+    return;
+  }
+  if (!history.tick(asked.tick) && asked.tick < history.lastId) await lookBack(history);
+  if (link.get().asked !== asked) return;
+  if (history.tick(asked.tick)) open(history, asked);
+  else if (asked.tick > history.lastId)
+    fail(`${named} has not happened yet: the newest is ${count(history.lastId)}.`);
+  else fail(`${named} is too old: the engine remembers its ticks from ${count(history.firstId)} on.`);
+}
+
+/** Show a part of the clock, or `n` ticks up to `end`, or as many around the one that is asked for. */
+function open(history, { tick, n, end, from, to: until, axis: name, request }) {
+  const to = end !== null && end >= tick && end < tick + n ? end : tick + (n >> 1);
+  let [lo, hi] = [to - n + 0.5, to + 0.5];
+  if (name === "time")
+    [lo, hi] = [Math.max(Math.min(from, until - AXES.time.least), until - LONGEST_S), until];
+  pause(history);
+  view.set({ axis: name, end: hi, span: { ...view.get().span, [name]: hi - lo } });
+  pick(history, tick);
+  view.set({ request });
+  link.set({ asked: null, problem: null });
+}
+
+/** Say why not, beside what happens now. */
+function fail(problem) {
+  goLive();
+  link.set({ asked: null, problem });
+}
+
+let writing = 0;
+
+/** Keep the address bar at the moment looked at, or at the engine. Browsers dislike it many times a second. */
+export function write(history) {
+  clearTimeout(writing);
+  writing = setTimeout(() => {
+    const { asked, problem } = link.get();
+    if (asked || problem || !location.hash.startsWith("#ticks")) return;
+    const hash = isLive() || !history?.ticks.length ? liveHash() : hashOf(history);
+    if (hash !== location.hash) window.history.replaceState(null, "", hash);
+  }, 300);
+}
+
+/** Copy the link to the moment looked at. Returns what to say of it. */
+export async function copyLink(history) {
+  pause(history);
+  const hash = hashOf(history);
+  window.history.replaceState(null, "", hash);
+  try {
+    await navigator.clipboard.writeText(location.href);
+    return "Link copied.";
+  } catch {
+    return "The link is in the address bar.";
+  }
+}

@@ -1,0 +1,90 @@
+// The live ticks: numbers, plots, the record of a tick, the life of a request.
+import { engineNow, feed } from "../feed/feed.js";
+import { Icon } from "../parts/icons.js";
+import { html, useEffect, useState } from "../parts/preact.js";
+import { useStore } from "../parts/store.js";
+import { goLive, shownOf, view } from "../plots/window.js";
+import { Life } from "../record/life.js";
+import { TickRecord } from "../record/record.js";
+import { Requests } from "../record/requests.js";
+import { Bar } from "./bar.js";
+import { Engines } from "./engines.js";
+import { link, obey, read, write } from "./link.js";
+import { Overview } from "./overview.js";
+import { Stage } from "./stage.js";
+import { summaryOf } from "./summary.js";
+import { Tiles } from "./tiles.js";
+
+/** The whole view. */
+export function Ticks() {
+  const { history, status, cause, version, engine, engines } = useStore(feed);
+  const state = useStore(view);
+  const { asked, problem } = useStore(link);
+  const [, redraw] = useState(0);
+  useEffect(() => {
+    const timer = setInterval(() => redraw((n) => n + 1), 1000); // quantiles age while the engine idles
+    return () => clearInterval(timer);
+  }, []);
+  const run = history?.engine.incarnation_id;
+  useEffect(() => run && goLive, [run]); // once it is over: a moment of another run is none of the next
+  useEffect(() => {
+    read();
+    addEventListener("hashchange", read);
+    return () => removeEventListener("hashchange", read);
+  }, []);
+  useEffect(() => void obey(), [asked, version, status]);
+  useEffect(() => {
+    if (engines.length > 1 || history?.ticks.length) write(history);
+  }, [state.end, state.pinned, state.span, state.axis, state.request, engine, engines.length]);
+  const head = html`<${Engines} />${problem && html`<${Problem} text=${problem} />`}`;
+  const without = status === "gone" && ["unloaded", "failed"].includes(cause);
+  if (!history) return html`${head}<${Nothing} why=${without ? "unloaded" : status} />`;
+  const nowS = engineNow(history);
+  const request = state.request === null ? null : (history.requests.get(state.request) ?? null);
+  return html`
+    ${head}
+    <${Tiles} history=${history} summary=${summaryOf(history, nowS)} />
+    ${
+      !history.ticks.length
+        ? html`<div class="card empty"><h2>The engine has not done anything yet</h2>
+          <p>Ticks appear here as soon as it gets a request. <a href="#chat">Ask the model
+          something</a>, or send requests to <code>/v1/chat/completions</code>.</p></div>`
+        : html`<div class="watch">
+          <section class="card plots" aria-label="Plots of ticks">
+            <${Bar} history=${history} state=${state} />
+            <${Overview} history=${history} />
+            <${Stage} history=${history} />
+          </section>
+          <div class="side">
+            <${TickRecord} history=${history} tick=${shownOf(history, state)} pinned=${state.pinned}
+              newest=${state.hovered === null && state.pinned === null} />
+            <${Life} history=${history} request=${request} nowS=${nowS} />
+          </div>
+        </div>`
+    }
+    <${Requests} history=${history} nowS=${nowS} chosen=${state.request} />`;
+}
+
+/** Why a link to a moment cannot be followed. */
+function Problem({ text }) {
+  return html`<div class="notice wait" role="alert"><i class="dot wait"></i>
+    <p><b>The link cannot be opened.</b> ${text} This is what the engine does now.</p>
+    <button class="quiet icon" aria-label="Close this notice" onClick=${() => link.set({ problem: null })}>
+      <${Icon} name="close" /></button>
+  </div>`;
+}
+
+function Nothing({ why }) {
+  const words = {
+    locked: ["A key is needed", "Enter the server's API key above to see its ticks."],
+    absent: ["Nothing to show", "This server does not tell of its ticks."],
+    gone: [
+      "Waiting for the engine",
+      "It is loading its model or being restarted. Ticks appear here by themselves.",
+    ],
+    unloaded: ["The model is not loaded", "A request for it loads it. Then its ticks appear here by themselves."],
+    lost: ["Waiting for the server", "It does not answer. This page tries again every few seconds."],
+  };
+  const [title, text] = words[why] ?? ["Connecting", "Asking the engine for its last ticks."];
+  return html`<div class="card empty"><h2>${title}</h2><p>${text}</p></div>`;
+}
