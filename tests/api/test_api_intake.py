@@ -13,7 +13,7 @@ from fake_client import CARD, Wire
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobali_ray.api.body import body as body_module
+from cobali_ray.api.body import reading as body_module
 from cobali_ray.api.call import intake as intake_module
 from cobali_ray.core.views.stats import ModelCard
 from tests.waiting import until
