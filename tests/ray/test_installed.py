@@ -83,8 +83,8 @@ def run(program, *words):
 
 def test_every_command_explains_itself(installed, elsewhere):
     said = json.loads(run(installed / "python", "-I", "-c", EVERY_HELP).stdout)
-    assert {"", "serve", "trace", "models pull"} <= set(said)
-    assert not {"run", "bench", "simulate"} & set(said)
+    assert {"", "serve", "chat", "models pull"} <= set(said)
+    assert not {"run", "bench", "simulate", "trace"} & set(said)
     assert {path: text for path, text in said.items() if "Usage:" not in text} == {}
 
 
@@ -94,22 +94,15 @@ def test_it_says_its_version_and_has_its_models(installed, elsewhere):
     assert "builtin:tiny" in {model["reference"] for model in models if model["made"]}
 
 
-@pytest.mark.parametrize(
-    ("words", "extra"),
-    [
-        pytest.param(["trace"], "trace", id="trace"),
-        pytest.param(["serve", "--set", "otlp_endpoint=http://127.0.0.1:1"], "otel", id="otel"),
-    ],
-)
-def test_what_needs_an_extra_names_it(installed, elsewhere, words, extra):
-    result = run(installed / "cobali", *words)
+def test_what_needs_an_extra_names_it(installed, elsewhere):
+    result = run(installed / "cobali", "serve", "--set", "otlp_endpoint=http://127.0.0.1:1")
     assert result.returncode == 2
     assert f"pip install '{installed.parent.parent}/dist/" in result.stderr
-    assert f".whl[{extra}]'" in result.stderr
+    assert ".whl[otel]'" in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("command", ["bench", "simulate", "run"])
+@pytest.mark.parametrize("command", ["bench", "simulate", "run", "trace"])
 def test_the_laboratory_is_a_package_of_its_own(installed, elsewhere, command):
     result = run(installed / "cobali", command, "--help")
     assert result.returncode == 2
