@@ -37,6 +37,10 @@ class TensorGroup(NamedTuple):
     width: int
     """Bytes of one token in one row."""
 
+    def __repr__(self) -> str:
+        """Return the spelling that the names of files on disk are made of, whatever this class is called."""
+        return f"Group(words={self.words!r}, n_rows={self.n_rows}, width={self.width})"
+
     @property
     def cell_bytes(self) -> int:
         """Bytes of one token."""

@@ -39,7 +39,7 @@ class EmbeddingBackend:
         self._model = model
         try:
             self._embedder = _embedder(config, model)
-        except ConfigError:
+        except BaseException:  # else its memory would be gone as long as the process lives
             lc.llama_model_free(model)
             raise
         self.embedder: Embedder | None = self._embedder

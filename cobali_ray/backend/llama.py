@@ -85,7 +85,7 @@ class LlamaBackend:
         self._model = model or load_model(config)
         try:
             self._set_up(config)
-        except ConfigError:
+        except BaseException:  # else its memory would be gone as long as the process lives
             self.close()
             raise
 

@@ -62,7 +62,7 @@ def find_specials(text: bytes, specials: Sequence[bytes], n_most: int | None = N
 
 
 def parts(text: bytes, places: Sequence[int]) -> Iterator[bytes]:
-    """Yield the text in parts that begin at a special token and hold at most MOST_PER_PART of them."""
+    """Yield the text in parts that begin at a special token and hold at most MAX_PER_PART of them."""
     start = 0
     for place in places[MAX_PER_PART::MAX_PER_PART]:
         yield text[start:place]

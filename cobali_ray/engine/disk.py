@@ -42,7 +42,7 @@ class DiskEvent(NamedTuple):
 
 
 class Disk:
-    """One engine's files. `find` opens them: slow, as the model's file may have to be hashed for it."""
+    """One engine's files, by blocks of `block` tokens. `find` opens them: slow, as it may hash the model."""
 
     def __init__(self, find: Callable[[], BlockFiles], clock: Clock, *, block: int = 64) -> None:
         self._find, self._clock, self._block = find, clock, block

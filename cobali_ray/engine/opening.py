@@ -22,6 +22,7 @@ from cobali_ray.core.plan.adapters import Adapter
 from cobali_ray.core.plan.goodput import Speculation
 from cobali_ray.core.plan.pace import Pacer
 from cobali_ray.core.request.limits import EngineLimits, PrefillOrder
+from cobali_ray.core.story import Story
 from cobali_ray.engine.block_files import BlockFiles
 from cobali_ray.engine.calibration import calibration
 from cobali_ray.engine.context import n_ctx_of, refusal_of_cache, require_servable
@@ -185,12 +186,13 @@ def open_engine(
     *,
     clock: Clock | None = None,
     path: Path | None = None,
+    story: Story | None = None,
 ) -> Engine:
     """Find the model, load it and put an engine on it. Raises ConfigError that names the setting at fault."""
     path = path or model_path(settings)
     backend = open_backend(settings, path)
     try:
-        return engine_on(backend, settings, sink, clock=clock, path=path)
+        return engine_on(backend, settings, sink, clock=clock, path=path, story=story)
     except BaseException:  # else its memory would be gone as long as the process lives
         backend.close()
         raise
@@ -205,11 +207,12 @@ def engine_on(
     path: Path | None = None,
     prefill_order: PrefillOrder = "shortest",
     pacing: type[Pacer] = Pacer,
+    story: Story | None = None,
 ) -> Engine:
     """Return a new engine on a loaded model, with what the settings name.
 
     `path` is the model's file: nothing is kept on disk of a model whose file is not known. Only experiments
-    have another `prefill_order`, or other `pacing`.
+    have another `prefill_order` or other `pacing`; a `Story(None)` keeps all that the scheduler is told.
     """
     if settings.speculation == "auto" and not backend.verifies:
         _log.warning("no_speculation", detail="on a CPU only, and not where results are to be reproducible")
@@ -227,6 +230,7 @@ def engine_on(
         select=choose_select(settings.selector),
         disk=_disk(backend, settings, limits, clock, path),
         speculation=Speculation() if settings.speculation == "auto" else None,
+        story=story,
     )
 
 

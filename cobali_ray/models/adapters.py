@@ -29,7 +29,8 @@ _Shapes = dict[str, tuple[int, ...]]
 def find_adapter(reference: str, model: Path, *, cache_dir: Path | None = None) -> Path:
     """Return an adapter's file, made or downloaded first if need be, that fits the model at `model`.
 
-    `reference` is a path, hf://owner/repo/file.gguf or builtin:synthetic-adapter[:SEED]. Raises ConfigError.
+    `reference` is a path, hf://owner/repo/file.gguf or builtin:synthetic-adapter[:SEED]. Raises ConfigError,
+    and MissingExtraError where only the laboratory could make it.
     """
     header = read_header(model)
     shapes = {tensor.name: tensor.shape for part in files_of(model) for tensor in read_header(part).tensors}

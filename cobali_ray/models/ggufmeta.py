@@ -35,6 +35,7 @@ _FOREIGN = {
 }
 """What is often found in place of a GGUF file, by its first bytes."""
 _U64 = struct.Struct("<Q")
+_MAX_NUMBERS = 65_536
 _MAX_NESTING = 4
 _MAX_DIMENSIONS = 4
 
@@ -205,10 +206,18 @@ class GgufReader:
         if kind == _STRING:
             return self._words(length)
         if kind in _NUMBERS:
-            return self._numbers(_NUMBERS[kind], length)
+            return self._number_array(_NUMBERS[kind], length)
         if nesting == _MAX_NESTING:
             raise ValueError("arrays are nested too deep")
         return [self._value(kind, nesting + 1) for _ in range(length)]
+
+    def _number_array(self, code: str, length: int) -> list[Any]:
+        """Return the values; none of a long array, which says nothing of layers and could fill memory."""
+        if length <= _MAX_NUMBERS:
+            return self._numbers(code, length)
+        self._require(n_bytes := length * struct.calcsize(f"<{code}"))
+        self._at += n_bytes
+        return []
 
     def _number(self, code: str) -> int:
         value: int = self._numbers(code, 1)[0]

@@ -123,7 +123,7 @@ def describe(path: Path) -> dict[str, Any]:
     """Read what a model's files say about it, as JSON can hold it; `parameters` counts weights."""
     from gguf import GGMLQuantizationType, LlamaFileType
 
-    headers = [read_header(file) for file in files_of(path)]
+    headers = [read_header(file) for file in files_of(path) or [path]]
     tensors = [tensor for header in headers for tensor in header.tensors]
     said = headers[0].metadata
     architecture = said.get("general.architecture", "unknown")

@@ -112,6 +112,7 @@ class TickLog:
         self._file.write(orjson.dumps(record, default=_plain, option=OPTIONS | orjson.OPT_APPEND_NEWLINE))
 
     def close(self) -> None:
+        """Close the file; again does nothing."""
         self._file.close()
 
 

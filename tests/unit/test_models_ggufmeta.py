@@ -39,6 +39,13 @@ def test_every_kind_of_value_reads_as_it_was_written_and_words_are_counted(writt
     assert metadata == {key: value for key, (value, _) in VALUES.items()} | {"a.words": ["", "", ""]}
 
 
+def test_a_long_array_of_numbers_is_stepped_over(tmp_path):
+    n = 1 << 20
+    array = struct.pack("<IQQQ1sIIQ", 3, 0, 2, 1, b"k", 9, 0, n) + bytes(n)
+    (tmp_path / "x.gguf").write_bytes(b"GGUF" + array + struct.pack("<Q1sII", 1, b"l", 4, 7))
+    assert read_header(tmp_path / "x.gguf").metadata == {"k": [], "l": 7}
+
+
 def test_tensors_have_their_shape_in_numpys_order(written):
     header = read_header(written)
     assert header.tensors == (TensorEntry("w", (3, 5), 0), TensorEntry("v", (7,), 1))

@@ -152,6 +152,11 @@ def test_without_the_laboratory_a_synthetic_model_is_refused_with_what_installs_
         resolve("builtin:nobody", cache_dir=tmp_path)
 
 
+def test_a_file_that_is_gone_is_described_as_missing(tmp_path):
+    with pytest.raises(ModelNotFoundError, match="gone"):
+        describe(tmp_path / "gone.gguf")
+
+
 def test_a_file_is_described(cache):
     facts = describe(resolve(TINY, cache_dir=cache))
     wanted = {

@@ -3,8 +3,8 @@
 Reading JSON, checking it, applying a chat template and tokenising take milliseconds for what people send and
 seconds for what they can send, and the event loop belongs to all streams. So this work runs in threads: there
 Python changes hands every few milliseconds, and llama.cpp holds nobody up. What would hold the interpreter
-longer in one piece is refused by counting first (`body.py`, `schema.py`). Small bodies have threads of their
-own, so that none waits behind a large one. Grammars are judged elsewhere (`judges.py`).
+longer in one piece is refused by counting first (`body/reading.py`, `body/schema.py`). Small bodies have
+threads of their own, so that none waits behind a large one. Grammars are judged elsewhere (`judges.py`).
 
 Bounded are the values of JSON and the named ones among them, the fields of an object, biases, and messages,
 of which each has a token at least. A text whose bytes could not fit even with the longest tokens is refused
@@ -12,7 +12,7 @@ unread; tokenising stops at too many tokens, or when the client is gone. The bod
 together, at most eight times the size of the largest that is allowed.
 
 What waits for a model or for a verdict holds only the bytes, and reads them again: 64 KiB are read in 0.2 ms,
-and their values may take twenty times their memory. It is not tokenised before (`generation.py`).
+and their values may take twenty times their memory. It is not tokenised before (`routes/generation.py`).
 """
 
 from __future__ import annotations

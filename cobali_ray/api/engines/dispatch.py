@@ -95,7 +95,7 @@ class EventStream(AsyncIterator[list[ClientEvent]]):
             self._leave(self._open.popitem()[0])
 
     async def __anext__(self) -> list[ClientEvent]:
-        """Return what is pending, at most MOST_AT_ONCE; wait for it. Raises what the requests failed with."""
+        """Return what is pending, at most MAX_AT_ONCE; wait for it. Raises what the requests failed with."""
         if self._more:
             await asyncio.sleep(0)
         while not self._pending:

@@ -266,7 +266,7 @@ class Generation:
     def _grammar(self, body: GenerationBody, source: Source) -> Grammar | None:
         """Return what the answer must look like. What of it is not held is refused or named to the client.
 
-        Raises Unjudged if nobody knows yet whether it can be used.
+        Raises VerdictsMissing if nobody knows yet whether it can be used.
         """
         hearing = self._hearing(source)
         found = self._asked_grammar(body, source, hearing)

@@ -51,17 +51,19 @@ class AdapterTurns:
     def next(self, members: Seq[Sequence], now_s: float, times: Pacer) -> tuple[str, float]:
         """Return under which adapter the next pass computes, and how long it may take for streams that wait.
 
-        There is a member. The run under way goes on if it is short of `RUN` passes and one more lets the
-        others have their next token in time, as far as is known; with prompts, if half of its time is left,
-        because a pass takes as much of them as there is time for. Whoever waits has a turn after one run of
-        each other adapter.
+        That is in seconds, and inf if none waits. There is a member. The run under way goes on if it is
+        short of `RUN` passes and one more lets the others have their next token in time, as far as is known;
+        with prompts, if half of its time is left, because a pass takes as much of them as there is time for.
+        Whoever waits has a turn after one run of each other adapter.
         """
-        wanted = list(dict.fromkeys([m.adapter for m in members]))
+        crowds: dict[str, list[Sequence]] = {}
+        for member in members:
+            crowds.setdefault(member.adapter, []).append(member)
+        wanted = list(crowds)
         for adapter in wanted:
             self._line.setdefault(adapter)
         if len(wanted) == 1:
             return wanted[0], inf
-        crowds = {a: [m for m in members if m.adapter == a] for a in wanted}
         streams = {a: [m for m in crowd if m.decoding] for a, crowd in crowds.items()}
         own_s = {a: times.decode_s(len(s), sum([m.n_computed for m in s])) for a, s in streams.items()}
         run_s = {a: _run_s(a, own_s, times.round_s(sum(own_s.values()))) for a in wanted}

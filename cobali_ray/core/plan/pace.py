@@ -72,7 +72,7 @@ def best_prefill_s(
     Prompts wait for whole ticks, streams for the chunks, and a gap costs its reader the more the longer it
     is. Small chunks make short gaps, but on most devices each of their tokens takes longer, and everybody
     waits for that. A chunk must also get prompts on at least 1 / STRETCH times as fast as they get on alone,
-    and no gap is longer than MOST_GAP_S, unless decoding alone takes a third of it. If no chunk can do both,
+    and no gap is longer than MAX_GAP_S, unless decoding alone takes a third of it. If no chunk can do both,
     it is the fastest whose gap is short enough.
     """
     most_s = max(MAX_GAP_S - decode_s, 2 * decode_s)

@@ -93,6 +93,7 @@ class TickStats:
 
     @property
     def n_tokens(self) -> int:
+        """What was computed, drafts included."""
         return self.n_decode + self.n_prefill + self.n_drafted
 
     @property

@@ -29,7 +29,7 @@ function copySelected(text) {
 
 /** Save a text as a file. */
 export function saveText(text, name) {
-  const url = URL.createObjectURL(new Blob([text]));
+  const url = URL.createObjectURL(new Blob([text], { type: name.endsWith(".json") ? "application/json" : "text/plain" }));
   Object.assign(document.createElement("a"), { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }

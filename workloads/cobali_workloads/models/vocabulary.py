@@ -111,6 +111,9 @@ class _WordReader(GgufReader):
     def _words(self, length: int) -> list[str]:
         return [self._string() for _ in range(length)]
 
+    def _number_array(self, code: str, length: int) -> list[int]:
+        return self._numbers(code, length)
+
 
 def _read(path: Path) -> Vocabulary:
     said = read_header(path, _WordReader).metadata
