@@ -29,7 +29,8 @@ function copySelected(text) {
 
 /** Save a text as a file. */
 export function saveText(text, name) {
-  const url = URL.createObjectURL(new Blob([text], { type: name.endsWith(".json") ? "application/json" : "text/plain" }));
+  const type = name.endsWith(".json") ? "application/json" : "text/plain";
+  const url = URL.createObjectURL(new Blob([text], { type }));
   Object.assign(document.createElement("a"), { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
