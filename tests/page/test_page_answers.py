@@ -114,7 +114,7 @@ def test_nothing_that_a_model_says_runs_or_is_loaded(make_page, site):
 
 
 def test_an_open_fence_looks_like_code_and_what_is_finished_keeps_its_elements(make_page, site):
-    # A page of its own: where storage was cleared just before, the end of an answer can draw it anew.
+    # A page of its own: on one that others had, the end of an answer often draws it anew. Why is not known.
     page, voice, answer = ask(make_page, site, reduced_motion="reduce")
     voice.say(content="First **paragraph** here.\n\nSecond.\n\n```js\nconst a = 1;\nlet")
     code = answer.locator("figure.code")
