@@ -22,7 +22,7 @@ from math import inf
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from cobali_ray.core import instructions as told
+from cobali_ray.core import instructions as messages
 from cobali_ray.core.cost.runs import run_lengths
 from cobali_ray.core.cost.ticktime import TickShape
 from cobali_ray.core.plan.adapters import AdapterTurns
@@ -126,11 +126,11 @@ class Scheduler:
         self._spare_s = inf
         """How long they may take."""
         self._pass: Plan | None = None
-        self._emit: told.Emit | None = None
+        self._emit: messages.Emit | None = None
         """Tokens whose text is not out yet."""
         self._releasing: list[tuple[Sequence, bool]] = []
         """Who ended while the pass computes for it, and whether its cells may be kept."""
-        self._out: list[told.Instruction] = []
+        self._out: list[messages.Instruction] = []
         self._began_s = 0.0
         self._shared = False
         """Whether the streams' gap has been used by something else already."""
@@ -140,27 +140,27 @@ class Scheduler:
         self.head_waits = False
         """Whether the head of the queue found no room at the last look: then a free slot takes nobody."""
         self._handlers: dict[type, Callable[[Any], None]] = {
-            told.Submitted: self._submitted,
-            told.Ready: self._ready,
-            told.Cancelled: self._cancelled,
-            told.TickBegun: self._tick_begun,
-            told.Embedded: self._embedded,
-            told.Refused: self._refused,
-            told.Sampled: self._sampled,
-            told.Emitted: self._emitted,
-            told.Moved: self.tiers.moved,
-            told.Unrestored: self._unrestored,
-            told.Filled: self.tiers.fill,
-            told.Emptied: self.tiers.empty,
-            told.BlocksListed: lambda event: self.tiers.disk.listed(*event),
-            told.BlocksWritten: lambda event: self.tiers.disk.written(*event),
-            told.BlocksLoaded: self.tiers.loaded,
-            told.EngineStopping: self.tiers.flush,
-            told.TickEnded: self._tick_ended,
-            told.Failed: self._failed,
+            messages.Submitted: self._submitted,
+            messages.Ready: self._ready,
+            messages.Cancelled: self._cancelled,
+            messages.TickBegun: self._tick_begun,
+            messages.Embedded: self._embedded,
+            messages.Refused: self._refused,
+            messages.Sampled: self._sampled,
+            messages.Emitted: self._emitted,
+            messages.Moved: self.tiers.moved,
+            messages.Unrestored: self._unrestored,
+            messages.Filled: self.tiers.fill,
+            messages.Emptied: self.tiers.empty,
+            messages.BlocksListed: lambda event: self.tiers.disk.listed(*event),
+            messages.BlocksWritten: lambda event: self.tiers.disk.written(*event),
+            messages.BlocksLoaded: self.tiers.loaded,
+            messages.EngineStopping: self.tiers.flush,
+            messages.TickEnded: self._tick_ended,
+            messages.Failed: self._failed,
         }
 
-    def handle(self, event: told.Event) -> list[told.Instruction]:
+    def handle(self, event: messages.Event) -> list[messages.Instruction]:
         """Take one event; return what is to be done, in order.
 
         Raises InvariantError where the event cannot be or the books do not balance; its notes tell the story.
@@ -180,7 +180,7 @@ class Scheduler:
         self.story.add(event, out)
         return out
 
-    def _tell(self, instruction: told.Instruction) -> None:
+    def _tell(self, instruction: messages.Instruction) -> None:
         self._out.append(instruction)
 
     # -- asked from outside ---------------------------------------------------------------------------
@@ -255,7 +255,7 @@ class Scheduler:
 
     # -- requests come and go -------------------------------------------------------------------------
 
-    def _submitted(self, event: told.Submitted) -> None:
+    def _submitted(self, event: messages.Submitted) -> None:
         request, arrived_s = event.request, event.now_s if event.arrived_s is None else event.arrived_s
         if request.request_id in self._open:
             raise InvariantError(f"request id {request.request_id} is in use")
@@ -312,20 +312,20 @@ class Scheduler:
             what, limit = ("requests", most) if n_ahead > most else ("tokens", most_tokens)
             self._end(newest, now_s, QueueFullError(what, limit, retry_after_s(n_ahead, rps)))
 
-    def _ready(self, event: told.Ready) -> None:
+    def _ready(self, event: messages.Ready) -> None:
         if isinstance(sequence := self._open.get(event.request_id), Sequence):
             sequence.arrived()
 
-    def _cancelled(self, event: told.Cancelled) -> None:
+    def _cancelled(self, event: messages.Cancelled) -> None:
         if one := self._open.get(event.request_id):
             self._end(one, event.now_s, RequestCancelledError())
 
-    def _failed(self, event: told.Failed) -> None:
+    def _failed(self, event: messages.Failed) -> None:
         if event.request_id is not None:
             if one := self._open.get(event.request_id):
                 self._end(one, event.now_s, event.error)
             return
-        self._out[:] = [one for one in self._out if isinstance(one, told.Finish)]
+        self._out[:] = [one for one in self._out if isinstance(one, messages.Finish)]
         for one in self._open.values():  # the books may be what is broken: nothing is asked of them
             if isinstance(one, Sequence):
                 one.leave_slot(event.now_s, one.n_computed)
@@ -341,7 +341,7 @@ class Scheduler:
         self._embedding = ()
         self._releasing.clear()
         self._sorted = self.head_waits = False
-        self._out.append(told.Clear())
+        self._out.append(messages.Clear())
 
     def _end(self, one: Sequence | EmbeddingJob, now_s: float, why: FinishReason | CobaliError) -> None:
         if isinstance(one, Sequence):
@@ -382,7 +382,7 @@ class Scheduler:
                 self.counts.left.add(one.line, 1, one.n_prompt)
             stop = one.stop if reason == "stop" else None
         self._out.append(
-            told.Finish(one.request.reply_to, End(one.request_id, reason, error, one.stats(now_s), stop))
+            messages.Finish(one.request.reply_to, End(one.request_id, reason, error, one.stats(now_s), stop))
         )
 
     def _release(self, sequence: Sequence, now_s: float, n_computed: int, *, keep: bool) -> None:
@@ -394,11 +394,11 @@ class Scheduler:
         self.stay_s += (_STAY_STEP if self.stay_s else 1.0) * (stay_s - self.stay_s)
         self._sorted = False
         if not n_keep:
-            self._out.append(told.Truncate(slot_id, 0))
+            self._out.append(messages.Truncate(slot_id, 0))
 
     # -- a tick begins --------------------------------------------------------------------------------
 
-    def _tick_begun(self, event: told.TickBegun) -> None:
+    def _tick_begun(self, event: messages.TickBegun) -> None:
         if self._pass is not None or self._embedding:
             raise InvariantError("a tick began before the last pass was over")
         self._began_s = now_s = event.now_s
@@ -428,10 +428,10 @@ class Scheduler:
             return False
         requests = dict.fromkeys([piece.request for piece in pieces])
         begun = tuple([one for one in requests if self._open[one.request_id].assigned_s == now_s])
-        self._out.append(told.Embed(pieces, begun))
+        self._out.append(messages.Embed(pieces, begun))
         return True
 
-    def _embedded(self, event: told.Embedded) -> None:
+    def _embedded(self, event: messages.Embedded) -> None:
         pieces, self._embedding, now_s = self._embedding, (), event.now_s
         if self.texts is None or not pieces:
             raise InvariantError("no texts are under way")
@@ -471,7 +471,7 @@ class Scheduler:
             if sequence is None or (place := self.tiers.place(sequence)) is None:
                 self.head_waits = sequence is not None
                 break
-            self._out.append(told.Assign(place.slot_id, sequence.request_id))
+            self._out.append(messages.Assign(place.slot_id, sequence.request_id))
             self.slots.assign(sequence, place)
             if self.queue.turn(sequence, now_s):
                 sequence.n_parked = MAX_PARKED  # who waited so long keeps its slot
@@ -533,7 +533,7 @@ class Scheduler:
             if self._speculation is not None:
                 self._speculation.begin(asked.drafts)
             self.counts.n_adapter_changes += self._turns.took(asked.plan.adapter, now_s)
-            self._out.append(told.Compute(asked.plan))
+            self._out.append(messages.Compute(asked.plan))
 
     def _next_pass(self, now_s: float) -> _NextPass:
         """Return what would be computed now. It may be asked again: nothing is decided by asking."""
@@ -621,7 +621,7 @@ class Scheduler:
             raise InvariantError("no pass is under way")
         return plan
 
-    def _refused(self, event: told.Refused) -> None:
+    def _refused(self, event: messages.Refused) -> None:
         self._take_pass()
         culprit = None if event.slot_id is None else self.slots.by_slot[event.slot_id]
         self._let_go(event.now_s)
@@ -637,13 +637,13 @@ class Scheduler:
             self._end(culprit, event.now_s, InternalError(str(event.error)))
         self._plan(event.now_s)
 
-    def _unrestored(self, event: told.Unrestored) -> None:
+    def _unrestored(self, event: messages.Unrestored) -> None:
         """Have computed what could not be brought back."""
         self._take_pass()
         self.tiers.unrestored(event)
         self._plan(event.now_s)
 
-    def _sampled(self, event: told.Sampled) -> None:
+    def _sampled(self, event: messages.Sampled) -> None:
         if self._emit is not None:
             raise InvariantError("tokens were sampled before those of the last pass were emitted")
         now_s = event.now_s
@@ -661,7 +661,7 @@ class Scheduler:
         if plan.chunks:
             self._prefilled(plan)
         running = Status.RUNNING
-        fresh: list[told.Drawn] = []
+        fresh: list[messages.Drawn] = []
         last: Sequence | None = None
         gaps: list[float] = []
         for row, (sequence, token) in enumerate(zip(rows, event.tokens, strict=True)):
@@ -689,7 +689,7 @@ class Scheduler:
         self.counts.gaps = gaps
         self._let_go(now_s, computed=True)
         if fresh:
-            self._emit = told.Emit(tuple(fresh))
+            self._emit = messages.Emit(tuple(fresh))
             self._out.append(self._emit)
 
     def _judge(self, plan: Plan, rows: Seq[Sequence], n_each: Seq[int]) -> None:
@@ -700,7 +700,7 @@ class Scheduler:
             n_kept = n if sequence.status is Status.RUNNING else 1
             if n_draft >= n_kept:
                 self.slots.n_cells_running -= n_draft + 1 - n_kept
-                self._out.append(told.Truncate(sequence.slot_id, sequence.n_computed + n_kept))
+                self._out.append(messages.Truncate(sequence.slot_id, sequence.n_computed + n_kept))
             if n_draft:
                 self.counts.n_drafted += n_draft
                 self.counts.n_accepted += n_kept - 1
@@ -737,7 +737,7 @@ class Scheduler:
             sequence.change(StatusChange.RELEASE)
         self._releasing.clear()
 
-    def _emitted(self, event: told.Emitted) -> None:
+    def _emitted(self, event: messages.Emitted) -> None:
         emit, self._emit = self._emit, None
         if emit is None:
             raise InvariantError("nothing was to be emitted")
@@ -751,7 +751,7 @@ class Scheduler:
             if ending and isinstance(sequence := self._open.get(request_id), Sequence):
                 self._end(sequence, event.now_s, sequence.ending or ending)
 
-    def _tick_ended(self, event: told.TickEnded) -> None:
+    def _tick_ended(self, event: messages.TickEnded) -> None:
         seconds = event.now_s - self._began_s - self.tiers.moves.spent_s
         expected_s = 0.0 if self._speculation is None else self._speculation.took(seconds)
         if self.counts.n_drafted:

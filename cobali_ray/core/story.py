@@ -9,7 +9,7 @@ from collections.abc import Sequence as Seq
 from copy import deepcopy
 from typing import Any
 
-from cobali_ray.core import instructions as told
+from cobali_ray.core import instructions as messages
 from cobali_ray.core.request.embedding import EmbeddingRequest
 from cobali_ray.errors import InvariantError
 
@@ -21,7 +21,7 @@ class Story:
     """The last `n_most` events with their answers, or all. `text` shows nothing that a request says."""
 
     def __init__(self, n_most: int | None = N_EVENTS) -> None:
-        self.entries: deque[tuple[told.Event, Seq[told.Instruction]]] = deque(maxlen=n_most)
+        self.entries: deque[tuple[messages.Event, Seq[messages.Instruction]]] = deque(maxlen=n_most)
         self.opening: dict[str, Any] = {}
         """What the scheduler was made with, as it was then: the arguments for another like it."""
         self._n_events = 0
@@ -30,7 +30,7 @@ class Story:
         """Note what the scheduler is made with, and copy it: a pacer learns."""
         self.opening = deepcopy(opening)
 
-    def add(self, event: told.Event, instructions: Seq[told.Instruction]) -> None:
+    def add(self, event: messages.Event, instructions: Seq[messages.Instruction]) -> None:
         self.entries.append((event, instructions))
         self._n_events += 1
 
@@ -57,35 +57,35 @@ def load(data: bytes) -> Story:
     return story
 
 
-def describe(one: told.Event | told.Instruction) -> str:
+def describe(one: messages.Event | messages.Instruction) -> str:
     """Describe an event or an instruction in a few words, by what does not change later."""
     name = type(one).__name__
-    if isinstance(one, told.Submitted):
+    if isinstance(one, messages.Submitted):
         request = one.request
         wanted = f"{len(request.ends)} texts" if isinstance(request, EmbeddingRequest) else request.max_tokens
         return f"{name}({request.request_id}, {request.n_prompt} + {wanted} at {one.now_s:.4f})"
-    if isinstance(one, told.Embed):
+    if isinstance(one, messages.Embed):
         return f"{name}({' '.join([f'{p.request.request_id}:{p.text_id}' for p in one.pieces])})"
-    if isinstance(one, told.Compute):
+    if isinstance(one, messages.Compute):
         plan = one.plan
         streams = " ".join([str(slot_id) for slot_id in plan.streams])
         chunks = " ".join([f"{c.slot_id}:{c.start}+{c.length}" for c in plan.chunks])
         return f"{name}(streams {streams or '-'}, chunks {chunks or '-'})"
-    if isinstance(one, told.Emit):
+    if isinstance(one, messages.Emit):
         return f"{name}({' '.join([f'{request_id}:{token}' for request_id, token, *_ in one.tokens])})"
-    if isinstance(one, told.Finish):
+    if isinstance(one, messages.Finish):
         end = one.end
         return f"{name}({end.request_id}, {end.finish_reason or type(end.error).__name__})"
-    if isinstance(one, told.Sampled):
+    if isinstance(one, messages.Sampled):
         return f"{name}({len(one.tokens)} rows, {len(one.failed)} failed at {one.now_s:.4f})"
     if isinstance(
         one,
-        told.BlocksListed
-        | told.BlocksWritten
-        | told.BlocksLoaded
-        | told.LoadBlocks
-        | told.Hold
-        | told.StoreBlocks,
+        messages.BlocksListed
+        | messages.BlocksWritten
+        | messages.BlocksLoaded
+        | messages.LoadBlocks
+        | messages.Hold
+        | messages.StoreBlocks,
     ):  # names are long, and may be many
         said = [f"{k}={len(v) if isinstance(v, Collection) else v}" for k, v in one._asdict().items()]
         return f"{name}({', '.join(said)})"
@@ -93,5 +93,5 @@ def describe(one: told.Event | told.Instruction) -> str:
     return f"{name}({', '.join(values)})"
 
 
-def _all(instructions: Seq[told.Instruction]) -> str:
+def _all(instructions: Seq[messages.Instruction]) -> str:
     return "; ".join([describe(one) for one in instructions]) or "-"

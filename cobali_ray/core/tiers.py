@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
-from cobali_ray.core import instructions as told
+from cobali_ray.core import instructions as messages
 from cobali_ray.core.cache.disk_tier import DiskTier, whole
 from cobali_ray.core.cache.host_tier import Block, HostTier, Moves, root_name
 from cobali_ray.core.cache.placement import Placement, SlotContents
@@ -26,7 +26,7 @@ from cobali_ray.errors import InvariantError
 class Tiers:
     """The books of slots, host memory and the disk. What is to be done is told to `tell`, in order."""
 
-    def __init__(self, limits: EngineLimits, tell: Callable[[told.Instruction], None]) -> None:
+    def __init__(self, limits: EngineLimits, tell: Callable[[messages.Instruction], None]) -> None:
         self._limits, self._tell = limits, tell
         self.slots = Slots(limits)
         self.host = HostTier(limits.n_host_cells if limits.min_prefix else 0, limits.host_block)
@@ -72,9 +72,9 @@ class Tiers:
             sequence.earlier = source.tokens[max(n_keep - LONG_MATCH, 0) :]
         if held.n_tokens - n_keep * in_place >= self._limits.host_block:
             self.save(slot_id, held.tokens, held.n_tokens, held.salt)
-        self._tell(told.Truncate(slot_id, n_keep if in_place else 0))
+        self._tell(messages.Truncate(slot_id, n_keep if in_place else 0))
         if place.donor_id is not None:
-            self._tell(told.Copy(place.donor_id, slot_id, n_keep))
+            self._tell(messages.Copy(place.donor_id, slot_id, n_keep))
         elif place.from_host:
             place = place._replace(n_keep=self._restore(held, blocks, n_keep, sequence.request.rows))
         return place
@@ -85,14 +85,14 @@ class Tiers:
         if held is None:
             return False
         self.save(held.slot_id, held.tokens, held.n_tokens, held.salt)
-        self._tell(told.Truncate(held.slot_id, 0))
+        self._tell(messages.Truncate(held.slot_id, 0))
         return True
 
     def close_gaps(self, runs_s: Callable[[Seq[int]], float]) -> bool:
         """Have busy sequence ids be neighbours where that pays; say whether any changed."""
         swaps = self.slots.close_gaps(runs_s, 2 * self.moves.s_per_token)  # out of a slot and back
         for slot_id, other_id, n_cells in swaps:
-            self._tell(told.Swap(slot_id, other_id, n_cells))
+            self._tell(messages.Swap(slot_id, other_id, n_cells))
         return bool(swaps)
 
     def save(self, slot_id: int, tokens: array[int], n: int, salt: str | None) -> None:
@@ -103,9 +103,11 @@ class Tiers:
             return
         new, gone = self.host.insert(tokens, n, salt)
         if gone:
-            self._tell(told.Forget(tuple(gone)))
+            self._tell(messages.Forget(tuple(gone)))
         if new:
-            self._tell(told.Save(slot_id, tuple([(block.block_id, block.start, block.end) for block in new])))
+            self._tell(
+                messages.Save(slot_id, tuple([(block.block_id, block.start, block.end) for block in new]))
+            )
             self.moves.plan(n)  # the whole slot is read
         if self.disk.open:
             self._store(self.host.match(tokens, n, salt))
@@ -120,22 +122,22 @@ class Tiers:
         if n_keep:
             self.host.n_hits += 1
             self.host.n_restored += n_keep
-            self._tell(told.Restore(held.slot_id, tuple([block.block_id for block in kept]), n_keep))
+            self._tell(messages.Restore(held.slot_id, tuple([block.block_id for block in kept]), n_keep))
             if self.disk.open:
                 self._store(kept)
             self.moves.plan(n_keep)
         return n_keep
 
-    def moved(self, event: told.Moved) -> None:
+    def moved(self, event: messages.Moved) -> None:
         """Take how long moving took, and forget what could not be saved."""
         self.moves.learn(event.n_tokens, event.seconds)
         if event.lost and (gone := self.host.drop(event.lost)):
-            self._tell(told.Forget(tuple(gone)))
+            self._tell(messages.Forget(tuple(gone)))
 
-    def unrestored(self, event: told.Unrestored) -> None:
+    def unrestored(self, event: messages.Unrestored) -> None:
         """Note that slots are empty that were to be filled: their prompts are computed."""
         if gone := self.host.drop(event.block_ids):
-            self._tell(told.Forget(tuple(gone)))
+            self._tell(messages.Forget(tuple(gone)))
         for slot_id in event.slot_ids:
             if (sequence := self.slots.by_slot[slot_id]) is not None:
                 self.slots.empty(sequence)
@@ -145,21 +147,21 @@ class Tiers:
 
     # -- slots that are filled and emptied from outside -----------------------------------------------
 
-    def fill(self, event: told.Filled) -> None:
+    def fill(self, event: messages.Filled) -> None:
         """Make room in an idle slot for tokens whose cells come from outside, and book them."""
         held, n = self._take_off(event.slot_id), len(event.tokens)
         if held.n_tokens:
             self.save(held.slot_id, held.tokens, held.n_tokens, held.salt)
-        self._tell(told.Truncate(event.slot_id, 0))
+        self._tell(messages.Truncate(event.slot_id, 0))
         while self.slots.n_short(n) > 0:
             if not self.drop_idle():
                 raise InvariantError(f"no room for {n} tokens from outside")
         self.slots.hold(event.slot_id, event.tokens, event.salt)
 
-    def empty(self, event: told.Emptied) -> None:
+    def empty(self, event: messages.Emptied) -> None:
         """Have an idle slot hold nothing."""
         self._take_off(event.slot_id)
-        self._tell(told.Truncate(event.slot_id, 0))
+        self._tell(messages.Truncate(event.slot_id, 0))
 
     def _take_off(self, slot_id: int) -> SlotContents:
         """Take an idle slot's prefix off the books and return it."""
@@ -185,10 +187,12 @@ class Tiers:
             return
         if end - self.slots.n_held(tokens, salt, most) >= block:
             load_id, wanted = self.disk.load(sequence, names, now_s)
-            self._tell(told.LoadBlocks(load_id, start + (len(names) - len(wanted)) * block, tuple(wanted)))
+            self._tell(
+                messages.LoadBlocks(load_id, start + (len(names) - len(wanted)) * block, tuple(wanted))
+            )
             sequence.hold_back()
 
-    def loaded(self, event: told.BlocksLoaded) -> None:
+    def loaded(self, event: messages.BlocksLoaded) -> None:
         """Keep what came from the disk in host memory; the request goes on when nothing more comes."""
         loading = self.disk.loading(event.load_id)
         if loading is None:
@@ -197,9 +201,9 @@ class Tiers:
         sequence = loading.sequence
         new, gone = self.host.load(sequence.tokens, event.start, end, sequence.salt or "")
         if gone:
-            self._tell(told.Forget(tuple(gone)))
+            self._tell(messages.Forget(tuple(gone)))
         if new:
-            self._tell(told.Hold(tuple([(block.block_id, block.name) for block in new])))
+            self._tell(messages.Hold(tuple([(block.block_id, block.name) for block in new])))
             sequence.cached_from = "disk"  # if it begins there
         self.disk.loaded(loading, sum([block.n_tokens for block in new]), event.missing)
         if event.done:
@@ -207,7 +211,7 @@ class Tiers:
             if loading.waits:
                 sequence.arrived()
 
-    def flush(self, event: told.EngineStopping) -> None:
+    def flush(self, event: messages.EngineStopping) -> None:
         """Have all that slots hold kept, and so written to disk; what is worth most first."""
         del event
         if self.disk.open:
@@ -218,4 +222,4 @@ class Tiers:
     def _store(self, blocks: Seq[Block]) -> None:
         """Have blocks written, or noted as needed where they are already."""
         if known := whole(blocks, self._limits.host_block):
-            self._tell(told.StoreBlocks(tuple([(block.block_id, block.name) for block in known])))
+            self._tell(messages.StoreBlocks(tuple([(block.block_id, block.name) for block in known])))

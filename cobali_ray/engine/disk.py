@@ -17,7 +17,7 @@ import structlog
 
 from cobali_ray.backend.port import Cells
 from cobali_ray.backend.threads import give_way
-from cobali_ray.core import instructions as told
+from cobali_ray.core import instructions as messages
 from cobali_ray.core.clock import Clock
 from cobali_ray.engine.block_files import BlockFiles, DamagedError
 
@@ -37,7 +37,7 @@ Job: TypeAlias = Callable[[], None]
 class DiskEvent(NamedTuple):
     """What happened, and the cells that belong to it."""
 
-    event: told.Event
+    event: messages.Event
     cells: Mapping[bytes, Cells] = {}
 
 
@@ -89,7 +89,7 @@ class Disk:
             while True:
                 yield self._news.get_nowait()
 
-    def load(self, one: told.LoadBlocks) -> None:
+    def load(self, one: messages.LoadBlocks) -> None:
         self._read(lambda: self._load(one))
 
     def store(self, blocks: Sequence[tuple[bytes, Cells]]) -> None:
@@ -123,7 +123,7 @@ class Disk:
 
     # -- done in threads --------------------------------------------------------------------------------
 
-    def _tell(self, event: told.Event, cells: Mapping[bytes, Cells] | None = None) -> None:
+    def _tell(self, event: messages.Event, cells: Mapping[bytes, Cells] | None = None) -> None:
         self._news.put(DiskEvent(event, cells or {}))
         self._wake()
 
@@ -138,9 +138,9 @@ class Disk:
         self._files = files
         self._go_on()
         _log.info("disk_cache", n_blocks=len(names), mib=files.n_bytes >> 20)
-        self._tell(told.BlocksListed(names, files.n_bytes))
+        self._tell(messages.BlocksListed(names, files.n_bytes))
 
-    def _load(self, one: told.LoadBlocks) -> None:
+    def _load(self, one: messages.LoadBlocks) -> None:
         names: list[bytes] = []
         cells: dict[bytes, Cells] = {}
         missing: list[bytes] = []
@@ -152,10 +152,10 @@ class Disk:
             names.append(name)
             cells[name] = block
             if self._clock.now() - told_s > _TELL_S:
-                self._tell(told.BlocksLoaded(one.load_id, start, names, done=False), cells)
+                self._tell(messages.BlocksLoaded(one.load_id, start, names, done=False), cells)
                 start, told_s = start + len(names) * self._block, self._clock.now()
                 names, cells = [], {}
-        self._tell(told.BlocksLoaded(one.load_id, start, names, missing), cells)
+        self._tell(messages.BlocksLoaded(one.load_id, start, names, missing), cells)
 
     def _read_block(self, names: Sequence[bytes], depth: int) -> Cells | None:
         """Return the first of these; None if it cannot be had, and then the others are of no use."""
@@ -192,7 +192,7 @@ class Disk:
         if n_new:
             self._go_on()
         if names and self._files is not None:
-            self._tell(told.BlocksWritten(names, n_new, self._files.n_bytes))
+            self._tell(messages.BlocksWritten(names, n_new, self._files.n_bytes))
 
     def _write_block(self, name: bytes, cells: Cells, depth: int) -> bool | None:
         """Write a block unless it is there, and say whether it was not; None if none can be written now."""
@@ -202,7 +202,7 @@ class Disk:
         try:
             return self._write_into(files, name, cells, depth)
         except FileNotFoundError:  # somebody has removed the folder
-            self._tell(told.BlocksListed(files.open(), files.n_bytes))
+            self._tell(messages.BlocksListed(files.open(), files.n_bytes))
             why = "its folder was removed; what was in it is computed again"
             _log.warning("disk_cache_made_again", setting="disk_cache_dir", detail=why)
             return self._write_into(files, name, cells, depth)
@@ -212,7 +212,7 @@ class Disk:
             return False
         if files.full():
             names = files.tidy()
-            self._tell(told.BlocksListed(names, files.n_bytes))
+            self._tell(messages.BlocksListed(names, files.n_bytes))
         return files.write(name, cells, depth) or None
 
     def _pause(self, event: str, error: OSError | DamagedError) -> None:

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable
 
 from cobali_ray.backend.port import Backend, Cells
-from cobali_ray.core import instructions as told
+from cobali_ray.core import instructions as messages
 from cobali_ray.core.cache.placement import SlotContents
 from cobali_ray.core.scheduler import Scheduler
 from cobali_ray.errors import (
@@ -21,7 +21,9 @@ from cobali_ray.errors import (
 class IdleSlots:
     """The slots in which no request is, with their cells. Everything here raises BadRequestError."""
 
-    def __init__(self, scheduler: Scheduler, backend: Backend, tell: Callable[[told.Event], None]) -> None:
+    def __init__(
+        self, scheduler: Scheduler, backend: Backend, tell: Callable[[messages.Event], None]
+    ) -> None:
         """`tell` has the scheduler hear what happened, and does what it says."""
         self._scheduler, self._limits = scheduler, scheduler.limits
         self._backend, self._tell = backend, tell
@@ -48,17 +50,17 @@ class IdleSlots:
             raise SlotFileError(f"its {n} tokens are not for a slot of {limits.n_ctx_slot}")
         if n + self._scheduler.slots.n_used_running() > limits.n_cells:
             raise SlotBusyError(slot_id, f"there is no room for {n} tokens beside the running requests")
-        self._tell(told.Filled(slot_id, tokens, salt))
+        self._tell(messages.Filled(slot_id, tokens, salt))
         try:
             self._backend.restore(slot_id, [cells], n)
         except BackendError as error:
-            self._tell(told.Emptied(slot_id))
+            self._tell(messages.Emptied(slot_id))
             raise SlotFileError(f"the cache does not take it: {error}") from error
 
     def erase(self, slot_id: int) -> int:
         """Have a slot hold nothing; return how many tokens it held."""
         held = self._held(slot_id)
-        self._tell(told.Emptied(slot_id))
+        self._tell(messages.Emptied(slot_id))
         return held.n_tokens
 
     def _held(self, slot_id: int) -> SlotContents:

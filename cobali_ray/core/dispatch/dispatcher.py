@@ -88,22 +88,22 @@ class Dispatcher:
         """The time of the event; the next one at which somebody's wait is over."""
         self._loader = Loader(self.models.values(), self._say, self._load_over)
         self._handlers: dict[type, Callable[[Any], None]] = {
-            RequestArrived: self._asked,
-            RequestLeft: self._left,
+            RequestArrived: self._request_arrived,
+            RequestLeft: self._request_left,
             Attended: self._attended,
             Described: self._described,
             Silent: self._silent,
             Lost: self._lost,
-            EventReceived: self._told,
+            EventReceived: self._event_received,
             Unreadable: self._unreadable,
             Unheard: self._unheard,
             Returned: self._returned,
-            LoadRequested: self._wanted,
-            EngineLoaded: self._loaded,
+            LoadRequested: self._load_requested,
+            EngineLoaded: self._engine_loaded,
             EngineLoadFailed: lambda event: self._loader.failed(event.engine_id, event.error),
             Surveyed: lambda event: self._loader.surveyed(event.states),
-            EngineUnloaded: self._unloaded,
-            WakeDue: self._clock,
+            EngineUnloaded: self._engine_unloaded,
+            WakeDue: self._wake_due,
         }
 
     def handle(self, event: Event, now_s: float) -> Sequence[Instruction]:
@@ -118,7 +118,7 @@ class Dispatcher:
 
     # -- what becomes of a request ----------------------------------------------------------------------
 
-    def _asked(self, event: RequestArrived) -> None:
+    def _request_arrived(self, event: RequestArrived) -> None:
         request_id, model = event.request.request_id, self.models[event.model]
         if request_id in self._open:
             raise InvariantError(f"request id {request_id} is in use")
@@ -226,7 +226,7 @@ class Dispatcher:
         del self._open[one.request_id]
         one.model.n_open -= 1
 
-    def _left(self, event: RequestLeft) -> None:
+    def _request_left(self, event: RequestLeft) -> None:
         if (one := self._open.get(event.request_id)) is None:
             self._loader.leave(event.request_id)
             return
@@ -236,7 +236,7 @@ class Dispatcher:
 
     # -- what engines say of requests -------------------------------------------------------------------
 
-    def _told(self, event: EventReceived) -> None:
+    def _event_received(self, event: EventReceived) -> None:
         for word in event.words:
             if (one := self._sent.get(word.request_id)) is not None:
                 one.source, one.responded = event.source, True
@@ -411,13 +411,13 @@ class Dispatcher:
 
     # -- loads ------------------------------------------------------------------------------------------
 
-    def _wanted(self, event: LoadRequested) -> None:
+    def _load_requested(self, event: LoadRequested) -> None:
         try:
             self._loader.want(self.models[event.model], event.n_engines, event.ticket)
         except QueueFullError as refusal:
             self._say(AnswerLoad(event.ticket, refusal))
 
-    def _loaded(self, event: EngineLoaded) -> None:
+    def _engine_loaded(self, event: EngineLoaded) -> None:
         engine = self.engines[event.engine_id]
         engine.described = True
         if engine.attendance is not None:
@@ -425,7 +425,7 @@ class Dispatcher:
         self._change(engine, EngineChange.LOADED)
         self._loader.loaded(event.engine_id)
 
-    def _unloaded(self, event: EngineUnloaded) -> None:
+    def _engine_unloaded(self, event: EngineUnloaded) -> None:
         if event.error is None:
             self._change(self.engines[event.engine_id], EngineChange.UNLOADED)
         self._loader.unloaded(event.engine_id, event.error)
@@ -455,7 +455,7 @@ class Dispatcher:
             self._wake_s = at_s
             self._say(Wake(at_s))
 
-    def _clock(self, event: WakeDue) -> None:
+    def _wake_due(self, event: WakeDue) -> None:
         """End the waits that are over."""
         self._now_s = max(self._now_s, event.at_s)  # timers may be a moment early
         if event.at_s == self._wake_s:

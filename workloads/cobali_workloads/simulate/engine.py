@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from typing import NamedTuple, Protocol
 
-from cobali_ray.core import instructions as told
+from cobali_ray.core import instructions as messages
 from cobali_ray.core.cache.slots import Slots
 from cobali_ray.core.cost.ticktime import TickShape
 from cobali_ray.core.plan.pace import Pacer
@@ -59,12 +59,12 @@ class SimulatedEngine:
         admit(request, self._entered.occupancy(self.scheduler), limits)
         self._entered.note(request)
         self._answers[request.request_id] = answer
-        self._tell(told.Submitted(request, now_s))
+        self._tell(messages.Submitted(request, now_s))
 
     def begin(self, now_s: float) -> float | None:
         """Begin a tick; return how long it takes. None: there is nothing to compute."""
         self._plan = None
-        moved_s = self._tell(told.TickBegun(now_s))
+        moved_s = self._tell(messages.TickBegun(now_s))
         if self._plan is None:
             return None
         return moved_s + self._passes.seconds(
@@ -77,32 +77,32 @@ class SimulatedEngine:
             raise InvariantError("no tick was begun")
         rows = [s for i in plan.rows if (s := self.scheduler.slots.by_slot[i]) is not None]
         tokens = [self._answers[s.request_id][s.n_output] for s in rows]
-        self._tell(told.Sampled(tokens, {}, now_s))
+        self._tell(messages.Sampled(tokens, {}, now_s))
         if plan.rows:
-            self._tell(told.Emitted((), now_s))
-        self._tell(told.TickEnded(now_s))
+            self._tell(messages.Emitted((), now_s))
+        self._tell(messages.TickEnded(now_s))
         self.n_ticks += 1
         ends, self._ends = self._ends, []
         for end in ends:
             del self._answers[end.request_id]
         return TickResult(rows, ends)
 
-    def _tell(self, event: told.Event) -> float:
+    def _tell(self, event: messages.Event) -> float:
         """Tell the scheduler what happened; return how long moving the cells that it names takes."""
         n_moved = 0
         for one in self.scheduler.handle(event):
-            if isinstance(one, told.Compute):
+            if isinstance(one, messages.Compute):
                 self._plan = one.plan
-            elif isinstance(one, told.Finish):
+            elif isinstance(one, messages.Finish):
                 self._ends.append(one.end)
-            elif isinstance(one, told.Save):
+            elif isinstance(one, messages.Save):
                 n_moved += one.blocks[-1][2]
-            elif isinstance(one, told.Restore):
+            elif isinstance(one, messages.Restore):
                 n_moved += one.n_keep
-            elif isinstance(one, told.Swap):
+            elif isinstance(one, messages.Swap):
                 n_moved += 2 * one.n_cells
         if not n_moved:
             return 0.0
         moved_s = n_moved * self.scheduler.limits.cell_bytes * PER_BYTE_S
-        self._tell(told.Moved(n_moved, moved_s, ()))
+        self._tell(messages.Moved(n_moved, moved_s, ()))
         return moved_s
