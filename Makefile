@@ -6,6 +6,9 @@ QUICK := -m "not ray and not model and not gpu"
 # themselves.
 SIDE_BY_SIDE := tests/api tests/chat tests/model tests/property tests/unit workloads/tests training/tests
 PAGE := tests/page tests/front
+# A machine that others use too may stop a process for seconds: what failed is tried once more, and the summary
+# names it. `make flaky` tries nothing again.
+AGAIN := --reruns 1
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo)
 
 help: ## show this
@@ -31,16 +34,16 @@ test: install-dev lint ## run every check and test; ARGS="tests/unit/test_core.p
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
-	$(BIN)/python -m pytest -n auto --dist loadfile $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(AGAIN) $(SIDE_BY_SIDE)
 	@$(MAKE) --no-print-directory test-page
 	@$(MAKE) --no-print-directory test-ray
 endif
 
 test-page: install-dev ## the second part of make test: the page in a browser, HAProxy
-	$(BIN)/python -m pytest -n auto --dist loadfile $(PAGE)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(AGAIN) $(PAGE)
 
 test-ray: install-dev ## the third: what starts Ray, and what other programs say of dashboards/
-	$(BIN)/python -m pytest tests $(SIDE_BY_SIDE:%=--ignore=%) $(PAGE:%=--ignore=%)
+	$(BIN)/python -m pytest $(AGAIN) tests $(SIDE_BY_SIDE:%=--ignore=%) $(PAGE:%=--ignore=%)
 
 lint: install-dev ## style, types, layers
 	$(BIN)/ruff check .
