@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
 from gguf import GGML_QUANT_VERSION, GGMLQuantizationType, GGUFWriter, LlamaFileType, quants
 from numpy.typing import NDArray
 
-from cobali_workloads.models.vocabulary import END_OF_MESSAGE, END_OF_TEXT, Vocabulary
+from cobali_workloads.models.vocabulary import Vocabulary
+from cobali_workloads.models.writer import add_vocabulary
 from training.model import Decoder, Shape
 
 FILE_TYPES = {
@@ -50,7 +50,7 @@ def write_gguf(path: Path, model: Decoder, vocabulary: Vocabulary, quant: str) -
     writer = GGUFWriter(part, "qwen2")
     try:
         _describe(writer, model.shape, quant)
-        _add_vocabulary(writer, vocabulary)
+        add_vocabulary(writer, vocabulary)
         for name, values in tensors(model).items():
             _add(writer, name, values, quant if values.ndim == 2 else "F32")
         writer.write_header_to_file()
@@ -107,17 +107,3 @@ def _describe(writer: GGUFWriter, shape: Shape, quant: str) -> None:
     writer.add_rope_freq_base(shape.rope_base)
     writer.add_layer_norm_rms_eps(shape.norm_eps)
     writer.add_vocab_size(shape.n_vocab)
-
-
-def _add_vocabulary(writer: GGUFWriter, vocabulary: Vocabulary) -> None:
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(vocabulary.pre)
-    writer.add_token_list([token.encode() for token in vocabulary.tokens])
-    writer.add_token_types(vocabulary.types)
-    writer.add_token_merges([merge.encode() for merge in vocabulary.merges])
-    writer.add_bos_token_id(vocabulary.token_id(END_OF_TEXT))
-    writer.add_eos_token_id(vocabulary.token_id(END_OF_MESSAGE))
-    writer.add_pad_token_id(vocabulary.token_id(END_OF_TEXT))
-    writer.add_add_bos_token(False)
-    template = resources.files("cobali_workloads.models") / "chatml.jinja"
-    writer.add_chat_template(template.read_text(encoding="utf-8"))

@@ -44,7 +44,7 @@ def write_model(
     writer = GGUFWriter(path, _ARCHITECTURE)
     try:
         _describe(writer, name, shape, quant, seed)
-        _add_vocabulary(writer, vocabulary)
+        add_vocabulary(writer, vocabulary)
         write_tensors(writer, plans, seed, progress)
     finally:
         writer.close()
@@ -89,7 +89,8 @@ def _describe(writer: GGUFWriter, name: str, shape: ModelShape, quant: str, seed
     writer.add_vocab_size(shape.n_vocab)
 
 
-def _add_vocabulary(writer: GGUFWriter, vocabulary: Vocabulary) -> None:
+def add_vocabulary(writer: GGUFWriter, vocabulary: Vocabulary) -> None:
+    """Write the tokens, what they merge from, and the chat template of the Qwen2 kind."""
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(vocabulary.pre)
     # Bytes, for tokens read from a file may hold what is not UTF-8.
