@@ -5,6 +5,8 @@ every layer and the values of every layer, each with words of its own in front. 
 do values with flash attention, and channel by channel without. A block of cells is that without the words:
 its bytes are those of one token times its tokens, and any blocks that follow each other can be joined.
 
+Models whose positions have several axes note three words more of each token, which a block then begins with.
+
 Nothing promises this layout. So it is read off a few tokens at the start, and used only if these, taken
 apart and put together, are the same again.
 """
@@ -23,8 +25,9 @@ Cells: TypeAlias = NDArray[np.uint8]
 _WORD = 4
 _HEAD = 3 * _WORD
 """A magic number, the slot, the number of streams."""
-_META = 3 * _WORD
-"""Of one token: its position, the number of its slots, and that slot."""
+_PLAIN, _WITH_AXES = 3, 6
+"""Words about one token: its position, the number of its slots, and that slot; or three more before that,
+the position on two further axes and the token itself."""
 
 
 class TensorGroup(NamedTuple):
@@ -80,22 +83,27 @@ class CellLayout:
     words: bytes
     """Those between positions and keys."""
     groups: tuple[TensorGroup, ...]
+    n_meta: int = _PLAIN
+    """Words about each token in front of its keys."""
 
     @classmethod
     def read(cls, state: Cells, n_tokens: int) -> CellLayout | None:
         """Read the layout off the state of slot 0, which holds `n_tokens`; None if it is not as expected."""
-        layout = cls._read(state, n_tokens)
-        fits = layout.cell_bytes and layout.state_bytes(n_tokens) == len(state)
-        if not fits or _number(state, _HEAD) != n_tokens:
-            return None
-        again = np.empty_like(state)
-        layout.join(layout.cut(state, n_tokens, [(i, i + 1) for i in range(n_tokens)]), n_tokens, again)
-        return layout if np.array_equal(again, state) else None
+        for n_meta in (_PLAIN, _WITH_AXES):
+            layout = cls._read(state, n_tokens, n_meta)
+            fits = layout.cell_bytes and layout.state_bytes(n_tokens) == len(state)
+            if not fits or _number(state, _HEAD) != n_tokens:
+                continue
+            again = np.empty_like(state)
+            layout.join(layout.cut(state, n_tokens, [(i, i + 1) for i in range(n_tokens)]), n_tokens, again)
+            if np.array_equal(again, state):
+                return layout
+        return None
 
     @classmethod
-    def _read(cls, state: Cells, n_tokens: int) -> CellLayout:
+    def _read(cls, state: Cells, n_tokens: int, n_meta: int) -> CellLayout:
         head, n_streams = state[:_HEAD].tobytes(), _number(state, 2 * _WORD)
-        at = _HEAD + _WORD + n_tokens * _META
+        at = _HEAD + _WORD + n_tokens * n_meta * _WORD
         by_channel, n_layers = _number(state, at), _number(state, at + _WORD)
         words = state[at : at + 2 * _WORD].tobytes()
         at += 2 * _WORD
@@ -114,36 +122,47 @@ class CellLayout:
             else:
                 groups.append(TensorGroup((front,), n_rows, width))
             at += n_words * _WORD + n_tokens * n_rows * width
-        return cls(head, n_streams, words, tuple(groups))
+        return cls(head, n_streams, words, tuple(groups), n_meta)
 
     @property
     def kind(self) -> tuple[object, ...]:
         """What the bytes of a block mean; how many slots and streams there are does not matter to it."""
-        return (self.words, self.groups)
+        return (self.words, self.groups) if self.n_meta == _PLAIN else (self.words, self.groups, self.n_meta)
 
     @property
     def cell_bytes(self) -> int:
         """Bytes of one token."""
-        return sum(group.cell_bytes for group in self.groups)
+        tensors = sum(group.cell_bytes for group in self.groups)
+        return tensors + self._kept_meta if tensors else 0
+
+    @property
+    def _kept_meta(self) -> int:
+        """Bytes about one token that a block has: none where they follow from where it lies."""
+        return 0 if self.n_meta == _PLAIN else self.n_meta * _WORD
 
     def state_bytes(self, n_tokens: int) -> int:
         """Return the bytes of the state of a slot that holds `n_tokens`."""
         words = _HEAD + self.n_streams * _WORD + len(self.words)
-        return words + n_tokens * _META + sum(group.state_bytes(n_tokens) for group in self.groups)
+        meta = n_tokens * self.n_meta * _WORD
+        return words + meta + sum(group.state_bytes(n_tokens) for group in self.groups)
 
     def cut(self, state: Cells, n_tokens: int, spans: Sequence[tuple[int, int]]) -> list[Cells]:
         """Return the cells of each span of tokens from the state of a slot that holds `n_tokens`."""
         n_others = np.flatnonzero(state[_HEAD : _HEAD + self.n_streams * _WORD])[0] // _WORD
         at = _HEAD + int(n_others) * _WORD + _WORD  # the streams of other slots say 0 tokens
-        places = state[at : at + n_tokens * _META].view(np.int32)[::3]
+        meta = state[at : at + n_tokens * self.n_meta * _WORD].reshape(n_tokens, -1)
+        places = meta.view(np.int32)[:, 0]
         ordered = bool((places == np.arange(n_tokens)).all())
         picks: list[Any] = [slice(*span) for span in spans]
         if not ordered:  # a shared pool gives cells as they are free
             order = np.argsort(places)
             picks = [order[pick] for pick in picks]
         blocks = [np.empty((end - start) * self.cell_bytes, np.uint8) for start, end in spans]
-        at += n_tokens * _META + len(self.words)
-        done = 0
+        at += meta.size + len(self.words)
+        done = self._kept_meta
+        if done:
+            for block, pick, (start, end) in zip(blocks, picks, spans, strict=True):
+                block[: done * (end - start)] = meta[pick].ravel()
         for group in self.groups:
             rows = group.rows(state, at, n_tokens)
             for block, pick, (start, end) in zip(blocks, picks, spans, strict=True):
@@ -154,11 +173,16 @@ class CellLayout:
 
     def join(self, blocks: Sequence[Cells], n_tokens: int, state: Cells) -> None:
         """Write the state of a slot that holds the first `n_tokens` of these blocks in a row."""
-        meta = np.zeros((n_tokens, 3), np.int32)
-        meta[:, 0], meta[:, 1] = np.arange(n_tokens), 1
+        done = self._kept_meta
+        if done:
+            meta = np.concatenate([one[: len(one) // self.cell_bytes * done] for one in blocks])
+            meta = meta[: n_tokens * done]
+        else:
+            plain = np.zeros((n_tokens, _PLAIN), np.int32)
+            plain[:, 0], plain[:, 1] = np.arange(n_tokens), 1
+            meta = plain.view(np.uint8)
         head = [self.head, n_tokens.to_bytes(_WORD, "little"), meta.tobytes(), self.words]
         at = _write(state, 0, b"".join(head))
-        done = 0
         for group in self.groups:
             group.write_words(state, at, n_tokens)
             rows, start = group.rows(state, at, n_tokens), 0

@@ -51,12 +51,13 @@ class EmbeddingBackend:
         self.n_ctx_slot = self.n_cells = self.n_batch = self._embedder.kind.n_most
         self.grain, self.generates, self.overlaps, self.verifies = Grain(), False, False, False
         self.cuts_tails = self.copies = self.shares = self.dense = False
+        self.keeps_states = self.states_alone = False
 
     def forward(self, *_: object, **__: object) -> Never:
         """Refuse, as all that has to do with slots."""
         raise BackendError("this model generates no text")
 
-    expect = sample = truncate = copy = swap = save = restore = forward
+    expect = sample = truncate = copy = swap = save = restore = save_state = restore_state = forward
 
     def use(self, *_: object) -> None:
         """Do nothing: there are no adapters, passes or slots."""
@@ -67,7 +68,7 @@ class EmbeddingBackend:
         """Return 0: there are no cells, and no graphs."""
         return 0
 
-    n_reused = measure_cell
+    n_reused = measure_state = measure_cell
 
     def cell_kind(self) -> str:
         """Return that there are none."""

@@ -25,7 +25,7 @@ from cobali_ray.backend.image_pass import ImagePasses
 from cobali_ray.backend.logprobs import PromptRows, n_scored_rows
 from cobali_ray.backend.lora import LoraAdapters
 from cobali_ray.backend.pass_rows import n_rows_of, use_rows
-from cobali_ray.backend.port import Embedder, Words
+from cobali_ray.backend.port import Embedder, State, Words
 from cobali_ray.backend.projector import Projector
 from cobali_ray.backend.sampling import RowSampler, SampleResult
 from cobali_ray.backend.sampling_top import sample_candidates
@@ -48,6 +48,8 @@ _SCORE_BYTES = 8
 """Of a row, a head and a cell: a score and, where the allocator needs it, its softmax."""
 SLOW_CELLS = "with flash attention on a CPU, prompts take 2 to 7 times as long as f16 where much is cached"
 _NO_ROOM = 1
+_PARTIAL_HEAD = 8
+"""Bytes in front of a state without cells that one with cells has once: a magic number, and the slot."""
 _PROBE = array("i", [0] * 5)
 
 
@@ -125,9 +127,11 @@ class LlamaBackend:
         )
         self._windows = lc.llama_model_n_swa(self._model) > 0
         self.cuts_tails = self._attends() and not (config.unified and self._windows)
-        # Recurrent models can only forget whole slots; in a shared pool, cells that left a sliding window
-        # are given to other slots without telling.
-        self.copies = self.cuts_tails
+        # Recurrent layers only go back to where their state was saved; in a shared pool, cells that left a
+        # sliding window are given to other slots without telling.
+        self.keeps_states = not self._attends()
+        self.states_alone = bool(lc.llama_model_is_recurrent(self._model))
+        self.copies = self.cuts_tails or self.keeps_states
         self.shares = self.copies and config.unified
         # A state lacks the cells that left a window; DeepSeek V4's windows are in its file alone.
         name = library.metadata(lc, self._model, "general.architecture")
@@ -153,6 +157,8 @@ class LlamaBackend:
             # llama.cpp counts blocks of quantised numbers as numbers there, and copies one part in 32.
             self._copy_flags = lc.LLAMA_STATE_SEQ_FLAGS_NONE
         self._layout: CellLayout | None = None
+        self._layout_read = False
+        self._state_bytes = 0
         self._state = np.empty(0, np.uint8)
         self._compute = self._compute_by_length if config.reproducible else self._compute_at_once
         if self._device is not None:
@@ -413,10 +419,12 @@ class LlamaBackend:
             raise BackendError(
                 f"slot {slot_id} with {n_cached} tokens gets none of slot {donor_id}: {n_keep} of {n_donor}"
             )
+        if self.keeps_states and n_keep < n_donor:
+            raise BackendError(f"slot {donor_id} holds {n_donor} tokens, of which {n_keep} cannot be copied")
         positions = self._images.positions
         donor, seq = self._seq_id(donor_id), self._seq_id(slot_id)
         if self._unified:
-            end = positions.of(donor_id, n_keep)
+            end = -1 if self.keeps_states else positions.of(donor_id, n_keep)
             self._lc.llama_memory_seq_cp(self._memory, donor, seq, 0, end)
             positions.copy(donor_id, slot_id, n_keep)
             self._n_cached[slot_id] = n_keep
@@ -455,16 +463,33 @@ class LlamaBackend:
 
     def measure_cell(self) -> int:
         """Compute a few tokens, and find out whether their cells can be taken apart; see `cells`."""
-        if not self.cuts_tails or self._windows:
+        if (not self.cuts_tails and not self.keeps_states) or self._windows or self.states_alone:
             return 0
-        if self._layout is None:
-            self.clear()
-            probe = TickBatch(self.n_batch)
-            probe.fill((Span(0, 0, n := min(len(_PROBE), self.n_batch), sample=False),), [_PROBE])
-            self._compute_at_once(probe, 0)
-            self._layout = CellLayout.read(self._read_state(0), n)
-            self.clear()
+        self._probe()
         return self._layout.cell_bytes if self._layout else 0
+
+    def measure_state(self) -> int:
+        """Compute a few tokens, and see what the state behind them takes: as much as behind any others."""
+        if not self.keeps_states:
+            return 0
+        self._probe()
+        return self._state_bytes
+
+    def _probe(self) -> None:
+        """Compute a few tokens, and look at what llama.cpp tells of them."""
+        if self._layout_read:
+            return
+        self.clear()
+        probe = TickBatch(self.n_batch)
+        probe.fill((Span(0, 0, n := min(len(_PROBE), self.n_batch), sample=False),), [_PROBE])
+        self._compute_at_once(probe, 0)
+        if self.keeps_states and not self._goes_back(n):
+            _log.warning("no_states", detail="this llama.cpp does not put a slot of this model back")
+            self.keeps_states = self.copies = self.shares = False
+        if not self.states_alone:
+            self._layout = CellLayout.read(self._read_cells(0), n)
+        self._layout_read = True
+        self.clear()
 
     def cell_kind(self) -> str:
         """Return layout, build and processor, and what else changes the numbers in cells.
@@ -479,28 +504,76 @@ class LlamaBackend:
         kept = None if layout is None else layout.kind
         return repr((kept, build, self._reproducible, trained and self.n_ctx_slot))
 
+    def _goes_back(self, n: int) -> bool:
+        """Whether slot 0, which holds `n` tokens, can be put back to where it is; note the state's size."""
+        state = self.save_state(0, n)
+        more = TickBatch(self.n_batch)
+        more.fill((Span(0, n, 1, sample=False),), [array("i", [0] * (n + 1))])
+        self._compute_at_once(more, 0)
+        try:
+            self.restore_state(0, state, n)
+        except BackendError:
+            return False
+        self._state_bytes = len(state)
+        return True
+
     def save(self, slot_id: int, spans: Sequence[tuple[int, int]]) -> list[Cells]:
         n_cached = int(self._n_cached[slot_id])
         if self._layout is None or any(not 0 <= start < end <= n_cached for start, end in spans):
             raise BackendError(f"slot {slot_id} holds {n_cached} tokens, asked to save {spans}")
-        state = self._read_state(slot_id)
+        if self._images.positions.of(slot_id, n_cached) != n_cached:
+            raise BackendError(f"slot {slot_id} holds an image whose rows share their position")
+        state = self._read_cells(slot_id)
         if len(state) != self._layout.state_bytes(n_cached):
             raise BackendError(f"slot {slot_id} has {len(state)} bytes for {n_cached} tokens")
         return self._layout.cut(state, n_cached, spans)
 
-    def restore(self, slot_id: int, cells: Sequence[Cells], n_keep: int) -> None:
+    def save_state(self, slot_id: int, n_tokens: int) -> State:
+        n_cached = int(self._n_cached[slot_id])
+        if not self.keeps_states or not 0 < n_tokens == n_cached:
+            raise BackendError(f"slot {slot_id} holds {n_cached} tokens and keeps no state of {n_tokens}")
+        return self._read_partial(slot_id).copy()
+
+    def restore_state(self, slot_id: int, state: State, n_keep: int) -> None:
+        n_cached = int(self._n_cached[slot_id])
+        if not self.keeps_states or not 0 < n_keep <= (self.n_ctx_slot if self.states_alone else n_cached):
+            raise BackendError(f"slot {slot_id} holds {n_cached} tokens and cannot go back to {n_keep}")
+        lc, seq, flags = self._lc, self._seq_id(slot_id), self._lc.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+        library.forget_errors()
+        n_set = lc.llama_state_seq_set_data_ext(self._context, _pointer(state), len(state), seq, flags)
+        # Only then the cells behind it can be cut.
+        start = self._images.positions.of(slot_id, n_keep)
+        if n_set != len(state) or not lc.llama_memory_seq_rm(self._memory, seq, start, -1):
+            self._empty(slot_id)
+            raise BackendError(f"slot {slot_id} does not go back to {n_keep} tokens: {library.errors()}")
+        self._images.positions.cut(slot_id, n_keep)
+        self._n_cached[slot_id] = n_keep
+
+    def _empty(self, slot_id: int) -> None:
+        self._lc.llama_memory_seq_rm(self._memory, self._seq_id(slot_id), -1, -1)
+        self._images.positions.cut(slot_id, 0)
+        self._n_cached[slot_id] = 0
+
+    def restore(self, slot_id: int, cells: Sequence[Cells], n_keep: int, state: State | None = None) -> None:
+        if self.states_alone and state is not None and not self._n_cached[slot_id]:
+            self.restore_state(slot_id, state, n_keep)
+            return
         n_cached = int(self._n_cached[slot_id])
         n_saved = sum(map(len, cells)) // self._layout.cell_bytes if self._layout else 0
-        if self._layout is None or n_cached or not 0 < n_keep <= min(n_saved, self.n_ctx_slot):
+        fits = 0 < n_keep <= min(n_saved, self.n_ctx_slot) and (state is not None) == self.keeps_states
+        if self._layout is None or n_cached or not fits:
             raise BackendError(
                 f"slot {slot_id} with {n_cached} tokens gets none of {n_saved}, to keep {n_keep}"
             )
-        state = self._room(self._layout.state_bytes(n_keep))
-        self._layout.join(cells, n_keep, state)
+        n_bytes = self._layout.state_bytes(n_keep)
+        partial = np.empty(0, np.uint8) if state is None else state[_PARTIAL_HEAD:]
+        whole = self._room(n_bytes + len(partial))
+        self._layout.join(cells, n_keep, whole[:n_bytes])
+        whole[n_bytes:] = partial
         try:
-            self._write_state(slot_id, state, n_keep)
+            self._write_state(slot_id, whole, n_keep)
         except BackendError:
-            self._lc.llama_memory_seq_rm(self._memory, self._seq_id(slot_id), -1, -1)
+            self._empty(slot_id)
             raise
         self._n_cached[slot_id] = n_keep
 
@@ -515,6 +588,28 @@ class LlamaBackend:
         if self._lc.llama_state_seq_get_data(self._context, _pointer(state), size, seq_id) != size:
             raise BackendError(f"slot {slot_id} cannot be read")
         return state
+
+    def _read_partial(self, slot_id: int, at: int = 0) -> State:
+        """Return a slot's state without the cells of layers that keep one per token, likewise."""
+        lc, seq_id = self._lc, self._seq_id(slot_id)
+        flags = lc.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+        size = int(lc.llama_state_seq_get_size_ext(self._context, seq_id, flags))
+        state = self._room(at + size)[at:]
+        if lc.llama_state_seq_get_data_ext(self._context, _pointer(state), size, seq_id, flags) != size:
+            raise BackendError(f"slot {slot_id} cannot be read")
+        return state
+
+    def _read_cells(self, slot_id: int) -> Cells:
+        """Return a slot's state as far as it is cells that stay, likewise.
+
+        Behind these, and two words in front, it has what the state without them has.
+        """
+        state = self._read_state(slot_id)
+        if not self.keeps_states:
+            return state
+        lc, flags = self._lc, self._lc.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+        partial = int(lc.llama_state_seq_get_size_ext(self._context, self._seq_id(slot_id), flags))
+        return state[: len(state) - partial + _PARTIAL_HEAD]
 
     def _write_state(self, slot_id: int, state: Cells, n_tokens: int) -> None:
         library.forget_errors()

@@ -21,6 +21,8 @@ from cobali_ray.core.request.request import SamplingParams
 
 Cells: TypeAlias = Any
 """Cells of some tokens in a row, outside the cache: an array of bytes, opaque to everybody else."""
+State: TypeAlias = Any
+"""What a slot remembered behind some token beside its cells, likewise."""
 Gone: TypeAlias = Callable[[], bool]
 """Asked now and then by long work: does nobody want its result any longer?"""
 
@@ -143,7 +145,11 @@ class Backend(Protocol):
     grain: Grain
     """Which prefill chunks it computes well."""
     cuts_tails: bool
-    """Whether a slot can be cut to a prefix."""
+    """Whether a slot can be cut to any prefix."""
+    keeps_states: bool
+    """Whether it cannot, but can go back to where a state of it was saved."""
+    states_alone: bool
+    """Whether such a state is all that a slot holds, so that it can be put into an empty one."""
     copies: bool
     """Whether a prefix can be copied from one slot to another."""
     shares: bool
@@ -196,10 +202,29 @@ class Backend(Protocol):
         """
 
     def truncate(self, slot_id: int, n_keep: int) -> None:
-        """Cut a slot's cache to its first `n_keep` tokens; 0 frees it."""
+        """Cut a slot's cache to its first `n_keep` tokens; 0 frees it, and is all that any model can do."""
+
+    def measure_state(self) -> int:
+        """Return the most bytes that a saved state takes; 0 where it does not `keeps_states`.
+
+        The first time, every slot is forgotten.
+        """
+
+    def save_state(self, slot_id: int, n_tokens: int) -> State:
+        """Return the state of a slot that holds so many tokens. Raises BackendError."""
+
+    def restore_state(self, slot_id: int, state: State, n_keep: int) -> None:
+        """Put a slot back to where a state was saved, behind its first `n_keep` tokens.
+
+        The slot holds at least these, or it is empty and there are `states_alone`.
+        Raises BackendError where that cannot be; then the slot is empty.
+        """
 
     def copy(self, donor_id: int, slot_id: int, n_keep: int) -> None:
-        """Copy the first `n_keep` tokens of a slot's cache to an empty slot; only where it `copies`."""
+        """Copy the first `n_keep` tokens of a slot's cache to an empty slot; only where it `copies`.
+
+        Where it `keeps_states`, they are all that the donor holds.
+        """
 
     def swap(self, slot_id: int, other_id: int) -> None:
         """Exchange the sequence ids that two slots compute under, only where it is `dense`.
@@ -226,9 +251,10 @@ class Backend(Protocol):
         They are arrays of bytes, `measure_cell` for each token.
         """
 
-    def restore(self, slot_id: int, cells: Sequence[Cells], n_keep: int) -> None:
+    def restore(self, slot_id: int, cells: Sequence[Cells], n_keep: int, state: State | None = None) -> None:
         """Fill an empty slot with cells that were saved from token 0 on, and keep its first `n_keep` tokens.
 
+        Where it `keeps_states`, with the state behind these.
         Raises BackendError where that cannot be; then the slot is empty.
         """
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 
 import numpy as np
@@ -41,6 +41,7 @@ N_BYTES = 256
 END_TOKEN = 256
 N_VOCAB = 260
 CELL_BYTES = 1024
+STATE_BYTES = 8
 _WIDTH = 16
 _N_ROWS = 1024
 _MASK = (1 << 64) - 1
@@ -58,6 +59,7 @@ def _chain(state: int, token: int) -> int:
     return z ^ (z >> 31)
 
 
+@lru_cache(maxsize=8)  # nobody writes to them
 def _logit_rows(seed: int, end_bias: float) -> NDArray[np.float32]:
     rng = np.random.default_rng(seed)
     rows = rng.normal(0.0, 2.0, (_N_ROWS, N_VOCAB)).astype(np.float32)
@@ -87,6 +89,8 @@ class ScriptedBackend:
         copies: bool = True,
         shares: bool = False,
         dense: bool = True,
+        keeps_states: bool = False,
+        states_alone: bool = False,
         n_scored_rows: int = MAX_SCORED,
         embedder: Embedder | None = None,
         adapters: tuple[Adapter, ...] = (),
@@ -97,7 +101,8 @@ class ScriptedBackend:
         self.end_tokens = frozenset({END_TOKEN})
         self.sampling = NEUTRAL
         self.overlaps = overlaps
-        self.grain, self.cuts_tails, self.verifies = Grain(), True, True
+        self.grain, self.cuts_tails, self.verifies = Grain(), not keeps_states, not keeps_states
+        self.keeps_states, self.states_alone = keeps_states, states_alone
         self.copies, self.shares, self.dense = copies, shares, dense
         self.n_scored_rows = n_scored_rows
         self.adapters, self._adapter = adapters, 0
@@ -112,6 +117,8 @@ class ScriptedBackend:
         """Where each token lies, if slots can share cells."""
         self.seq_ids = list(range(n_slots))
         """The id of each slot, to look at: nothing depends on it here."""
+        self._behind = [0] * n_slots
+        """What each slot remembers of its last token, if that is all that it can go on from."""
         self._wanted: list[int] | None = None
         self._wanted_slots: list[int] = []
         self._lasts: list[int] = []
@@ -141,10 +148,11 @@ class ScriptedBackend:
         self._lasts = [end - 1 for span, end in zip(batch.spans, ends, strict=True) if span.sample]
         for span in batch.spans:
             chain = self._hashes[span.slot_id]
-            state = chain[-1] if chain else self._seeds.get(span.slot_id, 0)
+            state = self._stands(span.slot_id)
             for token in tokens[at : at + span.length]:
                 state = _chain(state ^ self._adapter, token)
                 chain.append(state)
+            self._behind[span.slot_id] = state
             if self.shares:
                 self._cells[span.slot_id] += [object() for _ in range(span.length)]
             at += span.length
@@ -156,6 +164,13 @@ class ScriptedBackend:
         self._done_s = (self._done_s if now - self._done_s < self._tick_s else now) + self._tick_s
         if not self.overlaps:
             self.wait()
+
+    def _stands(self, slot_id: int) -> int:
+        """Return what a slot goes on from; where its state is not that of its last token, something else."""
+        chain, behind = self._hashes[slot_id], self._behind[slot_id]
+        if not chain:
+            return self._seeds.get(slot_id, 0)
+        return chain[-1] if chain[-1] == behind or not self.keeps_states else _chain(behind, N_VOCAB)
 
     def _check(self, batch: TickBatch) -> None:
         n_cached = np.array([len(chain) for chain in self._hashes], np.int32)
@@ -212,6 +227,8 @@ class ScriptedBackend:
     def truncate(self, slot_id: int, n_keep: int) -> None:
         if n_keep > len(self._hashes[slot_id]):
             raise SlotFaultError(slot_id, f"keep {n_keep} of {len(self._hashes[slot_id])} tokens")
+        if self.keeps_states and 0 < n_keep < len(self._hashes[slot_id]):
+            raise SlotFaultError(slot_id, f"cannot be cut to {n_keep} tokens")
         del self._hashes[slot_id][n_keep:]
         del self._cells[slot_id][n_keep:]
 
@@ -219,9 +236,12 @@ class ScriptedBackend:
         donor, chain = self._hashes[donor_id], self._hashes[slot_id]
         if chain or n_keep > len(donor):
             raise SlotFaultError(slot_id, f"holds {len(chain)} tokens, {n_keep} of {len(donor)} to be copied")
+        if self.keeps_states and n_keep < len(donor):
+            raise SlotFaultError(slot_id, f"gets no {n_keep} of {len(donor)} tokens")
         if not self.shares and self.n_used() + n_keep > self.n_cells:
             raise CacheFullError(f"no cells for a copy of {n_keep} tokens")
         chain += donor[:n_keep]
+        self._behind[slot_id] = self._behind[donor_id]
         self._cells[slot_id] += self._cells[donor_id][:n_keep]
 
     def swap(self, slot_id: int, other_id: int) -> None:
@@ -230,7 +250,29 @@ class ScriptedBackend:
 
     def measure_cell(self) -> int:
         """Return what a small model's cell takes; the hashes take less."""
-        return CELL_BYTES
+        return 0 if self.states_alone else CELL_BYTES
+
+    def measure_state(self) -> int:
+        """Return what a hash takes, where there are states."""
+        return STATE_BYTES if self.keeps_states else 0
+
+    def save_state(self, slot_id: int, n_tokens: int) -> NDArray[np.uint64]:
+        if not 0 < n_tokens == len(self._hashes[slot_id]):
+            raise SlotFaultError(
+                slot_id, f"holds {len(self._hashes[slot_id])} tokens, {n_tokens} to be saved"
+            )
+        return np.array([self._behind[slot_id]], np.uint64)
+
+    def restore_state(self, slot_id: int, state: NDArray[np.uint64], n_keep: int) -> None:
+        """Put a state into a slot; one that is not of its tokens shows in the answer."""
+        chain = self._hashes[slot_id]
+        if self.states_alone:
+            chain[:] = [int(state[0])] * n_keep
+        if not 0 < n_keep <= len(chain):
+            raise SlotFaultError(slot_id, f"holds {len(chain)} tokens and cannot go back to {n_keep}")
+        del chain[n_keep:]
+        del self._cells[slot_id][n_keep:]
+        self._behind[slot_id] = int(state[0])
 
     def cell_kind(self) -> str:
         return "scripted"
@@ -247,9 +289,18 @@ class ScriptedBackend:
             saved.append(cells.view(np.uint8).ravel())
         return saved
 
-    def restore(self, slot_id: int, cells: Sequence[NDArray[np.uint8]], n_keep: int) -> None:
+    def restore(
+        self,
+        slot_id: int,
+        cells: Sequence[NDArray[np.uint8]],
+        n_keep: int,
+        state: NDArray[np.uint64] | None = None,
+    ) -> None:
         """Put the parts together; what is no beginning of a chain shows in the answer."""
         chain = self._hashes[slot_id]
+        if self.states_alone and state is not None:
+            self.restore_state(slot_id, state, n_keep)
+            return
         saved = [state for part in cells for state in part.view(np.uint64)[:: CELL_BYTES // 8].tolist()]
         if chain or not 0 < n_keep <= len(saved):
             raise SlotFaultError(
@@ -258,6 +309,8 @@ class ScriptedBackend:
         if self.n_used() + n_keep > self.n_cells:
             raise CacheFullError(f"no cells for {n_keep} saved tokens")
         chain += saved[:n_keep]
+        if state is not None:
+            self._behind[slot_id] = int(state[0])
         if self.shares:
             self._cells[slot_id] += [object() for _ in range(n_keep)]
 

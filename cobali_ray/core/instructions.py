@@ -111,8 +111,17 @@ class Moved(NamedTuple):
     """Blocks that could not be saved."""
 
 
+class StatesMoved(NamedTuple):
+    """States were saved and put back, as was said."""
+
+    n: int
+    seconds: float
+    lost: Seq[int]
+    """Those that could not be saved, or that a slot did not go back to."""
+
+
 class Unrestored(NamedTuple):
-    """Slots that were to be filled from host memory are empty, and so the pass asked for was not computed."""
+    """Slots that were to be filled, or put back to a state, are empty; the pass was not computed."""
 
     slot_ids: Collection[int]
     block_ids: Collection[int]
@@ -189,18 +198,40 @@ class Failed(NamedTuple):
 
 Event: TypeAlias = (
     Submitted | Ready | Cancelled | TickBegun | Embedded | Refused | Sampled | Emitted | TickEnded
-    | Moved | Unrestored | Filled | Emptied | BlocksListed | BlocksWritten | BlocksLoaded | EngineStopping
-    | Failed
+    | Moved | StatesMoved | Unrestored | Filled | Emptied | BlocksListed | BlocksWritten | BlocksLoaded
+    | EngineStopping | Failed
 )  # fmt: skip
 
 # -- instructions ---------------------------------------------------------------------------------------
 
 
 class Truncate(NamedTuple):
-    """Cut a slot's cache to its first tokens."""
+    """Cut a slot's cache to its first tokens: any, or none where only states can be gone back to."""
 
     slot_id: int
     n_keep: int
+
+
+class SaveState(NamedTuple):
+    """Keep the state of a slot, which holds so many tokens."""
+
+    slot_id: int
+    state_id: int
+    n_tokens: int
+
+
+class RestoreState(NamedTuple):
+    """Put a slot back to where a state was saved, behind its first tokens."""
+
+    slot_id: int
+    state_id: int
+    n_keep: int
+
+
+class ForgetStates(NamedTuple):
+    """Free the host memory of these states."""
+
+    state_ids: Seq[int]
 
 
 class Copy(NamedTuple):
@@ -233,6 +264,8 @@ class Restore(NamedTuple):
     slot_id: int
     block_ids: Seq[int]
     n_keep: int
+    state_id: int | None = None
+    """The state behind them, where a slot has one; there may be no blocks then."""
 
 
 class Forget(NamedTuple):
@@ -310,6 +343,6 @@ class Clear(NamedTuple):
 
 
 Instruction: TypeAlias = (
-    Truncate | Copy | Swap | Save | Restore | Forget | LoadBlocks | Hold | StoreBlocks | Assign | Embed
-    | Compute | Emit | Finish | Clear
+    Truncate | SaveState | RestoreState | ForgetStates | Copy | Swap | Save | Restore | Forget | LoadBlocks
+    | Hold | StoreBlocks | Assign | Embed | Compute | Emit | Finish | Clear
 )  # fmt: skip

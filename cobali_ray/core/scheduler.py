@@ -2,10 +2,11 @@
 
     events                                                      instructions
     Submitted, Ready, Cancelled,            handle(event)       Truncate, Copy, Save, Restore, Forget,
-    TickBegun, Embedded, Refused,          ──────────────►      LoadBlocks, Hold, StoreBlocks, Assign,
-    Sampled, Emitted, TickEnded, Failed,                        Swap, Embed, Compute, Emit, Finish, Clear
-    Moved, Unrestored, Filled, Emptied, BlocksListed,
-    BlocksWritten, BlocksLoaded, EngineStopping
+    TickBegun, Embedded, Refused,          ──────────────►      SaveState, RestoreState, ForgetStates,
+    Sampled, Emitted, TickEnded, Failed,                        LoadBlocks, Hold, StoreBlocks, Assign,
+    Moved, StatesMoved, Unrestored, Filled,                     Swap, Embed, Compute, Emit, Finish, Clear
+    Emptied, BlocksListed, BlocksWritten,
+    BlocksLoaded, EngineStopping
 
 It owns all there is to know of scheduling: who waits for a slot or to be embedded, the slots and what they,
 host memory and the disk hold, the deadlines, the pass under way, the pacing. The engine carries out what it
@@ -23,12 +24,14 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from cobali_ray.core import instructions as messages
+from cobali_ray.core.cache.placement import Placement
+from cobali_ray.core.cache.states import cuts_of, sparse_step
 from cobali_ray.core.cost.runs import run_lengths
 from cobali_ray.core.cost.ticktime import TickShape
 from cobali_ray.core.plan.adapters import AdapterTurns
 from cobali_ray.core.plan.goodput import MAX_STREAMS, Drafts, Speculation
 from cobali_ray.core.plan.pace import Pacer, PrefillPlan
-from cobali_ray.core.plan.plan import Plan, Span, cut_at_images, lay_out
+from cobali_ray.core.plan.plan import Plan, Span, cut_at_images, cut_at_states, lay_out
 from cobali_ray.core.queue.admission import DrainRate, retry_after_s
 from cobali_ray.core.queue.counts import NO_TEXTS, Counts, TextPass
 from cobali_ray.core.queue.deadlines import Deadlines
@@ -61,6 +64,9 @@ MAX_PLACED = 32
 """Requests that get slots in one tick. Placing one takes up to some 10 microseconds a slot, and streams wait;
 a tick computes few prompts anyway."""
 _STAY_STEP = 0.1
+_STATE_MOVES = 4.0
+"""Times that moving a state takes which computing again must, for it to be saved: it is moved twice if it is
+of use at all, and the pass that ends where it lies is one more."""
 CHECK_EVERY = 4000
 """Events between two looks at the books, in production."""
 
@@ -149,6 +155,7 @@ class Scheduler:
             messages.Sampled: self._sampled,
             messages.Emitted: self._emitted,
             messages.Moved: self.tiers.moved,
+            messages.StatesMoved: self.tiers.states_moved,
             messages.Unrestored: self._unrestored,
             messages.Filled: self.tiers.fill,
             messages.Emptied: self.tiers.empty,
@@ -473,6 +480,8 @@ class Scheduler:
                 break
             self._out.append(messages.Assign(place.slot_id, sequence.request_id))
             self.slots.assign(sequence, place)
+            if self.limits.n_states:
+                sequence.cuts = self._cuts(sequence, place)
             if self.queue.turn(sequence, now_s):
                 sequence.n_parked = MAX_PARKED  # who waited so long keeps its slot
             self.queue.remove(sequence)
@@ -490,6 +499,28 @@ class Scheduler:
             self.head_waits = False  # as far as was looked, everybody found room
         self.drain_rate.note(n_assigned, now_s, waiting=self.head_waits)
 
+    def _cuts(self, sequence: Sequence, place: Placement) -> tuple[int, ...]:
+        """Return where a prompt's state is to be saved on the way, for those that begin like it."""
+        if sequence.salt is None:
+            return ()
+        rows, end = sequence.request.rows, sequence.n_reusable
+        return cuts_of(
+            start=place.n_keep,
+            end=min(end, rows[0].start) if rows else end,  # what images do to positions is not undone
+            turns=sequence.request.turns,
+            fork=place.n_alike,
+            least=self.limits.state_step,
+            step=sparse_step(self.limits.n_states, self.limits.n_ctx_slot),
+            pays=self._state_pays,
+        )
+
+    def _state_pays(self, start: int, end: int) -> bool:
+        """Say whether computing these tokens again takes clearly longer than a state does, both ways."""
+        model = self.pacer.model
+        if not model.knows_prefill:
+            return True
+        return model.chunk_s(start, end - start) >= _STATE_MOVES * self.tiers.states.seconds
+
     def _settle(self) -> None:
         for running in self.slots.running:
             self.accounts.settle(running)
@@ -503,7 +534,7 @@ class Scheduler:
         ready = self.queue.ready(now_s)
         if not self.slots.n_idle:
             return next(ready, None)
-        return next((s for s in islice(ready, MAX_PLACED) if not self.slots.n_coming(s)), None)
+        return next((s for s in islice(ready, MAX_PLACED) if not self.tiers.n_coming(s)), None)
 
     def _claim(self, now_s: float) -> Sequence | None:
         """Return who gets a slot that others had to leave for it, if its class or its tenant's share says so.
@@ -550,6 +581,8 @@ class Scheduler:
         chunks: Seq[Span] = prefill.chunks
         if chunks and any(s.request.rows for s in prompts):
             chunks = cut_at_images(chunks, by_slot, limits.token_budget - len(streams))
+        if chunks and limits.n_states:
+            chunks = cut_at_states(chunks, by_slot)
         plan = lay_out(streams, chunks, by_slot, limits.grain.pass_cells)
         shape, drafts = self._shape(plan, streams), None
         if self._speculation and not (chunks or texts_first or n_adapters > 1 or len(streams) > MAX_STREAMS):
@@ -717,6 +750,8 @@ class Scheduler:
                 sequence.n_prefilled += length
                 sequence.n_scored = max(sequence.n_scored, min(start + length + 1, sequence.n_prompt))
                 sequence.n_passed += sum([n for i, n in ahead if i > age[slot_id]])
+                if (end := start + length) in sequence.cuts and sequence.status is Status.RUNNING:
+                    self.tiers.keep_state(slot_id, sequence.tokens, end, sequence.salt)
             ahead.append((age[slot_id], length))
         served = {slot_id for slot_id, *_ in plan.chunks}
         for prompt in prompts:
@@ -763,7 +798,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Prove that the books balance. Raises InvariantError."""
-        problems = [*self.slots.problems(), *self.tiers.host.problems()]
+        problems = [*self.slots.problems(), *self.tiers.host.problems(), *self.tiers.states.problems()]
         sequences = [s for s in self._open.values() if isinstance(s, Sequence)]
         if self.texts is not None:
             problems += self.texts.problems([j for j in self._open.values() if isinstance(j, EmbeddingJob)])

@@ -14,8 +14,9 @@ from collections.abc import Sequence as Seq
 from cobali_ray.core import instructions as messages
 from cobali_ray.core.cache.disk_tier import DiskTier, whole
 from cobali_ray.core.cache.host_tier import Block, HostTier, Moves, root_name
-from cobali_ray.core.cache.placement import Placement, SlotContents
+from cobali_ray.core.cache.placement import Placement, SlotContents, deepest
 from cobali_ray.core.cache.slots import Slots
+from cobali_ray.core.cache.states import State, States
 from cobali_ray.core.plan.drafts import LONG_MATCH
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.media import Rows, whole_prefix
@@ -30,6 +31,7 @@ class Tiers:
         self._limits, self._tell = limits, tell
         self.slots = Slots(limits)
         self.host = HostTier(limits.n_host_cells if limits.min_prefix else 0, limits.host_block)
+        self.states = States(limits.n_states if limits.min_prefix else 0)
         self.disk = DiskTier(limits.host_block)
         self.moves = Moves(limits.cell_bytes)
 
@@ -43,6 +45,7 @@ class Tiers:
         """Forget what slots and host memory hold, and who waits."""
         self.slots = Slots(self._limits)
         self.host.clear()
+        self.states.clear()
         self.disk.forget_requests()
 
     def n_held(self, tokens: array[int], salt: str | None) -> int:
@@ -50,34 +53,99 @@ class Tiers:
         if salt is None or not self._limits.min_prefix:
             return 0
         most = len(tokens) - 2
-        blocks = self.host.match(tokens, most, salt)
-        return max(self.slots.n_held(tokens, salt, most), min(blocks[-1].end, most) if blocks else 0)
+        depths = self._depths(tokens, most, salt)
+        n_on_host = self._n_on_host(self.host.match(tokens, most, salt), most, depths)
+        return max(self.slots.n_held(tokens, salt, most, depths), n_on_host)
+
+    def n_coming(self, sequence: Sequence) -> int:
+        """Return how many more of a prompt's first tokens slots will hold soon; see `Slots.n_coming`."""
+        if not self._limits.state_bytes:
+            return self.slots.n_coming(sequence)
+        tokens, most, salt = sequence.tokens, sequence.n_reusable, sequence.salt
+        return self.slots.n_coming(sequence, lambda: self._depths(tokens, most, salt) or ())
+
+    def _depths(self, tokens: array[int], most: int, salt: str | None) -> list[int] | None:
+        """Return where a text has saved states; None where slots can be cut anywhere and there are none."""
+        if not self._limits.state_bytes:
+            return None
+        return [state.n for state in self.states.find(tokens, most, salt)]
+
+    def _n_on_host(self, blocks: Seq[Block], most: int, depths: Seq[int] | None, rows: Seq[Rows] = ()) -> int:
+        """Return how much of a text can be begun with from host memory, which has these blocks of it."""
+        if self._limits.states_alone:
+            return depths[-1] if depths else 0
+        n = whole_prefix(min(blocks[-1].end, most), rows) if blocks else 0
+        return n if depths is None else deepest(depths, n)
 
     # -- slots and host memory ------------------------------------------------------------------------
 
     def place(self, sequence: Sequence) -> Placement | None:
         """Make a slot ready for the head of the queue. None: the next tick has time to."""
-        most, salt = sequence.n_reusable, sequence.salt
+        stateful, salt = bool(self._limits.state_bytes), sequence.salt
+        most = sequence.n_resumable if stateful else sequence.n_reusable
+        states = self.states.find(sequence.tokens, most, salt)
+        depths = [state.n for state in states] if stateful else None
         blocks = [] if salt is None else self.host.match(sequence.tokens, most, salt)
-        n_on_host = whole_prefix(min(blocks[-1].end, most), sequence.request.rows) if blocks else 0
-        place = self.slots.place(sequence, n_on_host)
+        n_on_host = self._n_on_host(blocks, most, depths, sequence.request.rows)
+        place = self.slots.place(sequence, n_on_host, most, depths)
         slot_id, n_keep, held = place.slot_id, place.n_keep, self.slots.held(place.slot_id)
         if place.from_host and not self.moves.affords(n_keep):
             return None
         if place.from_host:
             self.host.use(blocks)  # first, so that what is saved now does not displace them
+        self._use_states(states, n_keep)
         in_place = place.donor_id is None and not place.from_host
         if n_keep and not place.from_host:
             source = held if place.donor_id is None else self.slots.held(place.donor_id)
             sequence.earlier = source.tokens[max(n_keep - LONG_MATCH, 0) :]
         if held.n_tokens - n_keep * in_place >= self._limits.host_block:
             self.save(slot_id, held.tokens, held.n_tokens, held.salt)
+        elif stateful and in_place and n_keep == held.n_tokens:
+            self.keep_state(slot_id, held.tokens, n_keep, held.salt)
+        if place.from_host:
+            self._tell(messages.Truncate(slot_id, 0))
+            return place._replace(n_keep=self._restore(held, blocks, n_keep, sequence.request.rows, states))
+        if depths is not None:
+            return self._go_back(place, states)
         self._tell(messages.Truncate(slot_id, n_keep if in_place else 0))
         if place.donor_id is not None:
             self._tell(messages.Copy(place.donor_id, slot_id, n_keep))
-        elif place.from_host:
-            place = place._replace(n_keep=self._restore(held, blocks, n_keep, sequence.request.rows))
         return place
+
+    def _use_states(self, states: Seq[State], n_keep: int) -> None:
+        """Note that a prompt begins behind so many tokens: what it begins from is not to be given up now."""
+        before = 0
+        for state in states:
+            if state.n <= n_keep:
+                self.states.use(state, before)
+            before = state.n
+
+    def _go_back(self, place: Placement, states: Seq[State]) -> Placement:
+        """Put the slot, or a copy of its donor, back to a saved state, or let it stand where it does."""
+        slot_id, n_keep, donor_id = place.slot_id, place.n_keep, place.donor_id
+        n_there = self.slots.n_tokens(slot_id if donor_id is None else donor_id)
+        state = next((one for one in states if one.n == n_keep and self.states.keeps(one)), None)
+        if not n_keep or (n_keep < n_there and state is None):  # which had to make room just now
+            self._tell(messages.Truncate(slot_id, 0))
+            return place._replace(n_keep=0, donor_id=None)
+        if donor_id is not None:
+            self._tell(messages.Truncate(slot_id, 0))
+            self._tell(messages.Copy(donor_id, slot_id, n_there))
+        if n_keep < n_there and state is not None:
+            self._tell(messages.RestoreState(slot_id, state.state_id, n_keep))
+        return place
+
+    def keep_state(self, slot_id: int, tokens: array[int], n: int, salt: str | None) -> None:
+        """Have the state of a slot kept, which holds the first `n` of these tokens, if that is worth it."""
+        if salt is None or not self.states.n_most:
+            return
+        if n - deepest([state.n for state in self.states.find(tokens, n, salt)], n) < self._limits.state_step:
+            return
+        new, gone = self.states.add(tokens, n, salt)
+        if gone:
+            self._tell(messages.ForgetStates(tuple(gone)))
+        if new is not None:
+            self._tell(messages.SaveState(slot_id, new.state_id, n))
 
     def drop_idle(self) -> bool:
         """Have the idle prefix given up that is worth least in its slot; say whether there was one."""
@@ -97,9 +165,11 @@ class Tiers:
 
     def save(self, slot_id: int, tokens: array[int], n: int, salt: str | None) -> None:
         """Have what a slot is about to lose kept in host memory, as far as it is worth and there is time."""
-        if n < self._limits.host_block or not self.host.n_cells or not self.moves.affords(n):
-            return
         if salt is None:
+            return
+        if self._limits.states_alone:
+            self.keep_state(slot_id, tokens, n, salt)
+        if n < self._limits.host_block or not self.host.n_cells or not self.moves.affords(n):
             return
         new, gone = self.host.insert(tokens, n, salt)
         if gone:
@@ -109,20 +179,30 @@ class Tiers:
                 messages.Save(slot_id, tuple([(block.block_id, block.start, block.end) for block in new]))
             )
             self.moves.plan(n)  # the whole slot is read
+        if self._limits.state_bytes and sum([b.n_tokens for b in self.host.match(tokens, n, salt)]) >= n:
+            self.keep_state(slot_id, tokens, n, salt)
         if self.disk.open:
             self._store(self.host.match(tokens, n, salt))
 
-    def _restore(self, held: SlotContents, blocks: Seq[Block], n_keep: int, rows: Seq[Rows]) -> int:
+    def _restore(
+        self, held: SlotContents, blocks: Seq[Block], n_keep: int, rows: Seq[Rows], states: Seq[State]
+    ) -> int:
         """Have an emptied slot filled from host memory; return how many tokens it holds then."""
         self.slots.drop(held)
         while self.slots.n_short(n_keep) > 0 and self.drop_idle():
             pass
         kept = [block for block in blocks if self.host.keeps(block)]
-        n_keep = whole_prefix(min(kept[-1].end, n_keep), rows) if kept else 0
+        n_there = n_keep if self._limits.states_alone else kept[-1].end if kept else 0
+        n_keep, state_id = whole_prefix(min(n_there, n_keep), rows), None
+        if self._limits.state_bytes:
+            there = [state for state in states if state.n <= n_keep and self.states.keeps(state)]
+            n_keep, state_id = (there[-1].n, there[-1].state_id) if there else (0, None)
+            kept = [block for block in kept if block.start < n_keep]
         if n_keep:
             self.host.n_hits += 1
             self.host.n_restored += n_keep
-            self._tell(messages.Restore(held.slot_id, tuple([block.block_id for block in kept]), n_keep))
+            block_ids = tuple([block.block_id for block in kept])
+            self._tell(messages.Restore(held.slot_id, block_ids, n_keep, state_id))
             if self.disk.open:
                 self._store(kept)
             self.moves.plan(n_keep)
@@ -133,6 +213,13 @@ class Tiers:
         self.moves.learn(event.n_tokens, event.seconds)
         if event.lost and (gone := self.host.drop(event.lost)):
             self._tell(messages.Forget(tuple(gone)))
+
+    def states_moved(self, event: messages.StatesMoved) -> None:
+        """Take how long states took, and forget those that could not be saved or put back."""
+        self.states.learn(event.n, event.seconds)
+        self.moves.spent_s += event.seconds
+        if event.lost and (gone := self.states.drop(event.lost)):
+            self._tell(messages.ForgetStates(tuple(gone)))
 
     def unrestored(self, event: messages.Unrestored) -> None:
         """Note that slots are empty that were to be filled: their prompts are computed."""

@@ -296,6 +296,8 @@ class Engine:
         self._host.carry_out(instructions)
         if (moved := self._host.moved()) is not None:
             self._tell(moved)
+        if (states := self._host.states_moved()) is not None:
+            self._tell(states)
 
     def _forward(self, plan: Plan) -> bool:
         """Hand the plan's tokens over. False: nothing was computed, and the scheduler was told why."""

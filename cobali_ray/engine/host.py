@@ -7,7 +7,7 @@ from itertools import takewhile
 
 import structlog
 
-from cobali_ray.backend.port import Backend, Cells
+from cobali_ray.backend.port import Backend, Cells, State
 from cobali_ray.core import instructions as protocol
 from cobali_ray.core.clock import Clock
 from cobali_ray.engine.disk import Disk
@@ -26,6 +26,10 @@ class HostMemory:
         """What was read from disk last, by name."""
         self._n_tokens, self._seconds = 0, 0.0
         self._lost: list[int] = []
+        self._states: dict[int, State] = {}
+        """Saved states, by id."""
+        self._n_states, self._states_s = 0, 0.0
+        self._lost_states: list[int] = []
         self._empty: dict[int, Sequence[int]] = {}
         """Slots that could not be filled, and with which blocks."""
 
@@ -36,6 +40,13 @@ class HostMemory:
                 case protocol.Truncate(slot_id, n_keep):
                     self._empty.pop(slot_id, None)
                     self._backend.truncate(slot_id, n_keep)
+                case protocol.SaveState():
+                    self._save_state(one)
+                case protocol.RestoreState():
+                    self._restore_state(one)
+                case protocol.ForgetStates(state_ids):
+                    for state_id in state_ids:
+                        self._states.pop(state_id, None)
                 case protocol.Copy(donor_id, slot_id, n_keep):
                     if donor_id in self._empty:  # it could not be filled itself
                         self._empty[slot_id] = ()
@@ -64,6 +75,7 @@ class HostMemory:
                 case protocol.Clear():
                     self._read = {}
                     self._cells.clear()
+                    self._states.clear()
                     self._empty.clear()
                     self._backend.clear()
 
@@ -86,11 +98,36 @@ class HostMemory:
         began_s = self._clock.now()
         try:
             cells = [self._cells[block_id] for block_id in one.block_ids]
-            self._backend.restore(one.slot_id, cells, one.n_keep)
+            state = None if one.state_id is None else self._states[one.state_id]
+            self._backend.restore(one.slot_id, cells, one.n_keep, state)
         except (BackendError, MemoryError, KeyError) as error:
             _log.warning("cells_not_restored", slot_id=one.slot_id, error=repr(error))
             self._empty[one.slot_id] = one.block_ids
+            if one.state_id is not None:
+                self._lost_states.append(one.state_id)
         self._took(one.n_keep, began_s)
+
+    def _save_state(self, one: protocol.SaveState) -> None:
+        began_s = self._clock.now()
+        try:
+            self._states[one.state_id] = self._backend.save_state(one.slot_id, one.n_tokens)
+        except (BackendError, MemoryError) as error:
+            _log.warning("state_not_saved", slot_id=one.slot_id, error=str(error))
+            self._lost_states.append(one.state_id)
+        self._took_state(began_s)
+
+    def _restore_state(self, one: protocol.RestoreState) -> None:
+        if one.slot_id in self._empty:  # its donor could not be filled
+            return
+        began_s = self._clock.now()
+        try:
+            self._backend.restore_state(one.slot_id, self._states[one.state_id], one.n_keep)
+        except (BackendError, MemoryError, KeyError) as error:
+            _log.warning("state_not_restored", slot_id=one.slot_id, error=repr(error))
+            self._backend.truncate(one.slot_id, 0)
+            self._empty[one.slot_id] = ()
+            self._lost_states.append(one.state_id)
+        self._took_state(began_s)
 
     def moved(self) -> protocol.Moved | None:
         """Return what was moved since the last call, if anything."""
@@ -98,6 +135,14 @@ class HostMemory:
             return None
         event = protocol.Moved(self._n_tokens, self._seconds, self._lost)
         self._n_tokens, self._seconds, self._lost = 0, 0.0, []
+        return event
+
+    def states_moved(self) -> protocol.StatesMoved | None:
+        """Return what became of states since the last call, if there were any."""
+        if not self._n_states and not self._lost_states:
+            return None
+        event = protocol.StatesMoved(max(self._n_states, 1), self._states_s, self._lost_states)
+        self._n_states, self._states_s, self._lost_states = 0, 0.0, []
         return event
 
     def unrestored(self) -> protocol.Unrestored | None:
@@ -108,6 +153,10 @@ class HostMemory:
         event = protocol.Unrestored(list(self._empty), blocks, self._clock.now())
         self._empty = {}
         return event
+
+    def _took_state(self, began_s: float) -> None:
+        self._n_states += 1
+        self._states_s += self._clock.now() - began_s
 
     def _took(self, n_tokens: int, began_s: float) -> None:
         self._n_tokens += n_tokens

@@ -35,7 +35,7 @@ class IdleSlots:
             raise InvalidParameterError("id_slot", f": slot {slot_id} holds nothing")
         if min(held.tokens[: held.n_tokens]) < 0:  # nothing says which projector made them
             raise InvalidParameterError("id_slot", f": slot {slot_id} holds an image, which cannot be saved")
-        if not self._limits.cell_bytes:
+        if not self._limits.cell_bytes or self._limits.state_bytes:
             raise SlotFilesOffError
         (cells,) = self._backend.save(slot_id, [(0, held.n_tokens)])
         return held, cells
@@ -44,7 +44,7 @@ class IdleSlots:
         """Have a slot hold these tokens with these cells, in place of what it held."""
         self._held(slot_id)
         n, limits = len(tokens), self._limits
-        if not limits.cell_bytes:
+        if not limits.cell_bytes or limits.state_bytes:
             raise SlotFilesOffError
         if n > limits.n_ctx_slot or not 0 <= min(tokens) <= max(tokens) < self._backend.n_vocab:
             raise SlotFileError(f"its {n} tokens are not for a slot of {limits.n_ctx_slot}")

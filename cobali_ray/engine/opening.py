@@ -44,7 +44,7 @@ _SCRIPTED = re.compile(r"builtin:scripted(?::(\d{1,9}(?:\.\d{1,9})?))?")
 UNSUPPORTED_PROJECTORS = ("hunyuanvl", "deepseek4v")
 """Kinds whose rows depend on what stands before an image: of no use where something else does."""
 HOST_SHARE = 0.1
-"""Part of the free memory that prefixes may take, by `host_cache_mib: auto`."""
+"""Part of the free memory that prefixes may take, by `host_cache_mib: auto`, and states, likewise."""
 
 
 class MonotonicClock:
@@ -252,6 +252,10 @@ def _disk(
         why = "it is filled from host memory, and there is none"
         _log.warning("no_disk_cache", setting="disk_cache_dir", detail=why)
         return None
+    if limits.state_bytes:
+        why = "states of this model are not kept on disk, and its cells are of no use without"
+        _log.warning("no_disk_cache", setting="disk_cache_dir", detail=why)
+        return None
 
     def find() -> BlockFiles:
         facts = repr((model_hash(settings, path), backend.cell_kind(), block, limits.cell_bytes))
@@ -282,6 +286,7 @@ def limits_of(
     """
     if not backend.generates:
         settings = settings.replaced(n_slots=backend.n_slots, host_cache_mib=0)
+    state_bytes, n_states = _state_cache(backend, settings)
     cell_bytes, host_bytes = _host_cache(backend, settings)
     asked, n_ctx = settings.limits, settings.llama.n_ctx
     return asked.on(
@@ -289,7 +294,7 @@ def limits_of(
         n_ctx_slot=backend.n_ctx_slot,
         n_cells=backend.n_cells,
         prefill_order=prefill_order,
-        min_prefix=asked.min_prefix if backend.cuts_tails else 0,
+        min_prefix=asked.min_prefix if backend.cuts_tails or state_bytes else 0,
         copies=backend.copies,
         shares=backend.shares,
         dense=backend.dense,
@@ -297,7 +302,25 @@ def limits_of(
         n_scored_rows=backend.n_scored_rows,
         cell_bytes=cell_bytes,
         n_host_cells=host_bytes // cell_bytes if cell_bytes else 0,
+        state_bytes=state_bytes,
+        n_states=n_states,
+        states_alone=backend.states_alone and state_bytes > 0,
     )
+
+
+def _state_cache(backend: Backend, settings: EngineSettings) -> tuple[int, int]:
+    """Return the bytes of a saved state, and how many may be kept; see states.py."""
+    if not settings.limits.min_prefix or not (state_bytes := backend.measure_state()):
+        return 0, 0
+    if settings.kept.state_cache_mib == "auto":
+        most_bytes = int((memory.available_bytes() or 0) * HOST_SHARE)
+    else:
+        most_bytes = settings.kept.state_cache_mib << 20
+    n_states = most_bytes // state_bytes
+    _log.info("state_cache", mib=most_bytes >> 20, n_states=n_states, state_bytes=state_bytes)
+    if not n_states:
+        _log.warning("no_state_cache", setting="state_cache_mib", detail="a state takes more than it allows")
+    return state_bytes, n_states
 
 
 def _host_cache(backend: Backend, settings: EngineSettings) -> tuple[int, int]:

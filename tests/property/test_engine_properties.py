@@ -242,10 +242,22 @@ class Copying(ScriptedBackend):
             raise BackendError("no memory")
         return super().save(slot_id, spans)
 
-    def restore(self, slot_id, cells, n_keep):
+    def restore(self, slot_id, cells, n_keep, state=None):
         if self.moves_fail:
             raise BackendError("no cells")
-        super().restore(slot_id, cells, n_keep)
+        super().restore(slot_id, cells, n_keep, state)
+        self.reached[slot_id] = n_keep
+
+    def save_state(self, slot_id, n_tokens):
+        if self.moves_fail:
+            raise BackendError("no memory")
+        return super().save_state(slot_id, n_tokens)
+
+    def restore_state(self, slot_id, state, n_keep):
+        if self.moves_fail:
+            self.truncate(slot_id, 0)
+            raise BackendError("no state")
+        super().restore_state(slot_id, state, n_keep)
         self.reached[slot_id] = n_keep
 
 
@@ -301,10 +313,12 @@ class EngineMachine(RuleBasedStateMachine):
         cut_s=st.sampled_from([0.0, 1.0]),
         dice=st.none() | st.randoms(use_true_random=False),
         n_scored_rows=st.sampled_from([256, 2, 5]),
+        states=st.sampled_from(["", "", "hybrid", "alone"]),
+        n_states=st.sampled_from([50, 3, 1, 0]),
     )
     def open(  # the production defaults come first or twice
         self, n_slots, cells, chunk, order, target_s, grain, min_prefix, n_host_cells, overlaps, disk,
-        end_probability, copies, dense, cut_s, dice, n_scored_rows,
+        end_probability, copies, dense, cut_s, dice, n_scored_rows, states, n_states,
     ):  # fmt: skip
         n_cells = min(cells, n_slots * N_CTX)
         budget = max(chunk, n_slots) + (16 if dice else 0)
@@ -319,12 +333,17 @@ class EngineMachine(RuleBasedStateMachine):
             shares=copies == "shared",
             n_scored_rows=n_scored_rows,
             adapters=ADAPTERS,
+            keeps_states=states != "",
+            states_alone=states == "alone",
         )
+        if states:
+            disk, n_host_cells = False, n_host_cells if states == "hybrid" else 0
         self.limits = EngineLimits(
             n_slots=n_slots, n_ctx_slot=N_CTX, n_cells=n_cells, token_budget=budget, prefill_chunk=chunk,
             prefill_order=order, min_prefix=min_prefix, n_host_cells=n_host_cells, host_block=4,
             copies=self.backend.copies, shares=self.backend.shares, dense=dense, grain=grain,
-            n_scored_rows=n_scored_rows,
+            n_scored_rows=n_scored_rows, state_bytes=self.backend.measure_state(),
+            n_states=n_states if states else 0, state_step=2, states_alone=states == "alone",
         )  # fmt: skip
         self.end_probability = end_probability
         self.clock, self.events = FakeClock(step_s=0.0005), EventRecorder()
@@ -360,15 +379,17 @@ class EngineMachine(RuleBasedStateMachine):
         n_top=st.sampled_from([None, None, 0, 2, 20]),
         n_scored=st.sampled_from([0, 0, 0, 1, 4, 30]),
         adapter=st.sampled_from(["", "", "1", "2"]),
+        turns=st.lists(st.integers(1, 20), max_size=3),
     )
     def submit(
-        self, prompt, max_tokens, sampling, stop, timeout_s, grammar, budget, salt, n_top, n_scored, adapter
-    ):
+        self, prompt, max_tokens, sampling, stop, timeout_s, grammar, budget, salt, n_top, n_scored, adapter,
+        turns,
+    ):  # fmt: skip
         request_id = f"r{len(self.requests)}"
         self.requests[request_id] = request = Request(
             request_id=request_id, prompt=tuple(prompt), max_tokens=max_tokens, sampling=sampling, stop=stop,
             timeout_s=timeout_s, grammar=grammar, reasoning_budget=budget, reply_to=request_id,
-            cache_salt=salt, n_prompt_logprobs=n_top, adapter=adapter,
+            cache_salt=salt, n_prompt_logprobs=n_top, adapter=adapter, turns=tuple(sorted(turns)),
         )  # fmt: skip
         self.lone[request_id], tokens = lone_answer(request, self.end_probability)
         if self.speculation is not None:
@@ -456,6 +477,7 @@ class EngineMachine(RuleBasedStateMachine):
         held, slots = [len(chain) for chain in self.backend._hashes], self.engine.slots
         kept = [len(cells) // CELL_BYTES for cells in self.engine._host._cells.values()]
         assert sum(kept) <= self.engine.scheduler.tiers.host.n_used <= self.limits.n_host_cells
+        assert len(self.engine._host._states) <= len(self.engine.scheduler.tiers.states)
         assert sum(held) == slots.n_cells_running + slots.n_cells_idle, "the cache holds what the books say"
         assert self.backend.n_used() == slots.n_used()
         assert self.backend.seq_ids == slots.seq_ids

@@ -11,11 +11,15 @@ What a prefix is worth fades as others are destroyed: each destroyed one raises 
 is worth nothing, and a prefix stands its own cost above the level of its last use (GreedyDual: Young, "The
 k-server dual and loose competitiveness for paging", Algorithmica 1994). So a long history outlives many short
 ones, but not for ever.
+
+Where a slot goes back only to saved states (states.py), a shared prefix ends at the deepest of these, or
+where the slot stands.
 """
 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
@@ -59,6 +63,8 @@ class Placement(NamedTuple):
     """What the tokens that this destroys were worth."""
     from_host: bool = False
     """Whether they are brought back from host memory, into a slot that is emptied for them."""
+    n_alike: int = 0
+    """Its first tokens that some slot holds too, whether it can begin behind them or not."""
 
     @property
     def tier(self) -> Tier:
@@ -98,15 +104,20 @@ def place(
     salt: str | None = "",
     most: int | None = None,
     rows: Sequence[Rows] = (),
+    depths: Sequence[int] | None = None,
 ) -> Placement:
     """Choose among the idle `slots`, of which there is at least one; equal choices go to the first.
 
     A shared prefix counts from `min_prefix` tokens (0: never), and has at most `most`; None: all but the last
     two, as in `Sequence.n_reusable`. It ends inside no image of `rows`. A copy may take at most the
     `n_free_cells` and those that the chosen slot gives back. Host memory holds the first `n_on_host` tokens.
+    `depths` are those of the prompt's saved states, ascending; None: a slot can be cut to any prefix.
     """
     most = len(tokens) - 2 if most is None else most
-    shared = [whole_prefix(_n_hit(tokens, held, limits.min_prefix, salt, most), rows) for held in slots]
+    alike = [whole_prefix(_n_hit(tokens, held, limits.min_prefix, salt, most), rows) for held in slots]
+    shared = [reach(n, held.n_tokens, depths) for held, n in zip(slots, alike, strict=True)]
+    if depths is not None:
+        shared = [n if n >= limits.min_prefix else 0 for n in shared]
     n_copied = max(shared) if limits.copies else 0
     donors = [held for held, n in zip(slots, shared, strict=True) if n == n_copied > 0]
     donor = min(donors, key=attrgetter("n_tokens"), default=slots[0])
@@ -116,7 +127,8 @@ def place(
             continue
         lost = worth(held, n_own, level)
         best.append((recompute_cost(0, n_own) - lost, Placement(held.slot_id, n_own, None, lost)))
-        if n_own < n_copied <= n_free_cells + held.n_tokens:
+        n_taken = n_copied if depths is None else donor.n_tokens  # all, and then it goes back
+        if n_own < n_copied and n_taken <= n_free_cells + held.n_tokens:
             lost = worth(held, 0, level)
             gain = recompute_cost(0, n_copied) - donor.n_tokens * _COPY_COST
             best.append((gain - lost, Placement(held.slot_id, n_copied, donor.slot_id, lost)))
@@ -124,7 +136,21 @@ def place(
             lost = worth(held, 0, level)
             gain = recompute_cost(0, n_on_host) - n_on_host * _RESTORE_COST
             best.append((gain - lost, Placement(held.slot_id, n_on_host, None, lost, from_host=True)))
-    return max(best, key=itemgetter(0))[1]
+    return max(best, key=itemgetter(0))[1]._replace(n_alike=max(alike))
+
+
+def reach(n: int, n_held: int, depths: Sequence[int] | None) -> int:
+    """Return how much can be begun with of `n` tokens that a slot shares, which holds `n_held`.
+
+    All of it where slots can be cut anywhere (`depths` None), or where that is all that the slot holds.
+    """
+    return n if depths is None or n == n_held else deepest(depths, n)
+
+
+def deepest(depths: Sequence[int], most: int) -> int:
+    """Return the largest of ascending depths that is at most `most`; 0 if none is."""
+    at = bisect_right(depths, most)
+    return depths[at - 1] if at else 0
 
 
 def _n_hit(tokens: array[int], held: SlotContents, min_prefix: int, salt: str | None, most: int) -> int:

@@ -22,7 +22,16 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 
 from cobali_ray.core.cache.gaps import exchanges
-from cobali_ray.core.cache.placement import Placement, SlotContents, n_shared, place, recompute_cost, worth
+from cobali_ray.core.cache.placement import (
+    Placement,
+    SlotContents,
+    deepest,
+    n_shared,
+    place,
+    reach,
+    recompute_cost,
+    worth,
+)
 from cobali_ray.core.cache.sharing import Sharing
 from cobali_ray.core.queue.fair import yields
 from cobali_ray.core.queue.waiting import MAX_PARKED
@@ -97,11 +106,22 @@ class Slots:
         sequence = self.by_slot[slot_id]
         return _NOTHING if sequence is None else sequence.tokens
 
+    def n_tokens(self, slot_id: int) -> int:
+        """Return how many tokens a slot holds, busy or idle."""
+        sequence = self.by_slot[slot_id]
+        return self._held[slot_id].n_tokens if sequence is None else sequence.n_computed
+
     def held(self, slot_id: int) -> SlotContents:
         """Return what an idle slot holds."""
         return self._held[slot_id]
 
-    def place(self, sequence: Sequence, n_on_host: int = 0) -> Placement:
+    def place(
+        self,
+        sequence: Sequence,
+        n_on_host: int = 0,
+        most: int | None = None,
+        depths: Seq[int] | None = None,
+    ) -> Placement:
         """Choose an idle slot for a sequence; see `placement.place`."""
         slots = [
             held
@@ -117,14 +137,16 @@ class Slots:
             n_free_cells=self._limits.n_cells if self._limits.shares else -self.n_short(0),
             n_on_host=n_on_host,
             salt=sequence.salt,
-            most=sequence.n_reusable,
+            most=sequence.n_reusable if most is None else most,
             rows=sequence.request.rows,
+            depths=depths,
         )
 
-    def n_coming(self, sequence: Sequence) -> int:
+    def n_coming(self, sequence: Sequence, depths: Callable[[], Seq[int]] | None = None) -> int:
         """Return how many more of its first tokens slots will hold when the prompts under way are computed.
 
-        Fewer than `MIN_WAIT_TOKENS` count as none, and so do all where they could not be copied.
+        Fewer than `MIN_WAIT_TOKENS` count as none, and so do all where they could not be copied. `depths`
+        returns those of its saved states, which slots go back to; None: they can be cut anywhere.
         """
         tokens, most, least = sequence.tokens, sequence.n_reusable, self._limits.min_prefix
         salt = sequence.salt
@@ -133,19 +155,26 @@ class Slots:
         begins = tokens[:least]
         ours = [s for s in self.running if s.salt == salt and s.status is Status.RUNNING]
         alike = [s for s in ours if s.tokens[:least] == begins]
-        coming = max([n_shared(tokens, s.tokens, most) for s in alike if not s.decoding], default=0)
+        ahead = [(s, n_shared(tokens, s.tokens, most)) for s in alike if not s.decoding]
+        coming = max([n if depths is None else deepest(s.cuts, n) for s, n in ahead], default=0)
         if coming < MIN_WAIT_TOKENS:
             return 0
         held = [held for held in self._held if held.salt == salt and held.tokens[:least] == begins]
-        there = [n_shared(tokens, one.tokens, min(most, one.n_tokens)) for one in held]
-        there += [n_shared(tokens, s.tokens, min(most, s.n_computed)) for s in alike]
+        holding = [(one.tokens, one.n_tokens) for one in held] + [(s.tokens, s.n_computed) for s in alike]
+        known = None if depths is None else depths()
+        there = [reach(n_shared(tokens, other, min(most, n)), n, known) for other, n in holding]
         return n if (n := coming - max(there)) >= MIN_WAIT_TOKENS else 0
 
-    def n_held(self, tokens: array[int], salt: str, most: int) -> int:
-        """Return how many of these first tokens some slot holds for the salt, at most `most`."""
-        idle = [n_shared(tokens, h.tokens, min(most, h.n_tokens)) for h in self._held if h.salt == salt]
-        busy = [n_shared(tokens, s.tokens, min(most, s.n_computed)) for s in self.running if s.salt == salt]
-        return max([*idle, *busy], default=0)
+    def n_held(self, tokens: array[int], salt: str, most: int, depths: Seq[int] | None = None) -> int:
+        """Return how many of these first tokens some slot holds for the salt, at most `most`.
+
+        Where slots only go back to saved states, of which the text has some at `depths`: as far as that.
+        """
+        holding = [(one.tokens, one.n_tokens) for one in self._held if one.salt == salt]
+        holding += [(s.tokens, s.n_computed) for s in self.running if s.salt == salt]
+        return max(
+            [reach(n_shared(tokens, other, min(most, n)), n, depths) for other, n in holding], default=0
+        )
 
     def holdings(self) -> list[tuple[int, array[int], int, str | None]]:
         """Return what slots hold, busy ones first, then what is worth most: slot, tokens, how many, salt."""

@@ -203,6 +203,19 @@ def cut_at_images(chunks: Seq[Span], by_slot: Seq[Sequence | None], budget: int)
     return cut
 
 
+def cut_at_states(chunks: Seq[Span], by_slot: Seq[Sequence | None]) -> list[Span]:
+    """Return chunks that end where the states of their prompts are to be saved, if they reach that far."""
+    return [chunk if (s := by_slot[chunk.slot_id]) is None else _up_to_cut(chunk, s) for chunk in chunks]
+
+
+def _up_to_cut(chunk: Span, prompt: Sequence) -> Span:
+    cut = next((cut for cut in prompt.cuts if cut > chunk.start), None)
+    if cut is None or cut > chunk.start + chunk.length + 1:
+        return chunk
+    # Never a chunk of one token before the cut; see `piece`.
+    return chunk_of(prompt, piece(cut - chunk.start, chunk.length))
+
+
 def _within(chunk: Span, rows: Seq[Rows]) -> Span:
     slot_id, start, length, _ = chunk
     one = next((one for one in rows if one.end > start), None)

@@ -114,6 +114,14 @@ class EngineLimits(LimitSettings):
     """Tokens that are moved there together, and the shortest prefix that is."""
     cell_bytes: int = 0
     """What one of them takes there."""
+    state_bytes: int = 0
+    """What a saved state takes; 0: a slot can be cut to any prefix and needs none. See states.py."""
+    n_states: int = 0
+    """How many may be kept."""
+    state_step: int = 16
+    """Tokens from one to the next, at least: fewer take less time to compute than a state to be moved."""
+    states_alone: bool = False
+    """Whether a state is all that a slot holds, so that it can be put into an empty one."""
     copies: bool = False
     """Whether a slot's prefix can be copied to another."""
     shares: bool = False
@@ -130,7 +138,7 @@ class EngineLimits(LimitSettings):
                 raise ConfigError(name, f"must be at least 1, got {getattr(self, name)}")
         if self.n_scored_rows < MIN_SCORED_ROWS:
             raise ValueError(f"n_scored_rows must be at least {MIN_SCORED_ROWS}")
-        for name in ("max_queue", "max_queue_tokens", "min_prefix", "n_host_cells"):
+        for name in ("max_queue", "max_queue_tokens", "min_prefix", "n_host_cells", "n_states"):
             if getattr(self, name) < 0:
                 raise ConfigError(name, f"must not be negative, got {getattr(self, name)}")
         if self.token_budget < self.n_slots:

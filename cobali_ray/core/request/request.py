@@ -256,6 +256,8 @@ class Request:
     """What stands where the prompt has negative ids, in their order."""
     rows: tuple[Rows, ...] = ()
     """What they came to, in the order of the prompt; the engine knows."""
+    turns: tuple[int, ...] = ()
+    """At how many of the prompt's tokens its turns begin, ascending, as far as it is known."""
 
     def __post_init__(self) -> None:
         if not self.prompt:

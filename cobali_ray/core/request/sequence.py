@@ -76,7 +76,7 @@ class Sequence(OpenRequest):
     """A request for a slot. Its tokens are the one thing in the core that grows."""
 
     __slots__ = (
-        "adapter", "cached_from", "decoding", "earlier", "end_tokens", "ending", "first_token_s",
+        "adapter", "cached_from", "cuts", "decoding", "earlier", "end_tokens", "ending", "first_token_s",
         "last_token_s", "n_awaited", "n_cached", "n_charged", "n_most", "n_parked", "n_passed",
         "n_preempted", "n_prefilled", "n_prompt", "n_scored", "n_unsaid", "salt", "seq_id", "slot_id",
         "stays", "stop", "tokens",
@@ -117,6 +117,8 @@ class Sequence(OpenRequest):
         self.last_token_s: float | None = None
         self.n_cached = 0
         self.cached_from: Tier = "none"
+        self.cuts: tuple[int, ...] = ()
+        """At how many of its tokens its state is to be saved, ascending; see `cuts_of`."""
         self.earlier = array("i")
         """Where it begins with what an idle slot held: the end of that, and what came behind it there."""
         self.n_passed = 0
@@ -157,6 +159,11 @@ class Sequence(OpenRequest):
         """
         most = len(self.tokens) - 2
         return most if self.n_unscored is None else min(most, self.n_unscored)
+
+    @property
+    def n_resumable(self) -> int:
+        """The same where slots go back to states: one that had begun to answer goes on where it stood."""
+        return len(self.tokens) - 1 if self.n_output and self.n_unscored is None else self.n_reusable
 
     @property
     def n_unscored(self) -> int | None:

@@ -36,6 +36,9 @@ class WatchedBackend:
         self.copy, self.swap = inner.copy, inner.swap
         self.measure_cell, self.cell_kind = inner.measure_cell, inner.cell_kind
         self.save, self.restore = inner.save, inner.restore
+        self.measure_state, self.save_state = inner.measure_state, inner.save_state
+        self.restore_state = inner.restore_state
+        self.keeps_states, self.states_alone = inner.keeps_states, inner.states_alone
         self.grain, self.cuts_tails = inner.grain, inner.cuts_tails
         self.copies, self.shares, self.dense = inner.copies, inner.shares, inner.dense
         self.verifies, self.n_scored_rows = inner.verifies, inner.n_scored_rows

@@ -1,0 +1,120 @@
+"""States of llama.cpp's recurrent and hybrid models: whatever a slot goes back to, it goes on as if fresh.
+
+The oracle is the same text computed in an empty slot, in the same chunks.
+"""
+
+from array import array
+
+import archs
+import numpy as np
+import pytest
+
+from cobali_ray.backend.batch import TickBatch
+from cobali_ray.backend.config import LlamaConfig
+from cobali_ray.backend.llama import LlamaBackend
+from cobali_ray.core.plan.plan import Span
+from cobali_ray.errors import BackendError
+
+pytestmark = pytest.mark.model
+
+FAMILIES = ["hybrid-delta", "hybrid-mamba", "hybrid-convolution", "recurrent"]
+KINDS = {"split": {}, "unified": {"kv": "unified"}, "q8_0": {"type_k": "q8_0", "type_v": "q8_0"}}
+N, MORE, REST = 90, 40, 30
+
+
+def text(seed, n):
+    return np.random.default_rng(seed).integers(0, archs.N_VOCAB - 8, n).tolist()
+
+
+A, B, C = text(1, N), text(2, MORE), text(3, REST)
+
+
+class Slots:
+    """A backend, and the tokens that each of its slots is given."""
+
+    def __init__(self, path, **settings):
+        config = LlamaConfig(path=path, n_slots=3, n_ctx=256, n_batch=256, n_threads=1, **settings)
+        self.backend = LlamaBackend(config)
+        self.backend.measure_state()
+        self.backend.measure_cell()
+
+    def go_on(self, slot_id, start, tokens):
+        """Compute tokens behind the first `start` of a slot; return the logits of the last."""
+        batch = TickBatch(256)
+        span = Span(slot_id, start, len(tokens), True)
+        batch.fill((span,), [array("i", [0] * start + tokens)])
+        self.backend.forward(batch)
+        return self.backend._read_logits(1)[0].copy()
+
+    def fresh(self, *parts):
+        """Return the logits behind parts that are computed one by one in an empty slot."""
+        self.backend.truncate(2, 0)
+        start = 0
+        for part in parts:
+            logits = self.go_on(2, start, part)
+            start += len(part)
+        self.backend.truncate(2, 0)
+        return logits
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("archs")
+    return {name: archs.write(folder / f"{name}.gguf", name) for name in FAMILIES}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture(params=FAMILIES)
+def slots(request, models, kind):
+    slots = Slots(models[request.param], **KINDS[kind])
+    yield slots
+    slots.backend.close()
+
+
+def test_a_slot_goes_back_is_copied_and_filled_again(slots, kind):
+    backend, noise = slots.backend, {"split": 0.0, "unified": 1e-4, "q8_0": 0.0}[kind]
+    assert backend.keeps_states
+    assert not backend.cuts_tails
+    expected = slots.fresh(A, C)
+    assert np.abs(expected - slots.fresh(A, B, C)).max() > 0.01, "what came before matters"
+
+    slots.go_on(0, 0, A)
+    state = backend.save_state(0, N)
+    assert len(state) == backend.measure_state()
+    slots.go_on(0, N, B)
+    cells = None if backend.states_alone else backend.save(0, [(0, 64), (64, N + MORE)])
+    backend.restore_state(0, state, N)
+    assert np.abs(slots.go_on(0, N, C) - expected).max() <= noise
+
+    backend.copy(0, 1, N + REST)  # a fork of a slot that went on
+    backend.restore_state(1, state, N)
+    assert np.abs(slots.go_on(1, N, C) - expected).max() <= noise
+    assert np.abs(slots.go_on(0, N + REST, B) - slots.fresh(A, C, B)).max() <= noise, "the donor goes on"
+
+    backend.truncate(0, 0)
+    backend.truncate(1, 0)
+    backend.restore(1, cells or [], N, state)
+    assert np.abs(slots.go_on(1, N, C) - expected).max() <= noise
+
+
+def test_what_cannot_be_gone_back_to_leaves_a_slot_empty_and_others_as_they_were(slots):
+    backend = slots.backend
+    slots.go_on(0, 0, A)
+    slots.go_on(1, 0, B)
+    state = backend.save_state(0, N)
+    for wrong in (N - 1, N + 1, 0):
+        with pytest.raises(BackendError):
+            backend.save_state(0, wrong)
+    with pytest.raises(BackendError, match="cannot be copied"):
+        backend.copy(0, 2, N - 1)
+    if not backend.states_alone:
+        with pytest.raises(BackendError, match="cannot go back"):
+            backend.restore_state(2, state, N)  # llama.cpp takes it, and computes something else
+    with pytest.raises(BackendError):
+        backend.restore_state(0, state[:100].copy(), N)
+    assert np.abs(slots.go_on(0, 0, A) - slots.fresh(A)).max() < 1e-4, "it is empty"
+    assert np.abs(slots.go_on(1, MORE, C) - slots.fresh(B, C)).max() < 1e-4
