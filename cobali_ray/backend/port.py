@@ -68,6 +68,10 @@ class Words(Protocol):
         """The texts around these, as the vocabulary has them."""
 
     @property
+    def turn_marks(self) -> frozenset[int]:
+        """The tokens that turns of a chat begin with; none where they begin with words."""
+
+    @property
     def infill(self) -> InfillMarks | None:
         """The tokens that say where text is missing; None where the vocabulary has none."""
 

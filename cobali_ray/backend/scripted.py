@@ -367,6 +367,7 @@ class ByteVocab:
 
     end_tokens = frozenset({END_TOKEN})
 
+    turn_marks: frozenset[int] = frozenset()
     infill: InfillMarks | None = None
 
     def __init__(self, chat_template: str | None = None) -> None:

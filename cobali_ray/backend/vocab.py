@@ -15,6 +15,7 @@ import structlog
 from cobali_ray.backend import library
 from cobali_ray.backend.markers import Markers
 from cobali_ray.backend.port import Gone, InfillMarks, never_gone
+from cobali_ray.backend.turn_marks import turn_marks
 from cobali_ray.chat.format import Format, derive
 from cobali_ray.chat.template import CHATML, ChatTemplate
 from cobali_ray.errors import (
@@ -112,6 +113,10 @@ class Vocab:
     @cached_property
     def markers(self) -> Markers:
         return Markers(self)
+
+    @cached_property
+    def turn_marks(self) -> frozenset[int]:
+        return turn_marks(self)
 
     @cached_property
     def infill(self) -> InfillMarks | None:

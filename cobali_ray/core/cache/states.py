@@ -24,6 +24,7 @@ from cobali_ray.core.cache.placement import recompute_cost
 
 SPARSE_STEP = 1024
 """Tokens of a prompt without any likely place to part at which there is a state all the same."""
+_MIDDLE = 8
 _SHARE = 4
 """Part of all states that one prompt may take for such places: one in so many."""
 _NAME_BYTES = 20
@@ -164,28 +165,27 @@ def cuts_of(
 ) -> tuple[int, ...]:
     """Return at how many of a prompt's tokens its state is to be saved, in ascending order.
 
-    That is where others are likely to part from it, if that lies between what it begins from, `start`, and
-    the last place from which it could begin again, `end`: where its turns begin, the first of which ends the
-    instructions that conversations share, and the last of which the question that may be answered again;
-    where it parted from another prompt that a slot holds (`fork`; a third one may part there too); and `end`
-    itself, where no turns are known. In long stretches between these there is one every `step` tokens.
+    That is where others are likely to part from it, between what it begins from, `start`, and the last place
+    from which it could begin again, `end`: where its turns begin, the first of which ends the instructions
+    that conversations share, and the last of which the question that may be answered again; where it parted
+    from another prompt that a slot holds (`fork`; a third one may part there too); and `end` itself. In long
+    stretches between these there is one every `step` tokens.
 
-    None is less than `least` tokens behind another, or where `pays` says that computing the tokens between
-    two again takes less time than keeping a state does.
+    None is less than `least` tokens behind another, `_MIDDLE` times as many for turns in the middle, or where
+    `pays` says that computing the tokens between two again takes less time than keeping a state does.
     """
-    likely = sorted({n for n in (*turns, fork) if start < n <= end} | ({end} if not turns else set()))
+    inside = sorted({n for n in turns if start < n <= end})
+    likely = {n for n in (*inside[:1], *inside[-1:], fork, end) if start < n <= end}
     places: list[int] = []
     last = start
-    for n in [*likely, end]:
+    for n in sorted({*inside, *likely}):
         grid = range((last // step + 1) * step, n - step // 2, step)
-        places += [place for place in grid if place - last >= step // 2]
-        if n in likely:
-            places.append(n)
+        places += [*[place for place in grid if place - last >= step // 2], n]
         last = n
     cuts: list[int] = []
     last = start
     for n in places:
-        if n - last >= least and pays(last, n):
+        if n - last >= (least if n in likely else _MIDDLE * least) and pays(last, n):
             cuts.append(n)
             last = n
     return tuple(cuts)
