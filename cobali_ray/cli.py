@@ -18,7 +18,8 @@ from cobali_ray.models.completion import complete_model
 CONFIG = Path("serve_config.yaml")
 
 
-USE, MODELS, MEASURE = "Serve and talk", "Models", "Measure and look inside"
+USE, MODELS, DEVICES = "Serve and talk", "Models", "Devices"
+MEASURE = "Measure and look inside"
 """Panels of `cobali --help`."""
 
 
@@ -29,6 +30,8 @@ class _Commands(LazyGroup):
         "ps": "cobali_ray.actors.servers:ps",
         "env": "cobali_ray.actors.cluster:env",
         "models": "cobali_ray.models.commands:app",
+        "devices": "cobali_ray.engine.device_commands:devices",
+        "worker": "cobali_ray.engine.device_commands:worker",
         "run": "cobali_workloads.commands.run:run",
         "bench": "cobali_workloads.commands:app",
         "simulate": "cobali_workloads.commands.simulate:simulate",
@@ -37,6 +40,7 @@ class _Commands(LazyGroup):
     panels = {  # noqa: RUF012
         **dict.fromkeys(("chat", "complete", "ps", "env"), USE),
         "models": MODELS,
+        **dict.fromkeys(("devices", "worker"), DEVICES),
         **dict.fromkeys(("run", "bench", "simulate", "trace"), MEASURE),
     }
     needs = {  # noqa: RUF012

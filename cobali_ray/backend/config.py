@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
+from cobali_ray.backend.endpoint import address_of, is_endpoint
 from cobali_ray.backend.memory import TYPES
 from cobali_ray.core.plan.adapters import Adapter
 from cobali_ray.core.request.embedding import ChosenPooling
@@ -18,6 +20,12 @@ FLASH = {"auto": -1, "off": 0, "on": 1}
 """How llama.cpp numbers what `flash_attn` may be."""
 FEWEST_SLOTS = 32
 """Others measured llama.cpp's own device sampling: a loss with one slot, either with 16, a gain with 32."""
+AUTO, WORKER = "auto", "worker"
+"""Words of `devices` that name no device: the GPUs that llama.cpp finds; a worker that is started here."""
+MAX_DEVICES = 16
+"""llama.cpp's own bound."""
+SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
+"""How llama.cpp numbers what `split_mode` may be."""
 _ATTENTION_TILE = 64
 DEEP = 2048
 """Tokens of a slot from which on the kind of attention is worth measuring."""
@@ -49,6 +57,17 @@ class LlamaSettings:
     on a busy one), auto spins briefly and then sleeps."""
     n_gpu_layers: Annotated[int, Ge(-1), Le(MAX_COUNT)] | Literal["auto"] = "auto"
     """Layers on the GPU; auto puts all there if llama.cpp was built for one, -1 means all."""
+    devices: tuple[str, ...] = (AUTO,)
+    """What layers are put on: devices by llama.cpp's names, HOST:PORT of workers, `worker` for one that is
+    started here with the engine; auto: the GPUs that llama.cpp finds."""
+    split_mode: Literal["layer", "row", "tensor", "none"] = "layer"
+    """How a model lies on several devices: whole layers, or parts of each; none: on one device alone."""
+    tensor_split: tuple[Annotated[float, Ge(0)], ...] = ()
+    """How much of the model each device gets, in proportion; empty: by their free memory."""
+    main_device: str | None = None
+    """The one device used with split_mode: none; None: the first."""
+    worker_memory_mib: Annotated[int, Ge(16), Le(MAX_COUNT)] | None = None
+    """Memory that each `worker` in devices may lend; None: what is free."""
     flash_attn: Literal["auto", "on", "off"] = "auto"
     device_sampling: Literal["auto", "on", "off"] = "auto"
     """Whether the device picks each row's 128 likeliest tokens; auto: where the whole model is on a GPU and
@@ -61,6 +80,46 @@ class LlamaSettings:
     def unified(self) -> bool:
         """Whether all slots share one KV pool."""
         return self.kv == "unified" or (self.kv == "auto" and self.kv_cells is not None)
+
+    @property
+    def borrows_all(self) -> bool:
+        """Whether workers lend all devices that are named."""
+        return all(word == WORKER or is_endpoint(word) for word in self.devices)
+
+    def faults_of_devices(self) -> Iterator[str]:
+        """Say which settings of devices cannot be meant, and why."""
+        named, n = self.devices != (AUTO,), len(self.devices)
+        others = [word for word in self.devices if word != WORKER]
+        if not n or not all(self.devices):
+            yield "devices: must name at least one, or be auto"
+        if named and AUTO in self.devices:
+            yield "devices: auto stands alone"
+        if n > MAX_DEVICES:
+            yield f"devices: llama.cpp takes at most {MAX_DEVICES}, got {n}"
+        if len(set(others)) < len(others):
+            yield "devices: one is named twice"
+        if named and self.n_gpu_layers == 0:
+            yield "devices: with n_gpu_layers: 0, none of them gets a layer"
+        for word in filter(is_endpoint, others):
+            try:
+                address_of(word)
+            except ValueError as error:
+                yield f"devices: {error}"
+        if self.main_device is not None and self.split_mode != "none":
+            yield f"main_device: needs split_mode: none, got {self.split_mode}"
+        if self.tensor_split:
+            if self.split_mode == "none":
+                yield "tensor_split: with split_mode: none, there is one device"
+            if not named or len(self.tensor_split) != n:
+                yield "tensor_split: needs a number for each device, and devices that are named"
+            if not any(self.tensor_split):
+                yield "tensor_split: one number must be above 0"
+        if self.split_mode == "tensor" and self.flash_attn == "off":
+            yield "split_mode: tensor needs flash_attn: on or auto, got off"
+        if self.split_mode == "tensor" and not {self.type_k, self.type_v} <= PLAIN_CELL_TYPES:
+            yield f"split_mode: tensor takes no quantised cells, got {self.type_k} and {self.type_v}"
+        if self.worker_memory_mib is not None and WORKER not in self.devices:
+            yield "worker_memory_mib: needs a `worker` among the devices"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +138,8 @@ class LlamaConfig(LlamaSettings):
     """The projector that turns images into rows, for models that were trained with one."""
     adapters: tuple[Adapter, ...] = ()
     """Loaded beside the model; their files were checked."""
+    worker_cache: Path | None = None
+    """A folder for the library by which workers are reached."""
     measurements: Path | None = None
     """A folder that remembers what was measured of a model; None: whatever needs it is measured anew."""
 

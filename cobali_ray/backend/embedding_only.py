@@ -6,7 +6,9 @@ from typing import Any, Never
 
 from cobali_ray.backend import library
 from cobali_ray.backend.config import LlamaConfig
+from cobali_ray.backend.devices import Devices, open_devices
 from cobali_ray.backend.embedder import LlamaEmbedder, only_embeds, pooling_of
+from cobali_ray.backend.fit import require_fit
 from cobali_ray.backend.llama import LlamaBackend, load_model
 from cobali_ray.backend.port import Backend, Embedder, Words
 from cobali_ray.backend.vocab import Vocab
@@ -17,10 +19,16 @@ from cobali_ray.errors import BackendError, ConfigError
 
 
 def open_llama(config: LlamaConfig) -> Backend:
-    """Load a model as what it is. Raises ConfigError."""
-    lc = library.load()
-    model = load_model(config)
-    return EmbeddingBackend(config, model) if only_embeds(lc, model) else LlamaBackend(config, model)
+    """Load a model as what it is, if its devices can hold it. Raises ConfigError."""
+    devices = open_devices(config)
+    try:
+        require_fit(config, devices)
+        model = load_model(config, devices)
+        kind = EmbeddingBackend if only_embeds(library.load(), model) else LlamaBackend
+        return kind(config, model, devices)
+    except BaseException:
+        devices.close()
+        raise
 
 
 def _embedder(config: LlamaConfig, model: Any) -> LlamaEmbedder:
@@ -34,9 +42,9 @@ def _embedder(config: LlamaConfig, model: Any) -> LlamaEmbedder:
 class EmbeddingBackend:
     """No request for text gets as far as here: the door knows what the model is."""
 
-    def __init__(self, config: LlamaConfig, model: Any) -> None:
+    def __init__(self, config: LlamaConfig, model: Any, devices: Devices) -> None:
         lc = library.load()
-        self._model = model
+        self._model, self._devices = model, devices
         try:
             self._embedder = _embedder(config, model)
         except BaseException:  # else its memory would be gone as long as the process lives
@@ -80,3 +88,4 @@ class EmbeddingBackend:
             self._embedder.close()
             library.load().llama_model_free(self._model)
         self._model = None
+        self._devices.close()

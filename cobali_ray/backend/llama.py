@@ -20,6 +20,7 @@ from cobali_ray.backend.batch import TickBatch, by_length, check_batch
 from cobali_ray.backend.cells import CellLayout, Cells
 from cobali_ray.backend.config import FLASH, LlamaConfig
 from cobali_ray.backend.device_candidates import DeviceCandidates
+from cobali_ray.backend.devices import Devices, open_devices
 from cobali_ray.backend.embedder import LlamaEmbedder
 from cobali_ray.backend.image_pass import ImagePasses
 from cobali_ray.backend.logprobs import PromptRows, n_scored_rows
@@ -53,11 +54,12 @@ _PARTIAL_HEAD = 8
 _PROBE = array("i", [0] * 5)
 
 
-def load_model(config: LlamaConfig) -> Any:
+def load_model(config: LlamaConfig, devices: Devices) -> Any:
     """Load the model. Raises ConfigError."""
     lc = library.load()
     params = lc.llama_model_default_params()
     params.n_gpu_layers = config.n_gpu_layers
+    devices.configure(params, config)
     library.forget_errors()
     model = lc.llama_model_load_from_file(str(config.path).encode(), params)
     if not model:
@@ -77,15 +79,16 @@ def _cause(said: str) -> str:
 class LlamaBackend:
     """A Backend on llama.cpp. Every batch is checked before the library sees it, because it aborts."""
 
-    def __init__(self, config: LlamaConfig, model: Any = None) -> None:
-        """Take over a loaded model, or load it. Raises ConfigError; then the model is freed."""
+    def __init__(self, config: LlamaConfig, model: Any = None, devices: Devices | None = None) -> None:
+        """Take over a loaded model with its devices, or load it. Raises ConfigError; then all is freed."""
         self._lc = library.load()
         self._context = None
         self.projector: Projector | None = None
         self._device: DeviceCandidates | None = None
         self._embedder: LlamaEmbedder | None = None
-        self._model = model or load_model(config)
+        self._devices, self._model = devices or open_devices(config), model
         try:
+            self._model = model or load_model(config, self._devices)
             self._set_up(config)
         except BaseException:  # else its memory would be gone as long as the process lives
             self.close()
@@ -96,7 +99,7 @@ class LlamaBackend:
         self.words: Words = (vocab := Vocab(self._model))
         self.piece = vocab.piece
         n_layers = int(lc.llama_model_n_layer(self._model))
-        self.overlaps = config.all_on_gpu(n_layers) and lc.llama_supports_gpu_offload()
+        self.overlaps = config.all_on_gpu(n_layers) and bool(self._devices.used)
         self._check_types(config)
         if config.mmproj is not None:
             on_gpu = config.n_gpu_layers != 0
@@ -645,6 +648,7 @@ class LlamaBackend:
         if self._model:
             self._lc.llama_model_free(self._model)
         self._context = self._model = None
+        self._devices.close()
 
 
 def _pointer(array: NDArray[np.uint8]) -> Any:

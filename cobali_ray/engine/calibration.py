@@ -123,7 +123,7 @@ def _key(settings: EngineSettings, limits: EngineLimits, path: Path) -> str:
     facts = (
         str(path.resolve()), stat.st_size, stat.st_mtime_ns, settings.processes.cores,
         llama.n_threads, llama.threads_wait, llama.n_gpu_layers, llama.flash_attn, llama.kv,
-        llama.type_k, llama.type_v,
+        llama.type_k, llama.type_v, llama.devices, llama.split_mode, llama.tensor_split, llama.main_device,
         limits.n_slots, limits.n_ctx_slot, limits.n_cells, limits.prefill_chunk, limits.token_budget,
         limits.grain, processor(), version("llama-cpp-python"),
     )  # fmt: skip

@@ -13,6 +13,7 @@ from pathlib import Path
 import structlog
 
 from cobali_ray.backend import memory, threads
+from cobali_ray.backend.config import AUTO, LlamaConfig
 from cobali_ray.backend.port import Backend
 from cobali_ray.backend.scripted import ScriptedBackend, ScriptedEmbedder
 from cobali_ray.backend.select import choose_select
@@ -361,25 +362,30 @@ def open_backend(settings: EngineSettings, path: Path | None) -> Backend:
     _log.info("threads", n_threads=n_threads, threads_wait=wait, too_late=late)
 
     # Imported only now: libgomp reads its wait policy when it loads.
-    from cobali_ray.backend.config import LlamaConfig
     from cobali_ray.backend.embedding_only import open_llama
 
-    n_gpu_layers, offload = _n_gpu_layers(settings)
-    if n_gpu_layers and not offload:
-        _log.warning("no_gpu", n_gpu_layers=n_gpu_layers, detail="this llama.cpp was built without a GPU")
+    config = llama_config(settings, path)
+    if config.n_gpu_layers and not _n_gpu_layers(settings)[1]:
+        what = "this llama.cpp was built without a GPU"
+        _log.warning("no_gpu", n_gpu_layers=config.n_gpu_layers, detail=what)
+    return open_llama(config)
+
+
+def llama_config(settings: EngineSettings, path: Path) -> LlamaConfig:
+    """Return how a model is to be opened; loads llama.cpp. Raises ConfigError."""
+    n_gpu_layers, _ = _n_gpu_layers(settings)
     n_ctx = n_ctx_of(settings, path, on_gpu=n_gpu_layers != 0)
-    found = {"n_ctx": n_ctx, "n_threads": n_threads, "n_gpu_layers": n_gpu_layers}
-    return open_llama(
-        LlamaConfig(
-            **asdict(settings.llama) | found,
-            path=path,
-            n_slots=settings.limits.n_slots,
-            n_batch=settings.limits.budget(n_ctx),
-            speculation=settings.speculation == "auto",
-            mmproj=projector_path(settings),
-            adapters=adapters_of(settings, path),
-            measurements=_measurements(settings),
-        )
+    found = {"n_ctx": n_ctx, "n_threads": _n_threads(settings), "n_gpu_layers": n_gpu_layers}
+    return LlamaConfig(
+        **asdict(settings.llama) | found,
+        path=path,
+        n_slots=settings.limits.n_slots,
+        n_batch=settings.limits.budget(n_ctx),
+        speculation=settings.speculation == "auto",
+        mmproj=projector_path(settings),
+        adapters=adapters_of(settings, path),
+        measurements=_measurements(settings),
+        worker_cache=worker_cache(),
     )
 
 
@@ -392,7 +398,14 @@ def runs_on(settings: EngineSettings, path: Path | None) -> str:
     n_gpu_layers, offload = _n_gpu_layers(settings)
     if not (n_gpu_layers and offload):
         return cpu
-    return "GPU, all layers" if n_gpu_layers < 0 else f"GPU, {n_gpu_layers} layers; {cpu}"
+    named = settings.llama.devices
+    where = "GPU" if named == (AUTO,) else " + ".join(named)
+    return f"{where}, all layers" if n_gpu_layers < 0 else f"{where}, {n_gpu_layers} layers; {cpu}"
+
+
+def worker_cache() -> Path:
+    """Return the folder for the library by which workers are reached, which is built when it is needed."""
+    return default_cache_dir().parent / "rpc"
 
 
 def _n_threads(settings: EngineSettings) -> int:
@@ -401,8 +414,8 @@ def _n_threads(settings: EngineSettings) -> int:
 
 def _n_gpu_layers(settings: EngineSettings) -> tuple[int, bool]:
     """Return the layers for the GPU, -1 for all, and whether this llama.cpp can have any there."""
-    from cobali_ray.backend import library
+    from cobali_ray.backend.devices import has_gpu
 
-    offload = bool(library.load().llama_supports_gpu_offload())
+    offload = settings.llama.devices != (AUTO,) or has_gpu()
     asked = settings.llama.n_gpu_layers
     return ((-1 if offload else 0) if asked == "auto" else asked), offload

@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from cobali_ray.backend.config import LlamaSettings
+from cobali_ray.backend.endpoint import is_endpoint
 from cobali_ray.core.request.limits import MAX_COUNT, MAX_S, PLAIN_CELL_TYPES, LimitSettings, Seconds
 from cobali_ray.core.request.request import NEUTRAL, SamplingParams, tuned
 from cobali_ray.errors import InvalidParameterError
@@ -274,6 +275,10 @@ class EngineSettings(BaseModel):
             )
         if llama.type_v not in PLAIN_CELL_TYPES and llama.flash_attn == "off":
             raise ValueError(f"type_v: {llama.type_v} needs flash_attn: on or auto, got off")
+        for fault in llama.faults_of_devices():
+            raise ValueError(fault)
+        if processes.replicas > 1 and any(map(is_endpoint, llama.devices)):
+            raise ValueError("devices: a worker serves one engine, and replicas are several: use `engines`")
         if processes.min_replicas is not None and processes.min_replicas > processes.replicas:
             raise ValueError(
                 f"min_replicas: {processes.min_replicas} is more than replicas: {processes.replicas}"

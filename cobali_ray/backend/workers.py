@@ -1,0 +1,75 @@
+"""Workers that an engine starts on its own machine: watched while it uses them, and gone when it is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import structlog
+
+from cobali_ray.backend.rpc import LentDevices
+from cobali_ray.errors import ConfigError
+from cobali_ray.ports import free_port
+
+_log = structlog.get_logger(__name__)
+
+START_S = 120.0
+"""How long a worker may take from its start to its first answer, on a busy machine."""
+_STOP_S = 10.0
+
+
+class WorkerProcess:
+    """A child process that lends this machine's CPU to the engine in this one."""
+
+    def __init__(self, cache: Path, *, n_threads: int, memory_mib: int | None) -> None:
+        """Start it, without waiting for it."""
+        port, self._ending = free_port(), False
+        self.endpoint = f"127.0.0.1:{port}"
+        self._cache = cache
+        self._lent: LentDevices | None = None
+        words = ["--port", str(port), "--cache", str(cache), "--threads", str(n_threads)]
+        if memory_mib is not None:
+            words += ["--memory", str(memory_mib << 20)]
+        self._process = subprocess.Popen(  # noqa: S603 - words of ours
+            [sys.executable, "-m", "cobali_ray.backend.worker", *words],
+            stdin=subprocess.PIPE,  # it ends when this closes, however we end
+            stdout=subprocess.DEVNULL,
+        )
+
+    def connect(self) -> tuple[int, ...]:
+        """Wait for it, and return its devices by their handles. Raises ConfigError."""
+        self._lent = LentDevices(self.endpoint, self._cache, START_S, self._require_alive)
+        threading.Thread(target=self._watch, daemon=True, name="worker").start()
+        return self._lent.handles
+
+    def _require_alive(self) -> None:
+        if (code := self._process.poll()) is not None:
+            raise ConfigError("devices", f"a worker ended at its start with code {code}; the log says why")
+
+    def _watch(self) -> None:
+        """End this process when the worker has: llama.cpp would, at the next pass, without saying which.
+
+        What is open here then goes on in the process that takes our place, as after any other death.
+        """
+        code = self._process.wait()
+        if not self._ending:
+            _log.error("worker_died", endpoint=self.endpoint, exit_code=code)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os.abort()
+
+    def close(self) -> None:
+        """Stop it; what lies on its device must be gone."""
+        if self._lent is not None:
+            self._lent.close()
+        self._ending = True
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

@@ -1,0 +1,184 @@
+"""`cobali devices` and `cobali worker`: what layers can lie on, and a process that lends a device."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cobali_ray.command_line import given_settings
+from cobali_ray.models.completion import complete_model
+
+if TYPE_CHECKING:
+    from cobali_ray.backend.devices import ComputeDevice
+    from cobali_ray.backend.fit import MemoryNeed
+
+DEFAULT_PORT = 50052
+"""Of llama.cpp's own rpc-server."""
+
+
+def devices(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="Also say what this model takes of each device.",
+            autocompletion=complete_model,
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Any setting from docs/settings.md, such as devices or n_ctx."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """List what llama.cpp can put layers on, with its memory, and what a model would take there.
+
+    Nothing is loaded: of the model's file only the header is read.
+
+    Examples:
+      cobali devices
+      cobali devices builtin:tiny --set devices=worker,worker
+      cobali devices ~/models/mine.gguf --set n_slots=8 --set n_ctx=8192
+    """
+    from cobali_ray.backend.devices import holds_layers, local_devices, open_devices
+    from cobali_ray.backend.fit import needs, refusal_of
+    from cobali_ray.engine.opening import llama_config, model_path
+    from cobali_ray.errors import ConfigError
+    from cobali_ray.settings import read_settings
+
+    values = given_settings(setting, model=model)
+    settings = read_settings(values)
+    path = model_path(settings)
+    if path is None:
+        raise ConfigError("model", f"{settings.model} is computed on no device")
+    config = llama_config(settings, path)
+    opened = open_devices(config)
+    try:
+        found = needs(config, opened) if model is not None else None
+        shown = [*local_devices(), *(device for device in opened.used if device.lent)]
+        rows = [_row(device, holds_layers(device), found) for device in shown]
+        refusal = None if found is None else refusal_of(config, found)
+    finally:
+        opened.close()
+    if as_json:
+        typer.echo(json.dumps({"devices": rows, "refusal": refusal and refusal.message}, indent=2))
+        return
+    _print(rows, model=model is not None)
+    if refusal is not None:
+        typer.echo(f"It does not fit: {refusal.message}.")
+    elif model is not None and not opened.used:
+        typer.echo("No layers lie on a device: the CPU computes all of them.")
+
+
+def _row(device: ComputeDevice, able: bool, found: list[MemoryNeed] | None) -> dict[str, Any]:
+    free, total = device.memory
+    row: dict[str, Any] = {
+        "name": device.name, "kind": device.kind, "description": device.description, "holds_layers": able,
+        "free_bytes": free, "total_bytes": total,
+    }  # fmt: skip
+    for need in found or ():
+        if need.device == device.name:
+            row |= {
+                "weights_bytes": need.weights, "cells_bytes": need.cells, "buffers_bytes": need.buffers,
+                "fits": need.fits,
+            }  # fmt: skip
+    return row
+
+
+def _print(rows: list[dict[str, Any]], *, model: bool) -> None:
+    from rich.table import Table
+
+    from cobali_ray.models.commands import list_console
+
+    table = Table(box=None, pad_edge=False)
+    for heading in (
+        "device",
+        "kind",
+        "free",
+        "of",
+        *(("weights", "cells", "buffers", "fits") if model else ()),
+    ):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("what it is")
+    for row in rows:
+        cells = [row["name"], row["kind"], _size(row["free_bytes"]), _size(row["total_bytes"])]
+        if model:
+            cells += [_size(row.get(name)) for name in ("weights_bytes", "cells_bytes", "buffers_bytes")]
+            cells.append({True: "yes", False: "no", None: "-"}[row.get("fits")])
+        table.add_row(*cells, row["description"])
+    list_console().print(table)
+
+
+def _size(n_bytes: int | None) -> str:
+    return "-" if n_bytes is None else f"{n_bytes / (1 << 20):,.1f} MiB"
+
+
+def worker(
+    *,
+    build: Annotated[
+        bool, typer.Option(help="Only build what workers need, so that no later start waits for it.")
+    ] = False,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1.", min=1, max=65535)] = DEFAULT_PORT,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="What to lend, as `cobali devices` names it. Default: the CPU.", show_default=False
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(help="Threads of a CPU. Default: one per physical core.", min=1, show_default=False),
+    ] = None,
+    memory: Annotated[
+        int | None,
+        typer.Option(
+            help="Most MiB that a CPU lends. Default: what is free.",
+            min=16,
+            metavar="MIB",
+            show_default=False,
+        ),
+    ] = None,
+    cache_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder that keeps large weights by their hash: an engine that returns need not send them.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Lend a device of this machine to one engine, until Ctrl-C.
+
+    It listens on loopback alone: whoever reaches it can run code here. For an engine on another machine,
+    let a tunnel end here, such as that of `ssh -L`.
+
+    Examples:
+      cobali worker --build
+      cobali worker --port 50052 --memory 4096
+      cobali serve --set devices=127.0.0.1:50052
+    """
+    from cobali_ray.backend import rpc_build
+    from cobali_ray.backend.worker import serve
+    from cobali_ray.engine.opening import worker_cache
+
+    if build:
+        typer.echo(rpc_build.built(worker_cache()))
+        return
+    lent = "the CPU" if device is None else device
+    typer.echo(
+        f"Lending {lent} to one engine at 127.0.0.1:{port}: --set devices=127.0.0.1:{port}. Ctrl-C stops."
+    )
+    serve(
+        port,
+        cache=worker_cache(),
+        device=device,
+        n_threads=threads,
+        memory_bytes=None if memory is None else memory << 20,
+        weights=None if cache_dir is None else cache_dir.expanduser(),
+    )

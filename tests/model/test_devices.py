@@ -1,0 +1,142 @@
+"""Layers on devices, with workers on loopback as the devices: the answers of the CPU, in a GPU's order.
+
+What takes longer, and a real GPU, is in tests/gpu (`make accelerator`).
+"""
+
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+from test_archs import Served, alone_on, converse, differences, drawn, models  # noqa: F401 - two are fixtures
+from test_llama_device import TICKS, Pair
+
+from cobali_ray.backend import rpc_build
+from cobali_ray.backend.devices import open_devices
+from cobali_ray.backend.fit import needs
+from cobali_ray.backend.rpc import greet
+from cobali_ray.core.request.request import GREEDY
+from cobali_ray.engine.opening import llama_config, open_backend, worker_cache
+from cobali_ray.errors import ConfigError
+from cobali_ray.ports import free_port
+from cobali_ray.settings import read_settings
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]  # the first fetches a source and compiles it
+
+TWO = {"devices": ("worker", "worker")}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library():
+    """Have the library of workers built, in the user's own cache."""
+    return rpc_build.built(worker_cache())
+
+
+def n_workers():
+    commands = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
+    return sum("cobali_ray.backend.worker" in command for command in commands)
+
+
+def test_two_devices_give_the_answers_of_the_cpu(models, alone_on, tmp_path):  # noqa: F811
+    path, before = models("dense"), n_workers()
+    served = Served(path, tmp_path, **TWO)
+    assert n_workers() == before + 2
+    assert served.engine.backend.overlaps
+    converse(served)
+    assert differences(served, alone_on(path, "f16", "auto")) == {}
+    assert served.calls["copy"] > 1
+    assert served.calls["swap"] > 0
+    assert served.total("n_host_hits") > 2
+    assert served.total("n_preempted") > 0
+    served.close()
+    assert n_workers() == before, "they are gone with their engine"
+
+
+def test_a_model_lies_partly_on_a_device(models, alone_on, tmp_path):  # noqa: F811
+    path = models("dense")
+    served = Served(path, tmp_path, devices=("worker",), n_gpu_layers=1)
+    assert not served.engine.backend.overlaps
+    prompt = drawn(1, 90)
+    served.ask("one", prompt)
+    served.ask("another", prompt[:60] + drawn(2, 20))
+    assert differences(served, alone_on(path, "f16", "auto")) == {}
+    served.close()
+
+
+def test_a_device_picks_candidates(open_tiny):
+    pair = Pair(open_tiny, devices=("worker",), n_gpu_layers=-1, worker_cache=worker_cache())
+    pair.expect(GREEDY, 0, 1, 2, 3)
+    spans = TICKS["prompts-of-unlike-length"]
+    pair.step(*spans)
+    slots = [slot_id for slot_id, *_ in spans]
+    pair.sample(*slots)
+    pair.step(*[(slot_id, length, 1, True) for slot_id, _, length, _ in spans])
+    pair.sample(*slots)
+    assert pair.attached
+
+
+def test_what_is_too_large_for_one_device_is_served_on_two(tiny):
+    asked = {"n_slots": 8, "prefill_chunk": 128, "worker_memory_mib": 64, "n_threads": 1, "flash_attn": "on"}
+    with pytest.raises(ConfigError, match=r"has 67\.1 MB free.* lower n_slots to 7") as refused:
+        open_backend(read_settings(asked | {"devices": "worker"}), tiny)
+    assert refused.value.setting == "devices"
+    config = llama_config(read_settings(asked | TWO), tiny)
+    devices = open_devices(config)
+    assert all(need.fits and need.weights and need.cells and need.buffers for need in needs(config, devices))
+    devices.close()
+    open_backend(read_settings(asked | TWO), tiny).close()
+
+
+SCRIPT = """
+import sys, psutil
+from cobali_ray.backend import threads
+from cobali_ray.engine.opening import model_path, open_backend
+from cobali_ray.settings import read_settings
+
+threads.apply_wait("passive", n_threads=1)
+settings = read_settings({"model": "builtin:synthetic-tiny", "n_slots": 1, "n_ctx": 256, "n_threads": 1,
+                          "devices": "worker"})
+backend = open_backend(settings, model_path(settings))
+print(*[child.pid for child in psutil.Process().children()], flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("dies", ["worker", "engine"])
+def test_an_engine_and_its_worker_die_together(tmp_path, dies):
+    log = tmp_path / "log"
+    with (
+        log.open("wb") as file,
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file
+        ) as engine,
+    ):
+        lines = iter(engine.stdout.readline, b"")
+        pid = next(int(line) for line in lines if line.strip().isdigit())
+        os.kill(pid if dies == "worker" else engine.pid, signal.SIGKILL)
+        rest = b"".join(lines)
+        code = engine.wait(60)
+    wait_until(lambda: not psutil.pid_exists(pid))
+    if dies == "worker":
+        assert code == -signal.SIGABRT, "as llama.cpp ends a process whose device is gone"
+        assert b"worker_died" in rest + log.read_bytes()
+
+
+def test_a_worker_serves_one_engine_after_another(tiny):
+    endpoint = f"127.0.0.1:{(port := free_port())}"
+    command = [sys.executable, "-m", "cobali_ray", "worker", "--port", str(port), "--threads", "1"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as worker:
+        try:
+            greet(endpoint, 60)
+            asked = {"n_slots": 1, "n_ctx": 256, "n_threads": 1, "devices": endpoint}
+            backend = open_backend(read_settings(asked), tiny)
+            with pytest.raises(ConfigError, match=f"{endpoint}: no answer within .* another may have it"):
+                greet(endpoint, 0.5)
+            backend.close()
+            greet(endpoint, 60)
+        finally:
+            worker.send_signal(signal.SIGINT)
+        assert worker.wait(60) == -signal.SIGINT

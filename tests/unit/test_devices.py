@@ -1,0 +1,141 @@
+"""Devices as settings, workers that do not answer, and what would make a model fit."""
+
+import socket
+import struct
+import threading
+from pathlib import Path
+
+import pytest
+
+from cobali_ray.actors.layout import gpu_shares, places
+from cobali_ray.backend.config import LlamaConfig
+from cobali_ray.backend.endpoint import address_of
+from cobali_ray.backend.fit import MemoryNeed, refusal_of
+from cobali_ray.backend.rpc import PROTOCOL, greet
+from cobali_ray.errors import ConfigError
+from cobali_ray.settings import read_settings
+
+HERE = "127.0.0.1:50052"
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        pytest.param({"devices": []}, "devices: must name", id="none"),
+        pytest.param({"devices": "auto,CUDA0"}, "devices: auto stands alone", id="auto-and-more"),
+        pytest.param({"devices": ["CUDA0"] * 2}, "devices: one is named twice", id="twice"),
+        pytest.param({"devices": ["worker"] * 17}, "devices: .* at most 16, got 17", id="too-many"),
+        pytest.param(
+            {"devices": "CUDA0", "n_gpu_layers": 0}, "devices: with n_gpu_layers: 0", id="no-layers"
+        ),
+        pytest.param({"devices": "10.0.0.5:50052"}, "devices: .* 127.0.0.1 only", id="another-machine"),
+        pytest.param({"devices": "[::1]:50052"}, "devices: .* 127.0.0.1 only", id="ipv6"),
+        pytest.param({"devices": "127.0.0.1:x"}, "devices: .* is not HOST:PORT", id="no-port"),
+        pytest.param({"devices": HERE, "replicas": 2}, "devices: a worker serves one engine", id="replicas"),
+        pytest.param({"main_device": "CUDA1"}, "main_device: needs split_mode: none", id="main-of-several"),
+        pytest.param({"devices": "A,B", "tensor_split": "1"}, "tensor_split: needs a number", id="too-few"),
+        pytest.param({"tensor_split": "1,2"}, "tensor_split: .* devices that are named", id="of-unnamed"),
+        pytest.param({"devices": "A,B", "tensor_split": "0,0"}, "tensor_split: one number", id="all-zero"),
+        pytest.param({"split_mode": "tensor", "flash_attn": "off"}, "split_mode: tensor needs", id="flash"),
+        pytest.param({"split_mode": "tensor", "type_k": "q8_0"}, "split_mode: .* no quantised", id="cells"),
+        pytest.param({"worker_memory_mib": 64}, "worker_memory_mib: needs a `worker`", id="memory-of-none"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_name(values, why):
+    with pytest.raises(ConfigError, match=why):
+        read_settings(values)
+
+
+def test_devices_are_read_as_they_are_written():
+    llama = read_settings({"devices": "worker, CUDA0,worker", "tensor_split": "1,2.5,0"}).llama
+    assert (llama.devices, llama.tensor_split) == (("worker", "CUDA0", "worker"), (1.0, 2.5, 0.0))
+    assert address_of("localhost:1") == ("127.0.0.1", 1)
+
+
+@pytest.mark.parametrize(
+    ("devices", "share"), [("auto", 1), ("CUDA0", 1), (f"worker,{HERE}", 0), (f"CUDA0,{HERE}", 1)]
+)
+def test_an_engine_on_workers_alone_has_no_gpu_reserved(devices, share):
+    assert list(gpu_shares(places(read_settings({"devices": devices})), 1).values()) == [share]
+
+
+@pytest.fixture
+def peer():
+    """A listening socket, and a function that has it answer one greeting."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = f"127.0.0.1:{server.getsockname()[1]}"
+
+        def answer(version):
+            def serve():
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(64)
+                    connection.sendall(struct.pack("<Q", 28) + bytes([*version, 0]) + bytes(24))
+
+            threading.Thread(target=serve, daemon=True).start()
+            return endpoint
+
+        yield endpoint, answer
+
+
+def test_a_worker_of_this_version_is_greeted(peer):
+    _, answer = peer
+    greet(answer(PROTOCOL))
+
+
+def test_a_worker_of_another_version_is_refused(peer):
+    _, answer = peer
+    endpoint = answer((6, 1, 0))
+    with pytest.raises(ConfigError, match=rf"{endpoint} speaks version 6\.1\.0 .* this is 7\.0\.0"):
+        greet(endpoint)
+
+
+def test_a_worker_that_serves_another_is_not_waited_for_without_end(peer):
+    endpoint, _ = peer
+    with pytest.raises(ConfigError, match=f"{endpoint}: no answer within .* one engine at a time"):
+        greet(endpoint, timeout_s=0.2)
+
+
+def test_nobody_at_an_endpoint_is_said_with_what_starts_a_worker():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = f"127.0.0.1:{server.getsockname()[1]}"
+    with pytest.raises(ConfigError, match=f"{endpoint}: nobody answers there .*`cobali worker`"):
+        greet(endpoint, timeout_s=0.2)
+
+
+def need(*, weights=100, cells=64, buffers=20, free=1000):
+    return MemoryNeed("CUDA0", weights * MIB, cells * MIB, buffers * MIB, free * MIB)
+
+
+def config(**changes):
+    asked = {"path": Path("m.gguf"), "n_slots": 8, "n_ctx": 4096, "n_batch": 512, "n_threads": 1}
+    return LlamaConfig(**asked | {"n_gpu_layers": -1} | changes)
+
+
+@pytest.mark.parametrize(
+    ("free", "changes", "remedies"),
+    [
+        pytest.param(
+            160,
+            {},
+            ["lower n_slots to 5", "lower n_ctx to 2560", "set type_k and type_v to q8_0"],
+            id="part-of-the-cells",
+        ),
+        pytest.param(140, {}, ["lower n_slots to 2", "lower n_ctx to 1280"], id="few-cells"),
+        pytest.param(140, {"kv": "unified", "kv_cells": 20_000}, ["lower kv_cells to 6250"], id="unified"),
+        pytest.param(110, {}, ["lower token_budget, which is 512"], id="no-cells"),
+        pytest.param(90, {}, ["use a model with smaller weights"], id="weights"),
+    ],
+)
+def test_a_model_that_is_too_large_says_what_would_make_it_fit(free, changes, remedies):
+    refusal = refusal_of(config(**changes), [need(), need(free=free)])
+    assert refusal.setting == "devices"
+    *said, last = str(refusal).partition("To make it fit: ")[2].split("; or ")
+    assert said == remedies
+    lacking = (184 - free) * MIB / 1e6
+    assert last == f"add a device that has {lacking:.1f} MB free to devices"
+
+
+def test_what_fits_is_not_refused():
+    assert refusal_of(config(), [need(), need(free=184)]) is None
