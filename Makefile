@@ -83,6 +83,9 @@ docs: install-dev ## build docs/ as a site in site/, which needs no server; ARGS
 monitoring-tools: ## fetch Prometheus, Alertmanager and Grafana's schema for the tests of dashboards/; installs nothing
 	@$(PYTHON) tools/monitoring.py
 
+accelerator: install-dev ## all that is served, with layers on devices: workers on loopback; ARGS="--device CUDA0" for a GPU
+	$(BIN)/python -m pytest tests/gpu $(or $(ARGS),--device worker,worker)
+
 clients: install-dev ## test client libraries and coding agents, each in an environment of its own; ARGS="openai codex --url http://127.0.0.1:8000"
 	@$(PYTHON) tools/clients.py $(ARGS)
 
@@ -96,4 +99,4 @@ constraints: ## pin every package again, after a change of pyproject.toml
 clean: ## remove the environment and caches; the compiled llama.cpp stays in the user's cache
 	rm -rf .venv .clients site .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
-.PHONY: help install install-dev serve unit coverage test test-page test-ray lint browser cluster fuzz chaos lab flaky boards reference docs monitoring-tools clients train constraints clean
+.PHONY: help install install-dev serve unit coverage test test-page test-ray lint browser cluster fuzz chaos accelerator lab flaky boards reference docs monitoring-tools clients train constraints clean

@@ -30,6 +30,11 @@ for name, value in RAY_FLAGS.items():
     os.environ.setdefault(name, value)
 
 
+def pytest_addoption(parser):
+    """Say which devices the tests in tests/gpu run on."""
+    parser.addoption("--device", help="what tests/gpu runs on, as the setting `devices` has it")
+
+
 def hear_everything():
     """Log all there is to stderr; tests read what goes to stdout."""
     structlog.reset_defaults()

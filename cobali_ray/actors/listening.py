@@ -22,12 +22,14 @@ PARTS: Final = (
     (re.compile(r"ray::(ProxyActor)"), "proxy"),
     (re.compile(r"ray::(\w+)|/(raylet|gcs_server) |/dashboard/(agent|dashboard)\.py"), "Ray"),
     (re.compile(r"/(log_monitor|monitor)\.py|util\.client\.(server)"), "Ray"),
+    (re.compile(r"cobali_ray\.backend\.(worker)"), "worker"),
     (re.compile(r"(cobali serve|ray start|fork_server)"), "other"),
 )
 """By a process's command: its name, and what kind of process it is."""
 OWNERS: Final = "those who have Ray's token"
 KEYS: Final = "those who have an API key, or all if there are none"
 ADMITTED: Final = "engines that the ingress knows, by their keys; encrypted"
+LOCAL: Final = "one engine; every account here, before it connects"
 ALL: Final = "all, but it only shows numbers"
 
 
@@ -109,6 +111,8 @@ def _purpose(process: psutil.Process, part: ProcessKind, host: str, port: int) -
             return "HTTP, behind the front end", KEYS
         case "replica" if part.name.endswith(":ingress") and FIRST <= port < LAST:
             return "tokens from engines of other machines", ADMITTED
+        case "worker":
+            return "a device for an engine", LOCAL
         case _ if part.name in {"dashboard", "monitor", "DashboardAgent"} and host == "0.0.0.0":  # noqa: S104
             return "metrics of Ray", ALL
     return "gRPC or HTTP of Ray", OWNERS

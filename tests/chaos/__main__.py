@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import sys
 import tempfile
@@ -28,6 +29,10 @@ SCRIPTED = {
     "model": "builtin:scripted:0.02", "n_ctx": 4096, "stall_timeout_s": STALL_TIMEOUT_S,
     "log_level": "warning",
 }  # fmt: skip
+WORKER = "cobali_ray.backend.worker"
+"""The name of a process that lends an engine a device."""
+EVERY_S = 6.0
+"""From one kill to the next, under calls."""
 SPARE_S = 1.0
 SPARE_FILES = 8
 
@@ -46,6 +51,17 @@ def _pid_of(server: ServerProcess) -> Pid:
         while found is None:
             found = await asyncio.to_thread(engine_pid, server.pid)
         return found
+
+    return pid
+
+
+def _worker_of(server: ServerProcess) -> Pid:
+    async def pid() -> int:
+        while True:
+            for one in await asyncio.to_thread(descendants, server.pid):
+                with contextlib.suppress(OSError):
+                    if name_of(one) == WORKER:
+                        return one
 
     return pid
 
@@ -76,12 +92,12 @@ async def run(server: ServerProcess, options: argparse.Namespace) -> list[str]:
     return wrong + held + [f"{n} more open files" for n in grown]
 
 
-async def run_calls(server: ServerProcess, options: argparse.Namespace) -> list[str]:
-    """Have tools called while the engine is killed; return what is wrong, in words."""
+async def run_calls(name: str, server: ServerProcess, pid: Pid, options: argparse.Namespace) -> list[str]:
+    """Have tools called while a process is killed; return what is wrong, in words."""
     report = await endure_calls(
-        server.url, _pid_of(server), n_callers=options.streams, every_s=6.0, n_faults=options.call_kills
+        server.url, pid, n_callers=options.streams, every_s=EVERY_S, n_faults=options.call_kills
     )
-    return verdict("killed under calls", report, max(report.restarts_s))
+    return verdict(name, report, max(report.restarts_s))
 
 
 def die(folder: Path, options: argparse.Namespace) -> list[str]:
@@ -106,14 +122,18 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=15.0, help="seconds from one kill to the next")
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--leavers", type=int, default=3000)
-    parser.add_argument("--call-kills", type=int, default=5, help="of an engine that has tools called")
+    parser.add_argument(
+        "--call-kills", type=int, default=5, help="of an engine, and of a device, under calls"
+    )
     options = parser.parse_args()
     tiny = {"model": "builtin:tiny", "n_slots": options.streams, "n_ctx": 1024, "log_level": "warning"}
     with tempfile.TemporaryDirectory() as folder, ended_in_order():
         with cobali_server(SCRIPTED | {"n_slots": options.streams}, Path(folder), os.environ) as server:
             wrong = asyncio.run(run(server, options))
         with cobali_server(tiny, Path(folder), os.environ) as server:
-            wrong += asyncio.run(run_calls(server, options))
+            wrong += asyncio.run(run_calls("killed under calls", server, _pid_of(server), options))
+        with cobali_server(tiny | {"devices": ["worker"] * 2}, Path(folder), os.environ) as server:
+            wrong += asyncio.run(run_calls("a device lost under calls", server, _worker_of(server), options))
         wrong += die(Path(folder), options)
     print("\n".join(wrong) or "Nothing wrong.")
     sys.exit(bool(wrong))

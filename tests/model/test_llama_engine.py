@@ -68,6 +68,9 @@ class Run:
                 flash_attn=asked.get("flash_attn", "off"),
                 type_k=asked.get("type_k", "f16"),
                 device_sampling=asked.get("device_sampling", "off"),
+                **{
+                    name: asked[name] for name in ("devices", "n_gpu_layers", "worker_cache") if name in asked
+                },
             )
         )
         limits = EngineLimits(
