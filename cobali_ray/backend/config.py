@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from cobali_ray.backend.endpoint import address_of, is_endpoint
+from cobali_ray.backend.endpoint import WORKER, address_of, is_endpoint, is_lent
 from cobali_ray.backend.memory import TYPES
 from cobali_ray.core.plan.adapters import Adapter
 from cobali_ray.core.request.embedding import ChosenPooling
@@ -20,8 +20,8 @@ FLASH = {"auto": -1, "off": 0, "on": 1}
 """How llama.cpp numbers what `flash_attn` may be."""
 FEWEST_SLOTS = 32
 """Others measured llama.cpp's own device sampling: a loss with one slot, either with 16, a gain with 32."""
-AUTO, WORKER = "auto", "worker"
-"""Words of `devices` that name no device: the GPUs that llama.cpp finds; a worker that is started here."""
+AUTO = "auto"
+"""The word of `devices` for the GPUs that llama.cpp finds."""
 MAX_DEVICES = 16
 """llama.cpp's own bound."""
 SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
@@ -84,7 +84,7 @@ class LlamaSettings:
     @property
     def borrows_all(self) -> bool:
         """Whether workers lend all devices that are named."""
-        return all(word == WORKER or is_endpoint(word) for word in self.devices)
+        return all(map(is_lent, self.devices))
 
     def faults_of_devices(self) -> Iterator[str]:
         """Say which settings of devices cannot be meant, and why."""
@@ -105,6 +105,8 @@ class LlamaSettings:
                 address_of(word)
             except ValueError as error:
                 yield f"devices: {error}"
+        if self.split_mode == "row" and any(map(is_lent, self.devices)):
+            yield "split_mode: row needs devices that divide matrices, which workers do not"
         if self.main_device is not None and self.split_mode != "none":
             yield f"main_device: needs split_mode: none, got {self.split_mode}"
         if self.tensor_split:

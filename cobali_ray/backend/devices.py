@@ -8,8 +8,8 @@ from ctypes import c_void_p
 from typing import Any, NamedTuple
 
 from cobali_ray.backend import ggml
-from cobali_ray.backend.config import AUTO, MAX_DEVICES, SPLIT_MODES, WORKER, LlamaConfig
-from cobali_ray.backend.endpoint import is_endpoint
+from cobali_ray.backend.config import AUTO, MAX_DEVICES, SPLIT_MODES, LlamaConfig
+from cobali_ray.backend.endpoint import WORKER, is_endpoint, is_lent
 from cobali_ray.backend.rpc import LentDevices
 from cobali_ray.backend.workers import WorkerProcess
 from cobali_ray.errors import ConfigError
@@ -121,7 +121,7 @@ def open_devices(config: LlamaConfig) -> Devices:
 def _found(config: LlamaConfig, behind: list[LentDevices | WorkerProcess]) -> Iterator[ComputeDevice]:
     """Find what each word of the setting means; what has to be closed later goes to `behind`."""
     base, cache = ggml.load(), config.worker_cache
-    if cache is None and any(word == WORKER or is_endpoint(word) for word in config.devices):
+    if cache is None and any(map(is_lent, config.devices)):
         raise ConfigError("devices", "workers need a folder for the library that is built for them")
     started = {
         number: WorkerProcess(cache, n_threads=config.n_threads, memory_mib=config.worker_memory_mib)

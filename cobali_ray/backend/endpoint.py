@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
+WORKER = "worker"
+"""The word of `devices` for a worker that the engine starts itself."""
+
+
+def is_lent(word: str) -> bool:
+    """Whether a word of `devices` means what a worker lends."""
+    return word == WORKER or is_endpoint(word)
+
 
 def is_endpoint(word: str) -> bool:
     """Whether a word is meant as the address of a worker."""

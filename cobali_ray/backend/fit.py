@@ -66,7 +66,7 @@ def needs(config: LlamaConfig, devices: Devices) -> list[MemoryNeed] | None:
     lc = library.load()
     library_of_llama = lc.llama_cpp._lib  # noqa: SLF001 - the function is exported, and not wrapped
     account = getattr(library_of_llama, _BREAKDOWN, None) if sys.platform == "linux" else None
-    if account is None:
+    if account is None or config.split_mode == "tensor":  # whose parts are accounted for as one device
         return None
     account.restype, account.argtypes = _MapHead, (c_void_p,)
     params = lc.llama_model_default_params()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cobali_ray.backend import rpc_build, threads
-from cobali_ray.backend.config import WORKER
+from cobali_ray.backend.endpoint import WORKER
 from cobali_ray.backend.rpc import greet
 from cobali_ray.engine.opening import worker_cache
 from cobali_ray.models.registry import resolve

@@ -33,6 +33,7 @@ MIB = 1 << 20
         pytest.param({"devices": "[::1]:50052"}, "devices: .* 127.0.0.1 only", id="ipv6"),
         pytest.param({"devices": "127.0.0.1:x"}, "devices: .* is not HOST:PORT", id="no-port"),
         pytest.param({"devices": HERE, "replicas": 2}, "devices: a worker serves one engine", id="replicas"),
+        pytest.param({"devices": "worker", "split_mode": "row"}, "split_mode: row needs", id="rows"),
         pytest.param({"main_device": "CUDA1"}, "main_device: needs split_mode: none", id="main-of-several"),
         pytest.param({"devices": "A,B", "tensor_split": "1"}, "tensor_split: needs a number", id="too-few"),
         pytest.param({"tensor_split": "1,2"}, "tensor_split: .* devices that are named", id="of-unnamed"),
