@@ -112,16 +112,21 @@ def serve(
         int | None, typer.Option(help="Port to listen on. Default: the config's, or 8000.")
     ] = None,
     dashboard: Annotated[bool, typer.Option(help="Start Ray's dashboard, which needs more memory.")] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Say what would start and what is wrong, and start nothing."),
+    ] = False,
     setting: Setting = None,
 ) -> None:
-    """Start Ray and Serve behind the fast front end, and serve until Ctrl-C.
+    """Serve one model or several until Ctrl-C.
 
-    SIGUSR1 reloads the config and restarts what changed.
+    SIGUSR1 reads the config again and restarts what changed. --check exits with 1 if a start would fail.
 
     Examples:
       cobali serve
       cobali serve ~/models/mine.gguf --port 8001
       cobali serve ollama://qwen2.5:0.5b --set n_slots=8 --set n_ctx=8192
+      cobali serve --check --config /etc/cobali/serve_config.yaml
       cobali serve hf://Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q5_K_M
     """
     from cobali_ray.actors.layout import places
@@ -129,36 +134,46 @@ def serve(
     from cobali_ray.actors.serving import serve_forever
     from cobali_ray.actors.tracing import require_tracing
     from cobali_ray.api.door.keyring import read_keys
-    from cobali_ray.engine.opening import check_machine, find_model
+    from cobali_ray.engine.opening import check_machine, find_model, make_places
     from cobali_ray.models.builtin import Progress
     from cobali_ray.settings import EngineSettings, read_settings
 
-    found: dict[str, Any] = {}
+    def given() -> dict[str, Any]:
+        if model is not None and model_argument is not None:
+            both = f"the model is given twice, {model_argument} and {model}: leave one out"
+            raise ConfigError("--model", both)
+        return given_settings(setting, model=model or model_argument)
 
-    def read(progress: Progress) -> EngineSettings:
-        settings = read_settings(_read_config(config)[0] | found)
+    def address() -> tuple[str, int]:
+        http = _read_config(config)[1]
+        return host or str(http.get("host", "127.0.0.1")), port or _port_of(http)
+
+    def told() -> EngineSettings:
+        settings = read_settings(_read_config(config)[0] | given())
         require_tracing(settings)
         if settings.api.api_keys_file is not None:
             read_keys(settings.api.api_keys_file)
+        return settings
+
+    def read(progress: Progress) -> EngineSettings:
+        settings = told()
         engines = places(settings)
         for place in engines:
             check_machine(place.settings)
+            make_places(place.settings)
         for place in engines:
             find_model(place.settings, progress)
         return settings
 
+    if check:
+        from cobali_ray.actors.check import show_check
+
+        show_check(lambda: (told(), *address()))
+        return
     with failing_as_event():
-        if model is not None and model_argument is not None:
-            both = f"the model is given twice, {model_argument} and {model}: leave one out"
-            raise ConfigError("--model", both)
-        found = given_settings(setting, model=model or model_argument)
-        http = _read_config(config)[1]
-        serve_forever(
-            read,
-            host=host or str(http.get("host", "127.0.0.1")),
-            port=port or _port_of(http),
-            dashboard=dashboard,
-        )
+        given()  # what is wrong with the words themselves is said first
+        at_host, at_port = address()
+        serve_forever(read, host=at_host, port=at_port, dashboard=dashboard)
 
 
 def _read_config(path: Path | None) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,11 +1,46 @@
-"""Settings on a command line: `--set name=value`."""
+"""What several commands have on their command lines: settings, `--set name=value`, and the server to ask."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Annotated, Any, Final
+
+import typer
 
 from cobali_ray.errors import ConfigError
+
+DEFAULT_URL: Final = "http://127.0.0.1:8000"
+Key = Annotated[
+    str | None,
+    typer.Option(
+        "--key",
+        help="The API key, if the server needs one.",
+        envvar=["COBALI_API_KEY", "COBALI_KEY"],
+        show_default=False,
+    ),
+]
+"""How every command takes the key with which it asks a server."""
+
+
+def address_of(url: str) -> str:
+    """Return a server's address without `/v1` or a slash at its end. Raises ConfigError if it is none."""
+    import httpx2
+
+    plain = url.rstrip("/").removesuffix("/v1")
+    try:
+        address = httpx2.URL(plain)
+    except httpx2.InvalidURL:
+        address = httpx2.URL()
+    if address.scheme not in {"http", "https"} or not address.host:
+        raise ConfigError("--url", f"'{url}' is not an address such as {DEFAULT_URL}")
+    return plain
+
+
+def bearer(key: str | None) -> dict[str, str]:
+    """Return the headers with which a key is sent; none without one. Raises ConfigError."""
+    if key and not (key.isascii() and key.isprintable()):
+        raise ConfigError("--key", "an API key has no line breaks, and no characters outside ASCII")
+    return {"authorization": f"Bearer {key}"} if key else {}
 
 
 def given_settings(settings: list[str] | None, **options: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What `cobali serve` shows when it is ready: where it is, and what it serves. Pure."""
+"""What `cobali serve` shows when it is ready, or with --check would be: where, and what it serves. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ UNITS: Final = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
 
 def banner(facts: Mapping[str, Any], width: int, *, command: str = "cobali") -> RenderableType:
     """Return the facts of the event `ready`, with those of models, for a terminal this wide."""
-    models: Sequence[Mapping[str, Any]] = facts["models"]
     head = Text.assemble((f"cobali_ray {__version__}", "bold"), f" is ready after {facts['seconds']:.1f} s")
     lines: list[RenderableType] = [
         Text(),
@@ -30,14 +29,32 @@ def banner(facts: Mapping[str, Any], width: int, *, command: str = "cobali") -> 
         _line("API", f"{facts['url']}/v1"),
         _line("", f"{facts['url']}/docs describes it", style="dim"),
     ]
-    if facts["everywhere"]:
-        lines.append(_line("Network", "all addresses of this machine"))
-    if len(models) == 1:
-        lines += [_line(label, value) for label, value in _of_one(models[0])]
-    else:
-        lines += [Text(), Padding(_table(models), (0, 0, 0, 2)), Text()]
+    lines += _served(facts)
     lines += [_line("Keys", _keys(facts)), _line("Logs", str(facts["logs"])), Text()]
     lines.append(Text("Ctrl-C stops it.", style="dim"))
+    return _folded(lines, width)
+
+
+def plan(facts: Mapping[str, Any], width: int) -> RenderableType:
+    """Return what a server would be with these facts, which are those of `banner`, and `memory`."""
+    lines: list[RenderableType] = [Text("This would start:"), _line("Page", f"{facts['url']}/")]
+    lines += _served(facts)
+    if facts["memory"]:
+        lines.append(_line("Memory", facts["memory"]))
+    return _folded([*lines, _line("Keys", _keys(facts))], width)
+
+
+def _served(facts: Mapping[str, Any]) -> Iterable[RenderableType]:
+    models: Sequence[Mapping[str, Any]] = facts["models"]
+    if facts["everywhere"]:
+        yield _line("Network", "all addresses of this machine")
+    if len(models) == 1:
+        yield from (_line(label, value) for label, value in _of_one(models[0]))
+    else:
+        yield from (Text(), Padding(_table(models), (0, 0, 0, 2)), Text())
+
+
+def _folded(lines: Sequence[RenderableType], width: int) -> RenderableType:
     for line in lines:
         if isinstance(line, Text) and len(line) > width:  # a path is to be copied: it wraps, and is whole
             line.overflow = "fold"
@@ -54,6 +71,9 @@ def _of_one(model: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     yield "Model", f"{model['model']}{f'   {size}' if size else ''}"
     if model.get("file"):
         yield "", _home(model["file"])
+    if "to_come" in model:
+        yield "", model["to_come"]
+        return
     if model.get("n_ctx") is None:
         yield "Context", "known once it is loaded, for the first request that asks for it"
         return
@@ -79,7 +99,7 @@ def _table(models: Sequence[Mapping[str, Any]]) -> Table:
             size_of(model),
             f"{model['n_ctx']:,}" if loaded else "-",
             str(model["n_slots"]) if loaded else "-",
-            str(model["runs_on"]) if loaded else "loaded on demand",
+            str(model["runs_on"]) if loaded else model.get("to_come", "loaded on demand"),
         )
     return table
 

@@ -19,9 +19,12 @@ from rich.table import Table
 from rich.text import Text
 
 from cobali_ray.actors.listening import SERVE, Listener, listeners, name_of, server_processes
+from cobali_ray.command_line import Key, address_of, bearer
+from cobali_ray.errors import StartError
 from cobali_ray.models.commands import list_console
 from cobali_ray.ports import authority, reached_at
 
+POLL_S: Final = 0.2
 WATCH_S: Final = 0.5
 """How long tokens are counted for a rate."""
 TIMEOUT_S: Final = 5.0
@@ -51,9 +54,10 @@ class RunningEngine:
 @dataclass(slots=True)
 class RunningServer:
     url: str
-    pid: int
-    up_s: float
-    memory_bytes: int
+    pid: int | None = None
+    """None, as the next two, of a server that was asked for by its address."""
+    up_s: float | None = None
+    memory_bytes: int | None = None
     """Of all its processes here; what they share counts for each."""
     engines: list[RunningEngine] = field(default_factory=list)
     trouble: str = ""
@@ -62,20 +66,28 @@ class RunningServer:
 
 def ps(
     ports: Annotated[bool, typer.Option("--ports", help="Show every port on which they listen.")] = False,
-    key: Annotated[
-        str | None,
-        typer.Option(help="An API key, if a server needs one.", envvar=["COBALI_API_KEY", "COBALI_KEY"]),
+    url: Annotated[
+        str | None, typer.Option(help="Show the server at this address alone, here or elsewhere.")
     ] = None,
+    key: Key = None,
+    wait: Annotated[bool, typer.Option("--wait", help="First wait until they take requests.")] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0, help="End with status 1 after waiting this many seconds.")
+    ] = 300.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Show the servers on this machine and what their engines do; with --ports where they listen.
+    """Show the servers on this machine and what their engines do.
 
     Examples:
       cobali ps
-      cobali ps --json
+      cobali ps --wait && cobali complete "Once upon a time"
+      cobali ps --url http://10.0.0.5:8000 --json
       cobali ps --ports
     """
-    processes = server_processes()
+    url = address_of(url) if url else None
+    if wait:
+        wait_ready(lambda: [url] if url else [_url(one) for one in _fronts(server_processes())], timeout)
+    processes = [] if url else server_processes()
     console = list_console()
     if ports:
         found = sorted(listeners(processes), key=lambda one: (one.reach != "this machine", one.port))
@@ -84,14 +96,16 @@ def ps(
         else:
             console.print(_fitted(_ports(found), console.width) if found else _none(processes))
         return
-    servers = list(running(processes, key))
+    servers = [server_at(url, key)] if url else list(running(processes, key))
     if as_json:
         typer.echo(orjson.dumps([asdict(one) for one in servers], option=orjson.OPT_INDENT_2).decode())
         return
     for server in servers:
-        about = f"  pid {server.pid}, up {_span(server.up_s)}, {_mib(server.memory_bytes)} MiB in all"
-        trouble = f"; {server.trouble}" if server.trouble else ""
-        console.print(Text.assemble((server.url, "bold"), about, trouble), soft_wrap=True)
+        about = []
+        if server.pid is not None and server.up_s is not None and server.memory_bytes is not None:
+            about = [f"pid {server.pid}, up {_span(server.up_s)}, {_mib(server.memory_bytes)} MiB in all"]
+        said = "; ".join([*about, *([server.trouble] if server.trouble else [])])
+        console.print(Text.assemble((server.url, "bold"), "  ", said), soft_wrap=True)
         console.print(Padding.indent(_fitted(_engines(server.engines), console.width - 2), 2))
     if not servers:
         console.print(_none(processes))
@@ -101,13 +115,54 @@ def running(
     processes: list[psutil.Process], key: str | None, *, wait: Callable[[float], None] = time.sleep
 ) -> Iterator[RunningServer]:
     """Yield every server whose HTTP port one of these processes has."""
-    found = {(one.pid, one.port): one for one in listeners(processes)}.values()
-    fronts = [one for one in found if one.what == "HTTP"]
-    for one in fronts or [one for one in found if one.process == PROXY]:
+    for one in _fronts(processes):
         with contextlib.suppress(psutil.Error):
             server = _server(one, key, wait)
-            if fronts or server.engines:
+            if one.process != PROXY or server.engines:
                 yield server
+
+
+def _fronts(processes: list[psutil.Process]) -> list[Listener]:
+    """Return the ports on which these processes may take a server's requests."""
+    found = list({(one.pid, one.port): one for one in listeners(processes)}.values())
+    fronts = [one for one in found if one.what == "HTTP"]
+    return fronts or [one for one in found if one.process == PROXY]
+
+
+def _url(front: Listener) -> str:
+    return f"http://{authority(reached_at(front.host), front.port)}"
+
+
+def wait_ready(
+    look: Callable[[], list[str]],
+    limit_s: float,
+    *,
+    now: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
+    """Return when `look` returns addresses of servers, and all of them take requests.
+
+    Raises StartError after `limit_s`.
+    """
+    until_s = now() + limit_s
+    while not ((urls := look()) and all(map(_is_ready, urls))):
+        if now() >= until_s:
+            what = ", ".join(urls) or "The server"
+            raise StartError(what, f"it takes no requests after {limit_s:.0f} s; `cobali ps` says how it is")
+        pause(POLL_S)
+
+
+def _is_ready(url: str) -> bool:
+    with contextlib.suppress(httpx2.TransportError):
+        return httpx2.get(f"{url}/ready", timeout=TIMEOUT_S).status_code == httpx2.codes.OK
+    return False
+
+
+def server_at(url: str, key: str | None, *, wait: Callable[[float], None] = time.sleep) -> RunningServer:
+    """Return what the server at an address tells of itself."""
+    server = RunningServer(url=url)
+    _ask(server, key, {}, wait)
+    return server
 
 
 def _server(found: Listener, key: str | None, wait: Callable[[float], None]) -> RunningServer:
@@ -119,18 +174,24 @@ def _server(found: Listener, key: str | None, wait: Callable[[float], None]) -> 
         with contextlib.suppress(psutil.Error):
             memory[name_of(part)] = memory.get(name_of(part), 0) + part.memory_info().rss
     server = RunningServer(
-        url=f"http://{authority(reached_at(found.host), found.port)}",
+        url=_url(found),
         pid=owner.pid,
         up_s=time.time() - owner.create_time(),
         memory_bytes=sum(memory.values()),
     )
-    headers = {"authorization": f"Bearer {key}"} if key else {}
+    _ask(server, key, memory, wait)
+    return server
+
+
+def _ask(
+    server: RunningServer, key: str | None, memory: dict[str, int], wait: Callable[[float], None]
+) -> None:
+    """Ask a server about its engines; `memory` has the bytes of its processes here, by their names."""
     try:
-        with httpx2.Client(base_url=server.url, headers=headers, timeout=TIMEOUT_S) as http:
+        with httpx2.Client(base_url=server.url, headers=bearer(key), timeout=TIMEOUT_S) as http:
             server.engines, server.trouble = _engines_of(http, memory, wait)
     except (httpx2.TransportError, ValueError, LookupError, TypeError):
         server.trouble = "it does not answer"
-    return server
 
 
 def _engines_of(

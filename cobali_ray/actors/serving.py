@@ -57,6 +57,7 @@ from cobali_ray.actors.node import (
     temp_folder,
     watching_node,
 )
+from cobali_ray.actors.notify import notifying
 from cobali_ray.actors.output import EventOutput, RedirectedOutput, Steps, Workers, open_output
 from cobali_ray.actors.processes import descendants, end_all
 from cobali_ray.actors.ray_private import logs_folder, wait_for_no_proxy
@@ -112,7 +113,7 @@ def serve_forever(read: Read, *, host: str, port: int, dashboard: bool) -> None:
     with own_folder() as folder:
         apart = RedirectedOutput(folder / "driver.log")
         verbose = threading.Event()
-        output = open_output(apart.terminal, verbose=verbose.is_set)
+        output = notifying(open_output(apart.terminal, verbose=verbose.is_set), os.environ)
         if ended:
             pids = ", ".join(map(str, sorted(ended)))
             output.say("notice", detail=f"Ended what a server that was killed had left: processes {pids}.")

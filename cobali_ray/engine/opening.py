@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -69,22 +70,30 @@ def model_path(settings: EngineSettings, progress: Progress | None = None) -> Pa
 
 
 def check_machine(settings: EngineSettings) -> None:
-    """Check what settings name on this machine: folders, files to write, CPUs. Raises ConfigError."""
+    """Check what settings name on this machine: folders, files to write, CPUs. Makes nothing.
+
+    Raises ConfigError.
+    """
     if settings.cache_dir is not None and not _is_folder(settings.cache_dir):
         raise ConfigError("cache_dir", f"{settings.cache_dir} is not a folder")
-    for name in ("disk_cache_dir", "slot_save_path"):
-        if (folder := getattr(settings.kept, name)) is not None:
-            _make_folder(name, folder)
+    for name, folder in _folders(settings):
+        _require_folder(name, folder)
     if settings.log_ticks is not None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK  # nobody may read a pipe yet
-        try:
-            os.close(os.open(settings.log_ticks, flags, 0o600))
-        except OSError as error:
-            why = f"{settings.log_ticks} cannot be written: {error.strerror}"
-            raise ConfigError("log_ticks", why) from None
+        _open_log(settings.log_ticks, 0)
     if settings.processes.cores is not None:
         with ThreadPoolExecutor(1) as pool:  # tried by a thread that is gone afterwards
             pool.submit(pin, settings.processes.cores).result()
+
+
+def make_places(settings: EngineSettings) -> None:
+    """Make the folders and files that settings name and that are not there yet. Raises ConfigError."""
+    for name, folder in _folders(settings):
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(name, f"{folder} cannot be made: {error.strerror}") from None
+    if settings.log_ticks is not None:
+        _open_log(settings.log_ticks, os.O_CREAT)
 
 
 def pin(cores: str) -> None:
@@ -103,16 +112,40 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _make_folder(setting: str, folder: Path) -> None:
+def _folders(settings: EngineSettings) -> Iterator[tuple[str, Path]]:
+    """Yield the folders to write to, each with its setting. Raises ConfigError."""
+    for name in ("disk_cache_dir", "slot_save_path"):
+        if (folder := getattr(settings.kept, name)) is not None:
+            try:
+                yield name, folder.expanduser()
+            except RuntimeError:  # no home of that user
+                raise ConfigError(name, f"{folder} is not a folder") from None
+
+
+def _require_folder(setting: str, folder: Path) -> None:
+    """Check that a folder can be written or, where it is not there, made. Raises ConfigError."""
     try:
-        folder = folder.expanduser()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except (FileExistsError, RuntimeError):  # the latter: no home of that user
-        raise ConfigError(setting, f"{folder} is not a folder") from None
-    except OSError as error:
+        there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    except OSError as error:  # a name that is too long
         raise ConfigError(setting, f"{folder} cannot be made: {error.strerror}") from None
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(setting, f"{folder} cannot be written: Permission denied")
+    if not there.is_dir():
+        raise ConfigError(setting, f"{there} is not a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        what = "written" if there == folder else "made"
+        raise ConfigError(setting, f"{folder} cannot be {what}: Permission denied")
+
+
+def _open_log(path: Path, flags: int) -> None:
+    """Open the log of ticks once; without O_CREAT a file that is not there is one that could be made."""
+    try:
+        if flags or path.exists():
+            # Nobody may read a pipe yet.
+            os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | flags, 0o600))
+        elif not os.access(path.parent, os.W_OK | os.X_OK):
+            why = "Permission denied" if path.parent.is_dir() else "its folder is not there"
+            raise ConfigError("log_ticks", f"{path} cannot be written: {why}")
+    except OSError as error:
+        raise ConfigError("log_ticks", f"{path} cannot be written: {error.strerror}") from None
 
 
 def find_model(settings: EngineSettings, progress: Progress) -> None:
@@ -124,9 +157,14 @@ def find_model(settings: EngineSettings, progress: Progress) -> None:
     if (path := model_path(settings, progress)) is not None:
         require_servable(settings, path)
         projector_path(settings)
-        refusal = refusal_of_cache(settings, path)
-        if refusal is not None and not _n_gpu_layers(settings)[0]:  # which loads llama.cpp
-            raise refusal
+        require_memory(settings, path)
+
+
+def require_memory(settings: EngineSettings, path: Path) -> None:
+    """Raise ConfigError if it is certain that this machine's memory can never hold the KV cache."""
+    refusal = refusal_of_cache(settings, path)
+    if refusal is not None and not _n_gpu_layers(settings)[0]:  # which loads llama.cpp
+        raise refusal
 
 
 def projector_path(settings: EngineSettings) -> Path | None:
@@ -135,13 +173,21 @@ def projector_path(settings: EngineSettings) -> Path | None:
         return None
     try:
         path = resolve(settings.mmproj, cache_dir=settings.cache_dir)
+    except ConfigError as error:
+        raise type(error)("mmproj", error.message) from error
+    require_projector(path)
+    return path
+
+
+def require_projector(path: Path) -> None:
+    """Raise ConfigError if the file is no projector, or none that is supported."""
+    try:
         said = read_header(path).metadata
     except ConfigError as error:
         raise type(error)("mmproj", error.message) from error
     kind = said.get("clip.projector_type") or said.get("clip.vision.projector_type")
     if said.get("general.architecture") != "clip" or kind in UNSUPPORTED_PROJECTORS:
         raise ConfigError("mmproj", f"{path} is not a supported projector; its kind is {kind}")
-    return path
 
 
 def adapters_of(settings: EngineSettings, path: Path | None) -> tuple[Adapter, ...]:

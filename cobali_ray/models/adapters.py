@@ -32,20 +32,28 @@ def find_adapter(reference: str, model: Path, *, cache_dir: Path | None = None) 
     `reference` is a path, hf://owner/repo/file.gguf or builtin:synthetic-adapter[:SEED]. Raises ConfigError,
     and MissingExtraError where only the laboratory could make it.
     """
-    header = read_header(model)
-    shapes = {tensor.name: tensor.shape for part in files_of(model) for tensor in read_header(part).tensors}
     if isinstance(parsed := parse_reference(reference), BuiltinReference):
         seed = parsed.quant or "0"
         if parsed.name != SYNTHETIC_ADAPTER or not seed.isdecimal():
             raise ConfigError(
                 "adapters", f"'{reference}' is not builtin:{SYNTHETIC_ADAPTER}[:SEED], the seed a number"
             )
-        architecture, folder = header.metadata["general.architecture"], cache_dir or default_cache_dir()
+        architecture = read_header(model).metadata["general.architecture"]
+        folder, shapes = cache_dir or default_cache_dir(), _shapes_of(model)
         path: Path = laboratory().make_adapter(architecture, shapes, int(seed), folder)
     else:
         path = resolve(reference)
-    _check(path, read_header(path), header, shapes)
+    require_fitting(path, model)
     return path
+
+
+def require_fitting(adapter: Path, model: Path) -> None:
+    """Raise ConfigError if the file at `adapter` is no LoRA adapter for the model."""
+    _check(adapter, read_header(adapter), read_header(model), _shapes_of(model))
+
+
+def _shapes_of(model: Path) -> _Shapes:
+    return {tensor.name: tensor.shape for part in files_of(model) for tensor in read_header(part).tensors}
 
 
 def _check(path: Path, adapter: GgufHeader, model: GgufHeader, shapes: Mapping[str, tuple[int, ...]]) -> None:

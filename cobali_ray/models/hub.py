@@ -106,6 +106,23 @@ def choose_file(
     return HubReference(repo_id, choose(models, repository.quant, of)[0], revision)
 
 
+def cached_file(reference: HubReference | HubRepository) -> Path | None:
+    """Return the file in huggingface_hub's cache; None if it is not there. Asks no network."""
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    repo_id, revision = reference.repo_id, reference.revision or "main"
+    if isinstance(reference, HubRepository):
+        models = cached_models(Path(constants.HF_HUB_CACHE), repo_id, revision)
+        try:
+            name = choose(models, reference.quant, repo_id)[0]
+        except ModelNotFoundError:  # the hub may have it
+            return None
+    else:
+        name = reference.filename
+    found = try_to_load_from_cache(repo_id, name, revision=revision)
+    return Path(found) if isinstance(found, str) else None
+
+
 def _probe(reference: HubReference, host: str, timeout_s: float) -> None:
     """Ask once whether the file is there."""
     from huggingface_hub import errors, get_hf_file_metadata, hf_hub_url

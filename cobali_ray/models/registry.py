@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from cobali_ray.errors import ModelNotFoundError
-from cobali_ray.models.builtin import SYNTHETIC, Order, Progress, builtins, laboratory
+from cobali_ray.models.builtin import SYNTHETIC, Builtin, Order, Progress, builtins, laboratory
 from cobali_ray.models.digest import files_of
 from cobali_ray.models.files import parts_of
 from cobali_ray.models.ggufmeta import read_header, require_whole
-from cobali_ray.models.hub import choose_file, download
+from cobali_ray.models.hub import cached_file, choose_file, download
 from cobali_ray.models.local import local_models, meant_by, near
 from cobali_ray.models.reference import (
     SOURCES,
@@ -70,21 +70,36 @@ def resolve(
         seed=seed,
         progress=progress or _silent,
     )
+    if isinstance(parsed, NameReference):
+        parsed = _named(parsed, order.cache_dir)
     if isinstance(parsed, BuiltinReference):
-        return _provide(parsed, order)
+        row, quant = _builtin(parsed)
+        return row.provide(quant, order)
     if isinstance(parsed, HubRepository):
         parsed = choose_file(parsed)
     if isinstance(parsed, HubReference):
         parts = [replace(parsed, filename=part) for part in parts_of(parsed.filename)]
         path, *_ = [download(part, progress=progress) for part in parts]
-    elif isinstance(parsed, PathReference):
-        try:
-            path = Path(parsed.path).expanduser()
-        except RuntimeError:
-            raise ModelNotFoundError("model", f"'{reference}': there is no such user") from None
     else:
-        path = _named(parsed, order)
+        path = _expanded(parsed)
     require_whole(path)
+    return path
+
+
+def look_up(reference: str, *, cache_dir: Path | None = None) -> Path | None:
+    """Return the GGUF file that `reference` names, if it is here; None: `resolve` would make or download it.
+
+    Asks no network, and makes nothing. Raises what `resolve` raises of a file that is here.
+    """
+    parsed, folder = parse_reference(reference), cache_dir or default_cache_dir()
+    if isinstance(parsed, NameReference):
+        parsed = _named(parsed, folder)
+    if isinstance(parsed, BuiltinReference):
+        row, quant = _builtin(parsed)
+        return next(iter(row.made(quant, folder)), None)
+    path = _expanded(parsed) if isinstance(parsed, PathReference) else cached_file(parsed)
+    if path is not None:
+        require_whole(path)
     return path
 
 
@@ -152,18 +167,25 @@ def describe(path: Path) -> dict[str, Any]:
     }
 
 
-def _named(reference: NameReference, order: Order) -> Path:
-    """Return the file of a model that other programs, or this one, know by this name."""
-    if reference.source is None and (path := Path(reference.name)).exists():
-        return path
-    models, builtins = local_models(), [info.reference for info in available(cache_dir=order.cache_dir)]
+def _expanded(reference: PathReference) -> Path:
+    try:
+        return Path(reference.path).expanduser()
+    except RuntimeError:
+        raise ModelNotFoundError("model", f"'{reference.path}': there is no such user") from None
+
+
+def _named(reference: NameReference, cache_dir: Path) -> PathReference | BuiltinReference:
+    """Return what other programs, or this one, know by this name. Raises ModelNotFoundError."""
+    if reference.source is None and Path(reference.name).exists():
+        return PathReference(reference.name)
+    models, builtins = local_models(), [info.reference for info in available(cache_dir=cache_dir)]
     meant = {model.reference: model.files[0] for model in meant_by(reference, models)}
     own = [name for name in builtins if name == f"builtin:{reference.name}" and reference.source is None]
     if own and not meant:
         name, _, quant = reference.name.partition(":")
-        return _provide(BuiltinReference(name, quant or None), order)
+        return BuiltinReference(name, quant or None)
     if len(meant) == 1 and not own:
-        return next(iter(meant.values()))
+        return PathReference(str(next(iter(meant.values()))))
     if meant:
         which = ", ".join([*own, *meant])
         raise ModelNotFoundError("model", f"'{reference}' matches several models here; name one of {which}")
@@ -175,7 +197,8 @@ def _named(reference: NameReference, order: Order) -> Path:
     )
 
 
-def _provide(reference: BuiltinReference, order: Order) -> Path:
+def _builtin(reference: BuiltinReference) -> tuple[Builtin, str]:
+    """Return a built-in model and its quant that is meant. Raises ModelNotFoundError, MissingExtraError."""
     rows = builtins()
     row = rows.get(reference.name)
     if row is None:
@@ -189,7 +212,7 @@ def _provide(reference: BuiltinReference, order: Order) -> Path:
         raise ModelNotFoundError(
             "model", f"builtin:{row.name} has no quant {quant}; it has {', '.join(row.quants)}"
         )
-    return row.provide(quant, order)
+    return row, quant
 
 
 def _quant(kinds: Any, said: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import httpx2
 import orjson
 
+from cobali_ray.command_line import address_of, bearer
 from cobali_ray.errors import ConfigError, NoAnswerError, NoServerError, why_of
 
 TIMEOUT: Final = httpx2.Timeout(10.0, read=None)
@@ -44,17 +45,8 @@ class ServerClient:
 
     def __init__(self, url: str, key: str | None, transport: httpx2.BaseTransport | None = None) -> None:
         """`transport` is in place of the network."""
-        self.url = url.rstrip("/").removesuffix("/v1")
-        if key and not (key.isascii() and key.isprintable()):
-            raise ConfigError("--key", "an API key has no line breaks, and no characters outside ASCII")
-        headers = {"authorization": f"Bearer {key}"} if key else {}
-        try:
-            address = httpx2.URL(self.url)
-        except httpx2.InvalidURL:
-            address = httpx2.URL()
-        if address.scheme not in {"http", "https"} or not address.host:
-            raise ConfigError("--url", f"'{url}' is not an address such as http://127.0.0.1:8000")
-        self._http = httpx2.Client(base_url=address, headers=headers, timeout=TIMEOUT, transport=transport)
+        self.url, headers = address_of(url), bearer(key)
+        self._http = httpx2.Client(base_url=self.url, headers=headers, timeout=TIMEOUT, transport=transport)
 
     def close(self) -> None:
         self._http.close()

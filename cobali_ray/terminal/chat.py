@@ -13,12 +13,13 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from cobali_ray.command_line import Key
 from cobali_ray.errors import CobaliError, ConfigError
 from cobali_ray.terminal.asking import AnswerEnd, ServerClient
 from cobali_ray.terminal.conversation import Conversation, read_setting
 from cobali_ray.terminal.drawing import Drawing, numbers_of
 from cobali_ray.terminal.lines import Command, command_in, edit_lines, read_text
-from cobali_ray.terminal.servers import Key, Model, Url, server_for
+from cobali_ray.terminal.servers import Model, Url, server_for
 
 PATH: Final = "/v1/chat/completions"
 COMMANDS: Final = {

@@ -9,10 +9,11 @@ import orjson
 import typer
 from rich.console import Console
 
+from cobali_ray.command_line import Key
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.completion import complete_model
 from cobali_ray.terminal.chat import print_answer
-from cobali_ray.terminal.servers import Key, Url, server_for
+from cobali_ray.terminal.servers import Url, server_for
 
 PATH = "/v1/completions"
 

@@ -15,13 +15,13 @@ from typing import IO, Annotated, Final
 import typer
 from rich.console import Console
 
+from cobali_ray.command_line import DEFAULT_URL
 from cobali_ray.errors import ConfigError, NoServerError, StartError
 from cobali_ray.models.completion import complete_model
 from cobali_ray.ports import free_port
 from cobali_ray.signals import end_with_parent, ended_in_order
 from cobali_ray.terminal.asking import ServerClient
 
-DEFAULT_URL: Final = "http://127.0.0.1:8000"
 POLL_S: Final = 0.1
 STOP_TIMEOUT_S: Final = 60.0
 
@@ -30,10 +30,6 @@ Url = Annotated[
     typer.Option(
         help=f"A running server. Default: {DEFAULT_URL}, or one started for this command.", show_default=False
     ),
-]
-Key = Annotated[
-    str | None,
-    typer.Option(help="The API key, if the server needs one.", envvar=["COBALI_API_KEY", "COBALI_KEY"]),
 ]
 Model = Annotated[
     str | None,

@@ -13,7 +13,8 @@ import pytest
 from cobali_ray.actors import servers
 from cobali_ray.actors.cluster import cluster_environment, env
 from cobali_ray.actors.listening import ADMITTED, ALL, KEYS, OWNERS, Listener, listeners
-from cobali_ray.actors.servers import ps
+from cobali_ray.actors.servers import ps, wait_ready
+from cobali_ray.errors import ConfigError, StartError
 
 HAPROXY = """
 frontend prometheus
@@ -197,6 +198,43 @@ def test_a_server_that_does_not_answer_is_shown(server, monkeypatch, capsys):
     monkeypatch.setattr(servers, "listeners", gone)
     ps()
     assert "it does not answer" in capsys.readouterr().out
+
+
+def test_a_server_is_asked_at_its_address(server, capsys):
+    url = f"http://127.0.0.1:{server.server_port}"
+    ps(url=f"{url}/v1", key="secret")
+    head, _, row, _ = capsys.readouterr().out.splitlines()
+    assert (head.strip(), row.split()[:3]) == (url, ["a", "m", "ready"])
+    ps(url=url, key="secret", as_json=True)
+    (told,) = json.loads(capsys.readouterr().out)
+    assert (told["pid"], told["memory_bytes"], told["engines"][0]["n_slots"]) == (None, None, 16)
+    ps(url="http://127.0.0.1:1")
+    assert "it does not answer" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="--url: 'nowhere' is not an address"):
+        ps(url="nowhere")
+
+
+def test_waiting_ends_when_every_server_takes_requests(server, capsys):
+    """There is none at first, then one that does not answer beside the one that does."""
+    looks = [[], ["http://127.0.0.1:1", f"http://127.0.0.1:{server.server_port}"]]
+    url, waits = f"http://127.0.0.1:{server.server_port}", []
+    wait_ready(lambda: looks.pop(0) if looks else [url], 60.0, now=lambda: 0.0, pause=waits.append)
+    assert len(waits) == 2
+    ps(wait=True, timeout=0.0, key="secret")
+    assert "2/16" in capsys.readouterr().out, "and then it shows them"
+
+
+@pytest.mark.parametrize(
+    ("urls", "says"),
+    [
+        ([], "The server did not start: it takes no requests after 7 s"),
+        (["http://127.0.0.1:1"], "http://127.0.0.1:1 did not start"),
+    ],
+)
+def test_waiting_ends_with_an_error(urls, says):
+    times = iter([0.0, 3.0, 7.0])
+    with pytest.raises(StartError, match=says):
+        wait_ready(lambda: urls, 7.0, now=lambda: next(times), pause=lambda _: None)
 
 
 def test_the_command_shows_ports(monkeypatch, capsys):

@@ -1,0 +1,157 @@
+"""`cobali serve --check`: everything that would stop a start, and what would start. Loads and makes nothing.
+
+What only a start can tell is left to it: whether llama.cpp takes a file, and whether a download succeeds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from cobali_ray.actors.banner import plan
+from cobali_ray.actors.layout import EngineDeployment, places
+from cobali_ray.actors.node import require_files, require_room, temp_folder
+from cobali_ray.backend.memory import available_bytes
+from cobali_ray.engine.context import n_ctx_of, needed_bytes, require_servable
+from cobali_ray.engine.opening import (
+    chat_template,
+    check_machine,
+    require_memory,
+    require_projector,
+    runs_on,
+    scripted_tick_s,
+)
+from cobali_ray.errors import CobaliError, ConfigError
+from cobali_ray.models.adapters import require_fitting
+from cobali_ray.models.commands import list_console
+from cobali_ray.models.reference import BuiltinReference, parse_reference
+from cobali_ray.models.registry import describe, look_up
+from cobali_ray.ports import authority, reached_at, require_free
+from cobali_ray.settings import EngineSettings
+
+
+@dataclass(slots=True)
+class StartCheck:
+    """What would start, and all that would stop the start."""
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    """As `banner.plan` shows them; empty where the settings cannot be read."""
+    problems: list[str] = field(default_factory=list)
+    """A line each, which names what to change."""
+
+    @contextlib.contextmanager
+    def noting(self, setting: str = "") -> Iterator[None]:
+        """Do what is inside as far as it goes; an error of ours is a problem, of `setting` if given."""
+        try:
+            yield
+        except CobaliError as error:
+            said = f"{setting}: {error.message}" if setting and isinstance(error, ConfigError) else str(error)
+            if said not in self.problems:  # replicas have the same mistakes
+                self.problems.append(said)
+
+
+Asked = tuple[EngineSettings, str, int]
+"""Settings, host and port."""
+
+
+def show_check(read: Callable[[], Asked]) -> None:
+    """Print what would start and, to stderr, what would stop it; then end with status 1."""
+    check, out, err = check_start(read), list_console(), Console(stderr=True, highlight=False)
+    if check.facts:
+        out.print(plan(check.facts, out.width))
+    for problem in check.problems:
+        err.print(f"[red]Error:[/red] {escape(problem)}", soft_wrap=True)
+    if check.problems:
+        raise typer.Exit(1)
+    out.print("Nothing stands in the way of a start; nothing was loaded.")
+
+
+def check_start(read: Callable[[], Asked]) -> StartCheck:
+    """Look at everything that a start needs; `read` may raise CobaliError."""
+    check = StartCheck()
+    with check.noting():
+        require_room(temp_folder())
+    with check.noting():
+        require_files()
+    with check.noting():
+        settings, host, port = read()
+        with check.noting():
+            require_free(host, port)
+        models = [_model(place, check) for place in places(settings)]
+        check.facts = {
+            "url": f"http://{authority(reached_at(host), port)}",
+            "everywhere": reached_at(host) != host,
+            "models": models,
+            "memory": _memory(models),
+            "needs_key": bool(settings.api.api_keys or settings.api.api_keys_file),
+        }
+    return check
+
+
+def _model(place: EngineDeployment, check: StartCheck) -> dict[str, Any]:
+    """Return the facts of an engine's model as `banner` has them, `needs_bytes` and `eager`."""
+    settings = place.settings
+    facts: dict[str, Any] = {"engine_id": place.engine_id, "model": place.names[0]}
+    facts["eager"] = settings.processes.load == "eager"
+    with check.noting():
+        check_machine(settings)
+    with check.noting():
+        chat_template(settings)
+    with check.noting():
+        path = None
+        if scripted_tick_s(settings.model) is None:
+            path = look_up(settings.model, cache_dir=settings.cache_dir)
+            if path is None:
+                return facts | {"to_come": _to_come(settings.model)}
+            told = describe(path)
+            facts |= {name: told[name] for name in ("parameters", "quant", "size_bytes")} | {
+                "file": str(path)
+            }
+            _look_beside(settings, path, check)
+            require_servable(settings, path)
+            require_memory(settings, path)
+        n_ctx = n_ctx_of(settings, path)
+        facts |= {"n_ctx": n_ctx, "n_ctx_auto": settings.llama.n_ctx == "auto"}
+        facts |= {"n_slots": settings.limits.n_slots, "runs_on": runs_on(settings, path)}
+        facts["needs_bytes"] = needed_bytes(settings, path)
+    return facts
+
+
+def _to_come(model: str) -> str:
+    verb = "made" if isinstance(parse_reference(model), BuiltinReference) else "downloaded"
+    return f"not here yet: {verb} at the start"
+
+
+def _look_beside(settings: EngineSettings, model: Path, check: StartCheck) -> None:
+    """Look at the projector and the adapters, those that are here already."""
+    if settings.mmproj is not None:
+        with check.noting("mmproj"):
+            path = look_up(settings.mmproj, cache_dir=settings.cache_dir)
+            if path is not None:
+                require_projector(path)
+    for name, adapter in settings.adapters.items():
+        with check.noting(f"adapters.{name}"):
+            if isinstance(parse_reference(adapter.file), BuiltinReference):
+                continue
+            path = look_up(adapter.file)
+            if path is not None:
+                require_fitting(path, model)
+
+
+def _memory(models: Sequence[dict[str, Any]]) -> str:
+    """Say what all models take that are loaded at the start; a GPU's memory is not told apart."""
+    models = [one for one in models if one["eager"]]
+    if not all("needs_bytes" in one for one in models):
+        return "known once every model is here" if any("to_come" in one for one in models) else ""
+    n_bytes, free = sum(one["needs_bytes"] for one in models), available_bytes()
+    said = f"at least {n_bytes / 1e9:.1f} GB for weights and KV cache"
+    if free is None:
+        return said
+    return f"{said}, {'more than the' if n_bytes > free else 'of'} {free / 1e9:.1f} GB that are free here"
