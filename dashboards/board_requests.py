@@ -30,7 +30,7 @@ REFUSED = f"sum({rate('cobali_refusals_total')})"
 def build() -> dashboard.Dashboard:
     """Return the board `requests.json`."""
     made = board("cobali-requests", "cobali_ray / Requests", "What clients asked and what became of it.")
-    for add in (_now, _heat, _ends, _life, _sizes):
+    for add in (_now, _heat, _ends, _http, _life, _sizes):
         add(made)
     return made
 
@@ -95,6 +95,17 @@ def _ends(made: dashboard.Dashboard) -> None:
     reasons = [(f"sum by (reason) ({rate('cobali_refusals_total')})", "{{reason}}")]
     text = "Refused at the door per second: queue_full is max_queue or max_queue_tokens."
     made.with_panel(stacked("Refusals by reason", text, "reqps", reasons, columns=3))
+
+
+def _http(made: dashboard.Dashboard) -> None:
+    made.with_row(Row("HTTP requests"))
+    answers = rate("cobali_http_requests_total")
+    text = "HTTP requests that ended, per second, whatever they asked for: 401 is a missing or wrong API key."
+    by_status = [(f"sum by (status) ({answers})", "{{status}}")]
+    made.with_panel(stacked("HTTP requests by status", text, "reqps", by_status))
+    text = "Per second, by route: unmatched are unknown paths, and requests without a valid key."
+    by_route = [(f"sum by (route, method) ({answers})", "{{method}} {{route}}")]
+    made.with_panel(stacked("HTTP requests by route", text, "reqps", by_route))
 
 
 def _life(made: dashboard.Dashboard) -> None:

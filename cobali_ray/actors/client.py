@@ -44,7 +44,7 @@ from cobali_ray.errors import (
     UnloadedError,
 )
 from cobali_ray.telemetry.exposition import EngineMetrics
-from cobali_ray.telemetry.names import ONLY_ENGINE, HttpTime
+from cobali_ray.telemetry.names import ONLY_ENGINE, HttpAnswer, HttpTime
 from cobali_ray.telemetry.presence import Presence
 
 _log = structlog.get_logger(__name__)
@@ -208,6 +208,10 @@ class ServeEngineClient:
         """Tell the engine, with the next call that keeps in touch with it."""
         self._link.observe(name, seconds)
 
+    def count(self, answer: HttpAnswer) -> None:
+        """Tell the engine, likewise."""
+        self._link.count(answer)
+
     # -- questions
 
     async def _ask(self, method: Any, *args: Any, within_s: float | None = SILENT_S) -> Any:
@@ -251,9 +255,10 @@ class ServeEngineClient:
 
     async def counts(self) -> EngineMetrics:
         """Fetch the engine's counters, to be rendered off the tick thread's interpreter."""
-        snapshot, up = None, False
+        snapshot, up, answers = None, False, dict[HttpAnswer, int]()
         if self._described_once:
             try:
+                answers = await self._ask(self._engine.http_answers)
                 snapshot, up = await self._ask(self._engine.snapshot), True
             except EngineDiedError:
                 pass
@@ -262,9 +267,8 @@ class ServeEngineClient:
                 up = True
         known = self._known
         n_restarts = 0 if known.attendance is None else known.attendance.n_restarts
-        return EngineMetrics(
-            snapshot, Presence(self._engine_id, up, known.away_s(time.monotonic()) or 0.0, n_restarts)
-        )
+        away_s = known.away_s(time.monotonic()) or 0.0
+        return EngineMetrics(snapshot, Presence(self._engine_id, up, away_s, n_restarts), answers)
 
     async def _fetch(self, method: Any, *args: Any) -> Any:
         """Ask for something that only an engine with a model has. Raises LoadingError."""

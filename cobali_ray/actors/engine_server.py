@@ -6,9 +6,12 @@ import asyncio
 import os
 import sys
 import uuid
+from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -36,7 +39,7 @@ from cobali_ray.errors import (
 )
 from cobali_ray.settings import EngineSettings, listed
 from cobali_ray.telemetry.log import configure_logging
-from cobali_ray.telemetry.names import ONLY_ENGINE, HttpTime
+from cobali_ray.telemetry.names import ONLY_ENGINE, HttpAnswer, HttpTime
 from cobali_ray.telemetry.onlooker import Onlooker
 from cobali_ray.telemetry.snapshot import Snapshot
 from cobali_ray.telemetry.usage import usage_of
@@ -82,6 +85,7 @@ class EngineServer:
         place = where_am_i()
         self._pusher, self._node = Pusher(engine_id, **place), place["host"]
         self._requests = OpenRequests(self._pusher, self._tracer, self._cancel)
+        self._answers = Counter[HttpAnswer]()
         self._n_expanding = 0
         """Requests whose images are being looked at."""
         self._slot_pool = ThreadPoolExecutor(1, thread_name_prefix="slots")
@@ -188,14 +192,19 @@ class EngineServer:
         }
 
     async def attend(
-        self, waited: dict[HttpTime, list[float]], known: Attendance | None, address: str = ""
+        self,
+        waited: dict[HttpTime, list[float]],
+        known: Attendance | None,
+        address: str = "",
+        answers: Mapping[HttpAnswer, int] = MappingProxyType({}),
     ) -> Attendance:
-        """Count what an ingress's clients waited for, and answer after a second: an open call shows a death.
+        """Count what an ingress saw, and answer after a second: an open call shows a death.
 
         Whoever does not know this engine yet is answered at once. The most restarts that any ingress knows of
         are what all of them hear. `address` is where this one hears engines.
         """
         self._host.unload_if_idle()
+        self._answers.update(answers)
         me, model = self._incarnation_id, self._host.model
         if known is not None:
             self._n_restarts = max(self._n_restarts, known.n_restarts + (known.incarnation_id != me))
@@ -236,6 +245,10 @@ class EngineServer:
         # The loop knows of a tick under way; the collector hears of it when it is over.
         age_s, usage = model.loop.state().last_tick_age_s, usage_of(psutil.Process(), "engine")
         return replace(model.telemetry.collector.snapshot(), last_tick_age_s=age_s, usage=usage)
+
+    async def http_answers(self) -> dict[HttpAnswer, int]:
+        """Return the HTTP requests of all ingresses that were counted here."""
+        return dict(self._answers)
 
     async def cache(self) -> CacheView | None:
         """Return what slots and host memory hold, and what it was good for; None without a model."""

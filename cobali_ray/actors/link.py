@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from cobali_ray.actors.processes import has_ended
 from cobali_ray.core.dispatch.engines import EngineRecord
 from cobali_ray.core.dispatch.messages import Attended, Event, Lost, Silent
 from cobali_ray.errors import EngineDiedError
-from cobali_ray.telemetry.names import HttpTime
+from cobali_ray.telemetry.names import HttpAnswer, HttpTime
 
 _log = structlog.get_logger(__name__)
 
@@ -30,8 +31,8 @@ MAX_VALUES: Final = 10_000
 class EngineLink:
     """Keeps one call of the engine open, which its death fails at once, and which returns every second.
 
-    With it go the values that clients of this process waited for: the engine counts those of all ingresses,
-    so that they add up in whichever `/metrics` one asks.
+    With it go the HTTP requests that have ended here, and what their clients waited for: the engine counts
+    those of all ingresses, so that they add up in whichever `/metrics` one asks.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class EngineLink:
         self._engine, self._known, self._hear, self._now = engine, known, hear, now
         self._address, self._admit = address, admit
         self._values: dict[HttpTime, list[float]] = {}
+        self._answers = Counter[HttpAnswer]()
         self._call: asyncio.Future[Any] | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -67,6 +69,10 @@ class EngineLink:
         if len(values) < MAX_VALUES:
             values.append(seconds)
 
+    def count(self, answer: HttpAnswer) -> None:
+        """Likewise of an HTTP request that has ended."""
+        self._answers[answer] += 1
+
     def ask_again(self) -> None:
         """Give up the open call, which counts as lost, and make another one."""
         if self._call is not None:
@@ -76,9 +82,9 @@ class EngineLink:
         engine_id = self._known.engine_id
         while True:
             began_s, (taken, self._values) = self._now(), (self._values, {})
-            self._call = call = outcome(
-                self._engine.attend.remote(taken, self._known.attendance, self._address)
-            )
+            answers, self._answers = self._answers, Counter()
+            told = taken, self._known.attendance, self._address, dict(answers)
+            self._call = call = outcome(self._engine.attend.remote(*told))
             try:
                 await self._answered(call, began_s)
             finally:
@@ -94,6 +100,7 @@ class EngineLink:
                 _log.error("attend_failed", engine_id=engine_id, error=str(error))
             for name, values in taken.items():
                 self._values[name] = (values + self._values.get(name, []))[:MAX_VALUES]
+            self._answers += answers
             await asyncio.sleep(RETRY_S)
 
     async def _answered(self, call: asyncio.Future[Any], began_s: float) -> None:

@@ -97,6 +97,7 @@ def build_api(
         listens=listens,
         echo_id=echo_request_id,
         clock=clock,
+        count=fleet.count,
         tracer=tracer,
     )
     describe(app, keyed=keyring.locked, is_open=is_open)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from types import MappingProxyType
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -13,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 from cobali_ray import __version__
 from cobali_ray.telemetry.aliases import vllm_families
 from cobali_ray.telemetry.families import buckets, counter, gauge, of_engine
-from cobali_ray.telemetry.names import HISTOGRAMS, KINDS, PHASES
+from cobali_ray.telemetry.names import HISTOGRAMS, KINDS, PHASES, HttpAnswer
 from cobali_ray.telemetry.presence import Presence, presence_families
 from cobali_ray.telemetry.snapshot import Snapshot
 from cobali_ray.telemetry.tenants import MEASURES
@@ -43,15 +44,21 @@ TOTALS = {
 
 
 class EngineMetrics(NamedTuple):
-    """What is known of an engine: of both at best."""
+    """What is known of an engine: at best, all of it."""
 
     snapshot: Snapshot | None
     presence: Presence | None = None
+    answers: Mapping[HttpAnswer, int] = MappingProxyType({})
+    """HTTP requests of all ingresses that were counted by it, also while it has no model."""
 
 
-def render(snapshot: Snapshot | None, presence: Presence | None = None) -> str:
+def render(
+    snapshot: Snapshot | None,
+    presence: Presence | None = None,
+    answers: Mapping[HttpAnswer, int] = MappingProxyType({}),
+) -> str:
     """Return the Prometheus text format, version 0.0.4, of what is known of one engine."""
-    return render_all([EngineMetrics(snapshot, presence)])
+    return render_all([EngineMetrics(snapshot, presence, answers)])
 
 
 def render_all(engines: Sequence[EngineMetrics], processes: Sequence[ProcessUsage] = ()) -> str:
@@ -82,8 +89,17 @@ class _ServerCollector:
 def _of(counts: EngineMetrics) -> Iterator[Metric]:
     if counts.presence is not None:
         yield from of_engine(counts.presence.engine_id, presence_families(counts.presence))
+        yield from of_engine(counts.presence.engine_id, [_http_family(counts.answers)])
     if counts.snapshot is not None:
         yield from of_engine(counts.snapshot.engine_id, _families(counts.snapshot))
+
+
+def _http_family(answers: Mapping[HttpAnswer, int]) -> Metric:
+    text = "HTTP requests that have ended, by route, method and status."
+    family = CounterMetricFamily("cobali_http_requests", text, labels=HttpAnswer._fields)
+    for answer, n in answers.items():
+        family.add_metric(list(map(str, answer)), n)
+    return family
 
 
 def _families(snapshot: Snapshot) -> Iterator[Metric]:

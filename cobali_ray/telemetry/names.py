@@ -23,6 +23,15 @@ HttpTime: TypeAlias = Literal["ttft_seconds", "e2e_seconds"]
 """The histograms that the HTTP side fills: what a client waits for."""
 
 
+class HttpAnswer(NamedTuple):
+    """What is counted of an HTTP request once it has ended: labels of few values, whatever clients send."""
+
+    route: str
+    """As declared; `unmatched` for paths that no route has, and for requests that were sent away before."""
+    method: str
+    status: int
+
+
 class Spec(NamedTuple):
     """One histogram family; with a label it has one member per value."""
 

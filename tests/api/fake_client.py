@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 
@@ -92,6 +93,7 @@ class FakeClient:
         self.the_card = card
         self.requests, self.cancelled, self.messages, self.tokenized = [], [], [], []
         self.endings, self.observed, self.tools = [], [], []
+        self.answers = Counter()
         self.n_open, self.most_open = 0, 0
         self.the_model = "one file"
         self.present, self.card_when_loaded = True, card
@@ -286,6 +288,9 @@ class FakeClient:
 
     def observe(self, name, seconds):
         self.observed.append((name, seconds))
+
+    def count(self, answer):
+        self.answers[answer] += 1
 
     async def counts(self):
         return EngineMetrics(None, Presence(self.engine.engine_id, self.present, 0.0, 0))

@@ -208,6 +208,25 @@ async def test_a_bug_is_logged_and_tells_the_client_nothing(post, client):
     assert logs[-1]["error"] == "internal_error"
 
 
+async def test_every_request_is_counted_by_route_method_and_status(keyed_app, post, get, client):
+    good = [("authorization", "Bearer one")]
+    for i in range(3):
+        await post(f"/v1/guess-{i}", {}, app=keyed_app)
+        await get(f"/v1/models/invented-{i}", headers=good, app=keyed_app)
+    await get(f"/v1/{'x' * 50}", headers=good, app=keyed_app)
+    await Wire(keyed_app, CHAT, b"", method="INVENTED", headers=good).run()
+    await post(CHAT, ASK, headers=good, app=keyed_app)
+    await get("/ready", app=keyed_app)
+    assert client.answers == {
+        ("unmatched", "POST", 401): 3,
+        ("/v1/models/{model_id:path}", "GET", 404): 3,
+        ("unmatched", "GET", 404): 1,
+        (CHAT, "other", 405): 1,
+        (CHAT, "POST", 200): 1,
+        ("/ready", "GET", 200): 1,
+    }
+
+
 async def test_an_unmatched_path_does_not_reach_the_log(post):
     with capture_logs() as logs:
         await post("/v1/invented-by-a-client", {})

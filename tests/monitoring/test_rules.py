@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.settings import PLACES
 from cobali_ray.telemetry.collector import Collector
-from cobali_ray.telemetry.exposition import render
+from cobali_ray.telemetry.exposition import EngineMetrics, render_all
+from cobali_ray.telemetry.names import HttpAnswer
 from cobali_ray.telemetry.presence import Presence
 from tools.monitoring import find
 
@@ -32,6 +33,8 @@ def rules(kind):
 
 
 ALERTS = {rule["alert"]: rule for rule in rules("alert")}
+LOGGED = {"tick_failed", "ttft_slo_seconds", "engine_died", "key_refused"}
+"""What actions name beside settings: events and codes of the log, and the SLO."""
 each_alert = pytest.mark.parametrize("name", ALERTS)
 
 
@@ -69,7 +72,8 @@ def test_the_rules_ask_for_what_is_exported_or_recorded():
     collector = Collector(
         EngineLimits(n_slots=1, n_cells=9, token_budget=9, n_ctx_slot=9), model_name="m", now=float
     )
-    text = render(collector.snapshot(), Presence(engine_id="0", up=True, down_s=0.0, n_restarts=0))
+    there = Presence(engine_id="0", up=True, down_s=0.0, n_restarts=0)
+    text = render_all([EngineMetrics(collector.snapshot(), there, {HttpAnswer("/ready", "GET", 200): 1})])
     families = text_string_to_metric_families(text)
     exported = {sample.name for family in families for sample in family.samples}
     recorded = {rule["record"] for rule in rules("record")}
@@ -89,7 +93,7 @@ def test_an_alert_says_what_to_do(name):
     assert ALERTS[name]["labels"]["severity"] in {"warning", "critical"}
     words = set(re.findall(r"\w+", notes["action"]))
     assert words & set(PLACES), "no setting is named"
-    settings = {word for word in words if "_" in word} - {"tick_failed", "ttft_slo_seconds", "engine_died"}
+    settings = {word for word in words if "_" in word} - LOGGED
     assert {word for word in settings if not word.startswith("cobali")} <= set(PLACES)
 
 

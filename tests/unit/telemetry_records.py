@@ -11,6 +11,7 @@ from cobali_ray.core.views.stats import TickStats
 from cobali_ray.errors import DeadlineExceededError, InternalError, RequestCancelledError
 from cobali_ray.telemetry.collector import Collector
 from cobali_ray.telemetry.exposition import EngineMetrics, render_all
+from cobali_ray.telemetry.names import HttpAnswer
 from cobali_ray.telemetry.presence import Presence
 from cobali_ray.telemetry.usage import ProcessUsage
 
@@ -93,4 +94,5 @@ def exposition() -> str:
     snapshot = replace(fed_collector().snapshot(), usage=ProcessUsage("engine", 11, 3 << 20, 1.5))
     presence = Presence(engine_id="0", up=True, down_s=0.0, n_restarts=2)
     others = [ProcessUsage("ingress", 12, 2 << 20, 0.5), ProcessUsage("front_end", 13, 1 << 20, 0.25)]
-    return render_all([EngineMetrics(snapshot, presence)], others)
+    answers = {HttpAnswer("/v1/chat/completions", "POST", 200): 5, HttpAnswer("unmatched", "GET", 401): 2}
+    return render_all([EngineMetrics(snapshot, presence, answers)], others)

@@ -20,9 +20,11 @@ from cobali_ray.core.dispatch import engines
 from cobali_ray.core.dispatch.messages import Attended, Lost, Silent
 from cobali_ray.core.views.stats import Attendance
 from cobali_ray.settings import EngineSettings
+from cobali_ray.telemetry.names import HttpAnswer
 from cobali_ray.testing import FakeClock, LocalHandle, LocalResponse
 
 WAIT_S = 60
+ANSWER = HttpAnswer("unmatched", "GET", 401)
 
 
 @pytest.fixture
@@ -174,11 +176,13 @@ async def test_values_outlive_an_engine_that_did_not_take_them(s):
     await s.answer()
     assert s.engine.heard[-1][0] == {"ttft_seconds": [1.0]}
     s.link.observe("ttft_seconds", 2.0)
+    s.link.count(ANSWER)
     s.engine.calls[-1].die(ActorDiedError())
     await s.engine.asked(3)
     assert s.engine.heard[-1][0] == {"ttft_seconds": [1.0, 2.0]}
+    assert s.engine.heard[-1][-1] == {ANSWER: 1}
     await s.answer()
-    assert s.engine.heard[-1][0] == {}, "each value is told once"
+    assert (s.engine.heard[-1][0], s.engine.heard[-1][-1]) == ({}, {}), "each value is told once"
 
 
 async def test_all_ingresses_hear_of_every_restart(monkeypatch):

@@ -46,7 +46,7 @@ from cobali_ray.errors import (
 )
 from cobali_ray.settings import EngineSettings
 from cobali_ray.telemetry.exposition import render
-from cobali_ray.telemetry.names import ONLY_ENGINE
+from cobali_ray.telemetry.names import ONLY_ENGINE, HttpAnswer
 from cobali_ray.testing import LocalHandle, LocalResponse
 
 WAIT_S = 60
@@ -458,6 +458,9 @@ async def test_what_clients_waited_for_is_counted_by_the_engine(make, monkeypatc
     assert 5 < events[-1].stats.intake_s < 5 + WAIT_S
     for name, seconds in (("ttft_seconds", 6.0), ("e2e_seconds", 7.0), ("ttft_seconds", 8.0)):
         s.client.observe(name, seconds)
+    answer = HttpAnswer("unmatched", "GET", 401)
+    s.client.count(answer)
+    s.client.count(answer)
 
     async def views():
         snapshot = await s.handle.server.snapshot()
@@ -472,6 +475,7 @@ async def test_what_clients_waited_for_is_counted_by_the_engine(make, monkeypatc
     assert (seen["e2e"].count, seen["e2e"].sum) == (1, 7.0)
     assert seen["intake"].sum > 5
     assert seen["engine_ttft"].sum < 5, "what came before is none of its time"
+    assert (await s.client.counts()).answers == {answer: 2}
 
 
 async def test_the_feed_of_ticks_and_a_dead_engine_is_loading(make):

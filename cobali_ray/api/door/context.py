@@ -21,6 +21,7 @@ from cobali_ray.api.door.timings import Timings, slowest_of
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.request.events import End
 from cobali_ray.errors import Field, Path, dotted
+from cobali_ray.telemetry.names import HttpAnswer
 
 SCOPE_KEY = "cobali_account"
 CLIENT_CLOSED = 499
@@ -44,6 +45,8 @@ class RequestContext:
     request_id: str
     received_s: float
     """On the API's clock: its headers were here, its body not yet."""
+    count: Callable[[HttpAnswer], None] = lambda _: None
+    """Hears of its end."""
     span: HttpSpan | None = None
     caller: Caller = NOBODY
     quota: Quota | None = None
@@ -154,6 +157,7 @@ class RequestContext:
 
     def write(self, http_s: float) -> None:
         status = CLIENT_CLOSED if self.status is None and self.cancelled else self.status
+        self.count(HttpAnswer(self.route, self.method, status or CLIENT_CLOSED))
         line = {name: getattr(self, name, None) for name in LOGGED}
         line |= {"tenant": self.caller.tenant or None, "status": status, "http_s": round(http_s, 6)}
         if self.span is not None:

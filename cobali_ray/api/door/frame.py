@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from fastapi import Response
 from starlette.datastructures import Headers
@@ -17,6 +18,7 @@ from cobali_ray.api.door.keyring import Keyring
 from cobali_ray.api.door.origins import Origins, is_loopback
 from cobali_ray.api.door.spans import HttpTracer, route_traced
 from cobali_ray.errors import ForeignHostError, ForeignOriginError, HeadersTooLargeError, WrongKeyError
+from cobali_ray.telemetry.names import HttpAnswer
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/", "/ui", "/docs", "/openapi.json"})
 OPEN_FOLDER = "/ui/"
@@ -64,10 +66,12 @@ class Frame:
         listens: str | None,
         echo_id: bool,
         clock: ApiClock,
+        count: Callable[[HttpAnswer], None],
         tracer: HttpTracer | None = None,
     ) -> None:
+        """`count` hears of every request that has ended."""
         self._app, self._origins, self._listens, self._echo_id = app, origins, listens, echo_id
-        self._clock, self._tracer = clock, tracer
+        self._clock, self._count, self._tracer = clock, count, tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request and write its log line, however it ends."""
@@ -78,6 +82,7 @@ class Frame:
         context = RequestContext(
             request_id=request_id_of(headers.get("x-request-id", "")),
             received_s=self._clock.now(),
+            count=self._count,
             method=scope["method"] if scope["method"] in METHODS else "other",
             error_shape=error_shape(_path_in_app(scope)),
         )

@@ -11,7 +11,7 @@ from cobali_ray.core.dispatch.messages import AnyRequest, Event, ToEngine
 from cobali_ray.core.views.cache import CacheView, SlotMove
 from cobali_ray.core.views.stats import EngineState, ModelCard, TickFeed
 from cobali_ray.telemetry.exposition import EngineMetrics
-from cobali_ray.telemetry.names import HttpTime
+from cobali_ray.telemetry.names import HttpAnswer, HttpTime
 
 
 class EngineClient(Protocol):
@@ -45,6 +45,9 @@ class EngineClient(Protocol):
 
     def observe(self, name: HttpTime, seconds: float) -> None:
         """Count one value in a histogram of `cobali_*`, in a moment: the engine keeps the counts of all."""
+
+    def count(self, answer: HttpAnswer) -> None:
+        """Count an HTTP request that has ended, likewise."""
 
     async def counts(self) -> EngineMetrics:
         """Return what `/metrics` shows: the engine's counters while it is there, and whether it is."""

@@ -18,7 +18,7 @@ from cobali_ray.core.request.request import Request
 from cobali_ray.core.views.stats import EngineState, EngineStatus, ModelCard
 from cobali_ray.errors import InvalidParameterError, LoadingError, UnknownModelError, UnloadedError
 from cobali_ray.telemetry.exposition import render_all
-from cobali_ray.telemetry.names import HttpTime
+from cobali_ray.telemetry.names import HttpAnswer, HttpTime
 from cobali_ray.telemetry.usage import ProcessUsage
 
 ResultT = TypeVar("ResultT")
@@ -156,6 +156,11 @@ class Fleet:
 
     def _served(self) -> str:
         return "', '".join(name for model in self.models for name in (model.names[0], *model.adapters))
+
+    def count(self, answer: HttpAnswer) -> None:
+        """Count an HTTP request that has ended, with an engine that is there."""
+        present = (engine_id for model in self.models for engine_id in model.present)
+        self.engines[next(present, next(iter(self.engines)))].count(answer)
 
     def engine(self, engine_id: str | None) -> EngineClient:
         """Return an engine; the first where none is named. Raises InvalidParameterError."""
