@@ -68,57 +68,69 @@ def _now(made: dashboard.Dashboard) -> None:
     made.with_row(Row("Now"))
     up = f"avg({series('cobali_engine_up')})"
     made.with_panel(
-        number("Engines up", "Share that answers.", "percentunit", (up, "up"), low_is_bad(0.5, 1))
+        number("Engines up", "Share of engines that answer.", "percentunit", (up, "up"), low_is_bad(0.5, 1))
     )
     there = [series("cobali_slots", state="prefilling|generating"), series("cobali_queue_requests")]
     load = f"({' + '.join(f'sum({one})' for one in there)}) / sum({series('cobali_slots')})"
-    text = "Requests in slots and before, by slots: above 100 % some wait, at 200 % one for each that runs."
+    text = "Running and waiting requests per slot: above 100 % some wait, at 200 % as many wait as run."
     made.with_panel(number("Load", text, "percentunit", (load, "load"), high_is_bad(1, 2)))
-    text = "Share of max_queue or max_queue_tokens in use, the fuller one: at 100 % new ones get 429."
+    text = "How full the queue is, of max_queue or max_queue_tokens: at 100 % new requests get 429."
     fill = " or ".join(query for query, _ in _queue_fill())
     made.with_panel(
         number("Queue fill", text, "percentunit", (f"max({fill})", "used"), high_is_bad(0.5, 0.8))
     )
     usage = f"max({series('cobali_kv_usage_ratio')})"
-    text = "Share of KV cells held by requests, of the fullest engine."
+    text = "Share of KV cells used by running requests, of the fullest engine."
     made.with_panel(number("KV use", text, "percentunit", (usage, "used"), high_is_bad(0.75, 0.9)))
     output = f"sum({rate('cobali_output_tokens_total')})"
-    made.with_panel(number("Output", "Tokens per second, all streams.", TOKEN_RATE, (output, "tok/s"), PLAIN))
+    made.with_panel(
+        number(
+            "Output",
+            "Output tokens per second of all streams together.",
+            TOKEN_RATE,
+            (output, "tok/s"),
+            PLAIN,
+        )
+    )
     opened = f"sum({over('changes', 'cobali_start_time_seconds', '$__range')})"
-    text = "Engines that opened anew in this time range; three within an hour are CobaliCrashLoop."
+    text = "Engine restarts in this time range; three within an hour fire CobaliCrashLoop."
     made.with_panel(number("Restarts", text, RESTARTS, (opened, "restarts"), high_is_bad(1, 3)))
     ttft = quantile(0.9, "cobali_ttft_seconds")
-    text = "HTTP arrival to first text. Amber from half of 2 s, red from there."
+    text = "From a request's arrival to its first text, for 9 of 10 requests. Amber from 1 s, red from 2 s."
     made.with_panel(number("TTFT p90", text, "s", (ttft, "p90"), high_is_bad(1, 2)))
     itl = quantile(0.99, "cobali_itl_seconds")
-    text = "Gap between neighbouring tokens of a stream. Amber from half of 0.1 s, red from there."
+    text = "Time between two tokens of a stream, for 99 of 100 tokens. Amber from 0.05 s, red from 0.1 s."
     made.with_panel(number("ITL p99", text, "s", (itl, "p99"), high_is_bad(0.05, 0.1)))
     speed = f"1 / {quantile(0.5, 'cobali_tpot_seconds')}"
-    text = "Tokens per second of the median stream after its first: people read 5 to 10."
+    text = "Tokens per second of the median stream after its first token: people read 5 to 10."
     made.with_panel(number("Stream speed", text, TOKEN_RATE, (speed, "median"), low_is_bad(5, 10)))
     ended, refused = (f"sum({rate(f'cobali_{what}_total')})" for what in ("requests", "refusals"))
-    text = "Share of requests that the door refused."
+    text = "Share of requests that were refused on arrival."
     share = f"{refused} / ({refused} + {ended})"
     made.with_panel(number("Refused", text, "percentunit", (share, "refused"), high_is_bad(0.01, 0.05)))
     errors = f"sum({rate('cobali_requests_total', outcome='error')}) / {ended}"
-    text = "Share of ended requests that the server failed; CobaliErrors fires above 1 %."
+    text = "Share of requests that ended with an error of the server; CobaliErrors fires above 1 %."
     made.with_panel(number("Errors", text, "percentunit", (errors, "errors"), high_is_bad(0.001, 0.01)))
     age = f"max({series('cobali_last_tick_age_seconds')})"
-    text = "Since the last tick while there is work; CobaliEngineStalled fires above 8 s."
+    text = "Time since the last tick while there is work; CobaliEngineStalled fires above 8 s."
     made.with_panel(number("Tick age", text, "s", (age, "age"), high_is_bad(2, 8)))
 
 
 def _latency(made: dashboard.Dashboard) -> None:
     made.with_row(Row("Latency"))
     for title, text, name in (
-        ("TTFT", "HTTP arrival to first text: what a client waits for.", "cobali_ttft_seconds"),
+        ("TTFT", "A request's arrival to its first text: what a client waits for.", "cobali_ttft_seconds"),
         ("Engine's TTFT", "Arrival at the engine to first output token.", "cobali_engine_ttft_seconds"),
-        ("Intake", "HTTP arrival to the engine: body, template, tokeniser.", "cobali_intake_seconds"),
-        ("ITL", "Gap between neighbouring tokens of one stream.", "cobali_itl_seconds"),
+        (
+            "Intake",
+            "A request's arrival to its arrival at the engine: body, template, tokeniser.",
+            "cobali_intake_seconds",
+        ),
+        ("ITL", "Time between two neighbouring tokens of a stream.", "cobali_itl_seconds"),
         ("TPOT", "Seconds per output token after the first, one sample per request.", "cobali_tpot_seconds"),
-        ("E2E", "HTTP arrival to the last byte of the answer.", "cobali_e2e_seconds"),
-        ("Queue time", "Arrival at the engine to slot.", "cobali_queue_seconds"),
-        ("Prefill time", "Slot to first output token.", "cobali_prefill_seconds"),
+        ("E2E", "A request's arrival to the last byte of its answer.", "cobali_e2e_seconds"),
+        ("Queue time", "Arrival at the engine to getting a slot.", "cobali_queue_seconds"),
+        ("Prefill time", "Getting a slot to the first output token.", "cobali_prefill_seconds"),
         ("Decode time", "First to last output token.", "cobali_decode_seconds"),
     ):
         if name in SLOS:
@@ -132,18 +144,34 @@ def _throughput(made: dashboard.Dashboard) -> None:
     prefill = rate("cobali_tokens_total", kind="prefill")
     tokens = [
         (f"sum({rate('cobali_output_tokens_total')})", "output"),
-        (f"sum({prefill})", "prefill computed"),
-        (f"sum({rate('cobali_cached_prompt_tokens_total')})", "prefill reused"),
+        (f"sum({prefill})", "prompts, computed"),
+        (f"sum({rate('cobali_cached_prompt_tokens_total')})", "prompts, cached"),
     ]
-    made.with_panel(lines("Tokens per second", "Sampled, computed, reused.", TOKEN_RATE, tokens, columns=3))
+    made.with_panel(
+        lines(
+            "Tokens per second",
+            "Output tokens, prompt tokens computed, and prompt tokens found in the cache.",
+            TOKEN_RATE,
+            tokens,
+            columns=3,
+        )
+    )
     ended = [(f"sum by (outcome) ({rate('cobali_requests_total')})", "{{outcome}}")]
-    text = "Ended requests per second: stop and length are answers."
+    text = "Requests that ended, per second: stop and length are complete answers."
     made.with_panel(painted(stacked("Requests by outcome", text, "reqps", ended, columns=3), OUTCOMES))
     state = [
         (f"sum({series('cobali_slots', state='prefilling|generating')})", "running"),
         (f"sum({series('cobali_queue_requests')})", "waiting"),
     ]
-    made.with_panel(lines("Running and waiting", "Requests in slots and before.", REQUESTS, state, columns=3))
+    made.with_panel(
+        lines(
+            "Running and waiting",
+            "Requests in slots, and requests waiting for one.",
+            REQUESTS,
+            state,
+            columns=3,
+        )
+    )
 
 
 def _engines(made: dashboard.Dashboard) -> None:
@@ -153,7 +181,7 @@ def _engines(made: dashboard.Dashboard) -> None:
     made.with_panel(stacked("Output by model", text, TOKEN_RATE, output, columns=4))
     waits = with_info(rate("cobali_ttft_seconds_bucket"), "model", "le")
     ttft = [(f"histogram_quantile(0.9, {waits})", "{{model}}")]
-    text = "HTTP arrival to first text by model: nine of ten requests took less."
+    text = "A request's arrival to its first text, by model: nine of ten requests took less."
     made.with_panel(against_slo("TTFT p90 by model", text, ttft, "slo_ttft", columns=4))
     machines = [(f"count by (node) (group by (engine, node) ({series('cobali_info')}))", "{{node}}")]
     text = "Engines that have their model loaded, by the address of their machine."
@@ -163,8 +191,13 @@ def _engines(made: dashboard.Dashboard) -> None:
     made.with_panel(lines("Engines away", text, ENGINES, away, columns=4))
     for title, text, unit, query in (
         ("Output by engine", "Output tokens per second.", TOKEN_RATE, rate("cobali_output_tokens_total")),
-        ("Waiting by engine", "Requests before a slot.", REQUESTS, series("cobali_queue_requests")),
-        ("KV use by engine", "KV cells held by requests.", "percentunit", series("cobali_kv_usage_ratio")),
+        ("Waiting by engine", "Requests waiting for a slot.", REQUESTS, series("cobali_queue_requests")),
+        (
+            "KV use by engine",
+            "Share of KV cells used by running requests.",
+            "percentunit",
+            series("cobali_kv_usage_ratio"),
+        ),
     ):
         named = [(with_info(query, "model", "engine", "node"), "{{model}}, engine {{engine}} on {{node}}")]
         made.with_panel(lines(title, text, unit, named, columns=3))
@@ -172,37 +205,43 @@ def _engines(made: dashboard.Dashboard) -> None:
 
 def _sizes(made: dashboard.Dashboard) -> None:
     made.with_row(Row("Request sizes"))
-    text = "Ended requests per bucket of prompt length."
+    text = "Requests by prompt length."
     made.with_panel(heat("Prompt length", text, TOKENS, "cobali_request_prompt_tokens"))
-    text = "Ended requests per bucket of output length."
+    text = "Requests by output length."
     made.with_panel(heat("Output length", text, TOKENS, "cobali_request_output_tokens"))
 
 
 def _cache(made: dashboard.Dashboard) -> None:
     made.with_row(Row("Prefix cache"))
     for title, text, what in (
-        ("Requests that began with something", "Share of requests by what held their beginning", "requests"),
-        ("Prompt tokens that were there", "Share of prompt tokens by what held them", "tokens"),
+        (
+            "Requests with a cached beginning",
+            "Share of requests by where their beginning was cached",
+            "requests",
+        ),
+        ("Cached prompt tokens", "Share of prompt tokens by where they were cached", "tokens"),
     ):
         name = f"cobali_prefix_{what}_total"
         found = f"sum by (tier) ({rate(name, tier='slot|copy|host|disk')})"
         hits = [(f"{found} / scalar(sum({rate(name)}))", "{{tier}}")]
-        whole = f"{text}: the slot itself, another one, host memory, the disk."
+        whole = f"{text}: the same slot, another slot, host memory, disk."
         made.with_panel(stacked(title, whole, "percentunit", hits))
 
 
 def _capacity(made: dashboard.Dashboard) -> None:
     made.with_row(Row("Capacity"))
     slots = [(f"sum by (state) ({series('cobali_slots')})", "{{state}}")]
-    made.with_panel(stacked("Slots by state", "What the slots do.", SLOTS, slots, columns=3))
+    made.with_panel(stacked("Slots by state", "What the slots are doing.", SLOTS, slots, columns=3))
     cells = [(f"sum by (state) ({series('cobali_kv_cells')})", "{{state}}")]
-    text = "Held by requests, kept for prefix reuse, empty."
+    text = "Used by running requests, kept for prefix reuse, free."
     made.with_panel(stacked("KV cells", text, CELLS, cells, columns=3))
     host = [(f"sum by (state) ({series('cobali_host_cache_bytes')})", "{{state}}")]
-    text = "Host memory for prefixes that slots have no room for, held and not."
+    text = "Host memory for prefixes that slots have no room for, used and free."
     made.with_panel(stacked("Host cache", text, "bytes", host, columns=3))
     disk = [(f"max {EACH} ({series('cobali_disk_cache_bytes', state='used')})", EACH_LEGEND)]
-    text = "Files of prefixes on disk, up to disk_cache_gib; engines that share a folder show the same ones."
+    text = (
+        "Disk space of cached prefixes, at most disk_cache_gib; engines with one folder show the same files."
+    )
     made.with_panel(lines("Disk cache", text, "bytes", disk, columns=3))
     moved = [
         (f"sum({rate(f'cobali_{what}_tokens_total')})", legend)
@@ -210,14 +249,16 @@ def _capacity(made: dashboard.Dashboard) -> None:
             ("host_cache_restored", "from host memory"),
             ("disk_cache_read", "from disk"),
             ("host_cache_saved", "to host memory"),
-            ("host_cache_evicted", "given up there"),
+            ("host_cache_evicted", "dropped from host memory"),
             ("disk_cache_written", "to disk"),
         )
     ]
-    text = "Tokens moved per second: slots take from host memory and give to it, and it from and to the disk."
+    text = "Tokens moved per second between slots and host memory, and between host memory and disk."
     made.with_panel(lines("Moved between tiers", text, TOKEN_RATE, moved, columns=3))
     shares = [(f"max({share})", legend) for share, legend in _queue_fill()]
-    text = "Share of max_queue and max_queue_tokens in use: at 1, new ones get 429; preempted ones add to it."
+    text = (
+        "Share of max_queue and max_queue_tokens in use: at 100 % new requests get 429; preempted ones count."
+    )
     made.with_panel(lines("Queue fill", text, "percentunit", shares, columns=3))
 
 
@@ -258,10 +299,10 @@ def _tenants(made: dashboard.Dashboard) -> None:
     made.with_panel(stacked("Served by tenant", text, TOKEN_RATE, served, columns=3))
     waited, ended = (rate(f"cobali_tenant_{what}_total") for what in ("queue_seconds", "requests"))
     waits = [(f"sum by (tenant) ({waited}) / sum by (tenant) ({ended})", "{{tenant}}")]
-    text = "Mean wait of ended requests for their first slot."
+    text = "Mean time that requests waited for their first slot."
     made.with_panel(lines("Wait by tenant", text, "s", waits, columns=3))
     parked = [(f"sum by (priority) ({rate('cobali_class_preemptions_total')})", "{{priority}}")]
-    text = "Preemptions of ended requests per second: those of worse classes make room for better ones."
+    text = "Preemptions per second by priority class: requests of lower priority make room for others."
     made.with_panel(lines("Preemptions by class", text, "ops", parked, columns=3))
 
 
@@ -269,17 +310,17 @@ def _trouble(made: dashboard.Dashboard) -> None:
     made.with_row(Row("Trouble"))
     made.with_panel(alerts())
     refused = [(f"sum by (reason) ({rate('cobali_refusals_total')})", "{{reason}}")]
-    text = "Requests refused at the door, per second."
+    text = "Requests refused on arrival, per second."
     made.with_panel(stacked("Refusals by reason", text, "reqps", refused, columns=3))
     preempted = [(f"sum {EACH} ({rate('cobali_preemptions_total')})", EACH_LEGEND)]
-    text = "Sequences sent back to the queue per second: the KV cache was full, or others were due."
+    text = "Sequences sent back to the queue, per second: the KV cache was full, or others had priority."
     made.with_panel(lines("Preemptions", text, "ops", preempted, columns=3))
     continued = [(f"sum {EACH} ({rate('cobali_continued_total')})", EACH_LEGEND)]
-    text = "Requests that went on here after an engine that had them died, per second."
+    text = "Requests that an engine took over from one that died, per second."
     made.with_panel(lines("Continued requests", text, "reqps", continued, columns=3))
     age = [(f"max {EACH} ({series('cobali_last_tick_age_seconds')})", EACH_LEGEND)]
-    text = "Seconds since the last tick while there is work: above a few, the engine hangs."
+    text = "Seconds since the last tick while there is work: more than a few mean that the engine hangs."
     made.with_panel(lines("Age of the last tick", text, "s", age, columns=3))
     up = [(f"max {EACH} (time() - {series('cobali_start_time_seconds')})", EACH_LEGEND)]
-    text = "Seconds since the engine opened: a fall to zero is a restart."
+    text = "Seconds since the engine loaded its model: a drop to zero is a restart."
     made.with_panel(lines("Engine uptime", text, "s", up, columns=3))

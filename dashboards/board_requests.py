@@ -29,7 +29,9 @@ REFUSED = f"sum({rate('cobali_refusals_total')})"
 
 def build() -> dashboard.Dashboard:
     """Return the board `requests.json`."""
-    made = board("cobali-requests", "cobali_ray / Requests", "What clients asked and what became of it.")
+    made = board(
+        "cobali-requests", "cobali_ray / Requests", "What clients asked for, and how their requests ended."
+    )
     for add in (_now, _heat, _ends, _http, _life, _sizes):
         add(made)
     return made
@@ -39,43 +41,47 @@ def _now(made: dashboard.Dashboard) -> None:
     made.with_row(Row("Now"))
     made.with_panel(number("Ended", "Requests that ended, per second.", "reqps", (ENDED, "ended"), PLAIN))
     good = f"sum({rate('cobali_requests_total', outcome='stop|length')}) / {ENDED}"
-    text = "Share of ended requests that got their whole answer."
+    text = "Share of requests that got a complete answer."
     made.with_panel(number("Answered", text, "percentunit", (good, "answered"), low_is_bad(0.9, 0.99)))
     turned_away = f"{REFUSED} / ({REFUSED} + {ENDED})"
-    text = "Share of all requests that were refused at the door."
+    text = "Share of requests that were refused on arrival."
     made.with_panel(number("Refused", text, "percentunit", (turned_away, "refused"), high_is_bad(0.01, 0.05)))
     ttft = quantile(0.99, "cobali_ttft_seconds")
-    text = "HTTP arrival to first text. Amber from half of 2 s, red from there, as CobaliTtftOverSlo."
+    text = "From a request's arrival to its first text. Amber from 1 s, red from 2 s, as CobaliTtftOverSlo."
     made.with_panel(number("TTFT p99", text, "s", (ttft, "p99"), high_is_bad(1, 2)))
     prompt = quantile(0.5, "cobali_request_prompt_tokens")
-    made.with_panel(number("Prompt p50", "Tokens of ended requests.", TOKENS, (prompt, "p50"), PLAIN))
+    made.with_panel(number("Prompt p50", "Tokens per request.", TOKENS, (prompt, "p50"), PLAIN))
     output = quantile(0.5, "cobali_request_output_tokens")
-    made.with_panel(number("Output p50", "Tokens of ended requests.", TOKENS, (output, "p50"), PLAIN))
+    made.with_panel(number("Output p50", "Tokens per request.", TOKENS, (output, "p50"), PLAIN))
 
 
 def _heat(made: dashboard.Dashboard) -> None:
-    made.with_row(Row("How long they took, all of them"))
+    made.with_row(Row("How long requests took"))
     for title, text, name in (
-        ("TTFT heatmap", "Requests per bucket of HTTP arrival to first text.", "cobali_ttft_seconds"),
+        (
+            "TTFT heatmap",
+            "Requests by the time from their arrival to their first text.",
+            "cobali_ttft_seconds",
+        ),
         (
             "Engine's TTFT heatmap",
-            "Requests per bucket of arrival at the engine to first output token.",
+            "Requests by the time from their arrival at the engine to their first output token.",
             "cobali_engine_ttft_seconds",
         ),
-        ("ITL heatmap", "Gaps per bucket, between neighbouring tokens of one stream.", "cobali_itl_seconds"),
+        ("ITL heatmap", "Gaps between neighbouring tokens of a stream, by length.", "cobali_itl_seconds"),
         (
             "Queue time heatmap",
-            "Requests per bucket of arrival at the engine to slot.",
+            "Requests by the time from their arrival at the engine to getting a slot.",
             "cobali_queue_seconds",
         ),
         (
             "Prefill time heatmap",
-            "Requests per bucket of slot to first token.",
+            "Requests by the time from getting a slot to their first token.",
             "cobali_prefill_seconds",
         ),
         (
             "E2E heatmap",
-            "Requests per bucket of HTTP arrival to the answer's last byte.",
+            "Requests by the time from their arrival to the last byte of the answer.",
             "cobali_e2e_seconds",
         ),
     ):
@@ -83,17 +89,17 @@ def _heat(made: dashboard.Dashboard) -> None:
 
 
 def _ends(made: dashboard.Dashboard) -> None:
-    made.with_row(Row("How they ended"))
+    made.with_row(Row("How requests ended"))
     outcomes = [(f"sum by (outcome) ({rate('cobali_requests_total')})", "{{outcome}}")]
-    text = "Ended requests per second: stop and length are answers."
+    text = "Requests that ended, per second: stop and length are complete answers."
     made.with_panel(painted(stacked("Outcomes", text, "reqps", outcomes, columns=3), OUTCOMES))
     unanswered = rate("cobali_requests_total", outcome="cancelled|deadline|bad_request|refused|error")
     failures = {name: color for name, color in OUTCOMES.items() if name not in {"stop", "length"}}
     shares = [(f"sum by (outcome) ({unanswered}) / scalar({ENDED})", "{{outcome}}")]
-    text = "Share of ended requests: clients that left, deadlines, and errors, which the log explains."
+    text = "Share of requests without a complete answer; the log explains the errors."
     made.with_panel(painted(stacked("Not answered", text, "percentunit", shares, columns=3), failures))
     reasons = [(f"sum by (reason) ({rate('cobali_refusals_total')})", "{{reason}}")]
-    text = "Refused at the door per second: queue_full is max_queue or max_queue_tokens."
+    text = "Requests refused on arrival, per second: queue_full means max_queue or max_queue_tokens."
     made.with_panel(stacked("Refusals by reason", text, "reqps", reasons, columns=3))
 
 
@@ -109,7 +115,7 @@ def _http(made: dashboard.Dashboard) -> None:
 
 
 def _life(made: dashboard.Dashboard) -> None:
-    made.with_row(Row("Where their time goes"))
+    made.with_row(Row("Where the time goes"))
     parts = [
         (per_request(f"cobali_{part}_seconds"), legend)
         for part, legend in (
@@ -119,23 +125,23 @@ def _life(made: dashboard.Dashboard) -> None:
             ("decode", "decode"),
         )
     ]
-    text = "Mean seconds of an ended request: on its way in, waiting, its prompt, its answer."
-    made.with_panel(stacked("Mean life of a request", text, "s", parts))
+    text = "Mean seconds of a request: on its way in, waiting, computing its prompt, writing its answer."
+    made.with_panel(stacked("Mean time of a request by stage", text, "s", parts))
     speed = [
         (f"1 / {quantile(q, 'cobali_tpot_seconds')}", legend)
         for legend, q in (("median stream", 0.5), ("slowest 1 %", 0.99))
     ]
-    text = "Output tokens per second that one stream gets after its first token."
+    text = "Output tokens per second of one stream after its first token."
     made.with_panel(lines("Speed of a stream", text, TOKEN_RATE, speed))
 
 
 def _sizes(made: dashboard.Dashboard) -> None:
-    made.with_row(Row("What they asked for"))
+    made.with_row(Row("Sizes"))
     prompts = percentiles("cobali_request_prompt_tokens")
-    made.with_panel(lines("Prompt length", "Tokens of ended requests.", TOKENS, prompts, columns=3))
+    made.with_panel(lines("Prompt length", "Tokens per request.", TOKENS, prompts, columns=3))
     outputs = percentiles("cobali_request_output_tokens")
-    made.with_panel(lines("Output length", "Tokens of ended requests.", TOKENS, outputs, columns=3))
+    made.with_panel(lines("Output length", "Tokens per request.", TOKENS, outputs, columns=3))
     cached, prompt = rate("cobali_cached_prompt_tokens_total"), rate("cobali_prompt_tokens_total")
     reused = [(f"sum({cached}) / sum({prompt})", "reused")]
-    text = "Share of prompt tokens that a slot already held, so that they were not computed."
+    text = "Share of prompt tokens found in the cache, which were not computed again."
     made.with_panel(lines("Prefix reuse", text, "percentunit", reused, columns=3))

@@ -26,7 +26,9 @@ PHASES = ("plan", "forward", "sample", "publish")
 
 def build() -> dashboard.Dashboard:
     """Return the board `tick_anatomy.json`."""
-    made = board("cobali-tick", "cobali_ray / Tick anatomy", "What one round of the engine is made of.")
+    made = board(
+        "cobali-tick", "cobali_ray / Tick anatomy", "What a tick, one round of the engine, consists of."
+    )
     for add in (_time, _phases, _work, _pace, _rhythm):
         add(made)
     return made
@@ -41,11 +43,13 @@ def _time(made: dashboard.Dashboard) -> None:
     parts["forward"] = f"({parts['forward']} - sum(clamp_min({phases} - {ticks}, 0)))"
     parts["other"] = f"sum(clamp_min({ticks} - {phases}, 0))"
     stack = [(per_tick(total), name) for name, total in parts.items()]
-    text = "Mean seconds of a tick by phase; with overlap, forward is shown without the publish inside it."
+    text = (
+        "Mean seconds of a tick by phase; on a GPU, forward is shown without the publishing that overlaps it."
+    )
     made.with_panel(stacked("Phases of a mean tick", text, "s", stack, columns=3))
     times = percentiles("cobali_tick_seconds")
-    made.with_panel(lines("Tick time", "One tick, start to end.", "s", times, columns=3))
-    text = "Ticks per bucket of their time: two bands are decode ticks and ticks with prefill."
+    made.with_panel(lines("Tick time", "Duration of a tick.", "s", times, columns=3))
+    text = "Ticks by duration: two bands are decode ticks, and ticks with prefill."
     made.with_panel(heat("Tick time heatmap", text, "s", "cobali_tick_seconds", columns=3))
 
 
@@ -54,10 +58,10 @@ def _phases(made: dashboard.Dashboard) -> None:
     for phase, text in zip(
         PHASES,
         (
-            "Mailbox, expiry, assigning slots, planning.",
-            "Handing over the batch to logits ready.",
-            "Logits to token ids.",
-            "Detokenising, stop strings, events, hand-over.",
+            "Reading new requests, ending expired ones, assigning slots, planning.",
+            "From handing over the batch until the logits are ready.",
+            "From logits to token ids.",
+            "Detokenising, finding stop strings, sending events.",
         ),
         strict=True,
     ):
@@ -77,43 +81,43 @@ def _work(made: dashboard.Dashboard) -> None:
     tokens = lines("Batch tokens", text, TOKENS, [*sizes, last, (budget, "budget")], columns=4)
     made.with_panel(limit_line(tokens, "budget"))
     chunks = percentiles("cobali_prefill_chunk_tokens")
-    text = "Prompt tokens of one request in one tick: the pace shortens them beside running streams."
+    text = "Prompt tokens of one request in a tick: chunks get shorter beside running streams."
     made.with_panel(lines("Chunk sizes", text, TOKENS, chunks, columns=4))
     sequences = percentiles("cobali_batch_sequences")
     made.with_panel(lines("Batch sequences", "Sequences in a tick.", SEQUENCES, sequences, columns=4))
 
 
 def _pace(made: dashboard.Dashboard) -> None:
-    made.with_row(Row("Pace: prefill within the ITL target"))
+    made.with_row(Row("Pacing: prefill within the ITL target"))
     n_predicted = f"sum({rate('cobali_tick_prediction_error_ratio_count')})"
     predicted, real = (
         f"sum({rate('cobali_tick_prediction_seconds_total', kind=kind)}) / {n_predicted}"
         for kind in ("predicted", "real")
     )
     target = f"max({series('cobali_itl_target_seconds')}) > 0"  # 0 when idle
-    text = "Mean time of a tick as the model expected it and as it was, and the target that bounds prefill."
+    text = "Mean duration of a tick as predicted and as measured, and the target that bounds prefill."
     queries = [(predicted, "predicted"), (real, "real"), (target, "target")]
     panel = against_slo("Predicted and real tick time", text, queries, "slo_itl")
     made.with_panel(limit_line(panel, "target", "orange"))
     errors = percentiles("cobali_tick_prediction_error_ratio")
-    text = "How far predictions are off, as a share of the real time; 200 % is that or more."
+    text = "How far predictions are off, as a share of the measured time; 200 % means 200 % or more."
     made.with_panel(lines("Prediction error", text, "percentunit", errors))
 
 
 def _rhythm(made: dashboard.Dashboard) -> None:
     made.with_row(Row("Rhythm"))
     gaps = percentiles("cobali_tick_gap_seconds")
-    text = "End of one forward pass to the start of the next, while busy: time the device waits for the host."
+    text = "End of a forward pass to the start of the next, while busy: the device waits for the host."
     made.with_panel(lines("Gap between forward passes", text, "s", gaps))
     forward = rate("cobali_phase_seconds_total", phase="forward")
     busy = f"sum {EACH} ({forward})"
     idle = f"sum {EACH} ({rate('cobali_idle_seconds_total')})"
-    text = "Share of wall time inside forward passes, and without any work."
+    text = "Share of time inside forward passes, and share without any work."
     shares = [(busy, f"forward {EACH_LEGEND}"), (idle, f"idle {EACH_LEGEND}")]
     made.with_panel(lines("Device busy share", text, "percentunit", shares))
     ticks = [(f"sum {EACH} ({rate('cobali_ticks_total')})", EACH_LEGEND)]
     made.with_panel(lines("Tick rate", "Ticks per second.", "ops", ticks))
     reused = f"sum {EACH} ({rate('cobali_graphs_reused_total')})"
     share = f"{reused} / sum {EACH} ({rate('cobali_ticks_total')})"
-    text = "Share of ticks that reused the previous compute graph; alternating batch shapes lower it."
+    text = "Share of ticks that reused llama.cpp's compute graph; changing batch shapes lower it."
     made.with_panel(lines("Graph reuse", text, "percentunit", [(share, EACH_LEGEND)]))

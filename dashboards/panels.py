@@ -220,7 +220,7 @@ def heat(title: str, text: str, unit: str, name: str, *, columns: int = 2) -> he
     It looks back over exactly one step, so that a value is in one cell only.
     """
     query = (f"sum by (le) ({over('increase', f'{name}_bucket', '$__interval')})", "{{le}}")
-    text = f"{text} A cell counts one step of the time axis, {HEAT_STEP} at least."
+    text = f"{text} A cell covers one step of the time axis, at least {HEAT_STEP}."
     panel = heatmap.Panel().title(title).description(text).unit(unit).datasource(SOURCE)
     panel.height(HEIGHT).span(WIDTH // columns).no_value(IDLE)
     panel.calculate(calculate=False).cell_gap(1)
@@ -256,7 +256,7 @@ def alerts() -> dashboard.Panel:
         "stateFilter": {"error": True, "firing": True, "noData": False, "normal": False, "pending": True},
         "viewMode": "list",
     }
-    text = "Alerts of rules.yml that fire or wait for their time; docs/alerts.md says what to do."
+    text = "Alerts that fire or are about to; docs/alerts.md says what to do."
     panel = dashboard.Panel().type("alertlist").title("Alerts").description(text)
     return panel.height(HEIGHT).span(WIDTH // 3).datasource(SOURCE).options(options)
 

@@ -65,7 +65,7 @@ def made(document: Mapping[str, Any]) -> dict[str, str]:
 
 def _endpoints(document: Mapping[str, Any]) -> str:
     rows = [
-        (f"`{verb.upper()}`", f"`{path}`", one["description"].split("\n")[0])
+        (f"`{verb.upper()}`", f"`{path}`", re.sub(r"(?<=The same as )(.+)", r"`\1`", one["summary"]) + ".")
         for path, verbs in document["paths"].items()
         for verb, one in verbs.items()
     ]

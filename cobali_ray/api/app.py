@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Match
 
+from cobali_ray import __version__
 from cobali_ray.api.anthropic.routes import Messages
 from cobali_ray.api.call.intake import Intake
 from cobali_ray.api.call.judges import Judges
@@ -54,7 +55,9 @@ def build_api(
     x-request-id unless whatever serves the app adds it already.
     """
     clock = clock or SystemClock()
-    app = FastAPI(title="cobali_ray", redirect_slashes=False, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="cobali_ray", version=__version__, redirect_slashes=False, docs_url=None, redoc_url=None
+    )
     intake = Intake(settings.max_body_bytes, judges or Judges())
     app.state.streams = StreamRecordings(clock)
     generation = Generation(fleet, settings, clock, intake, app.state.streams)

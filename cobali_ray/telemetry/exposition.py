@@ -21,25 +21,25 @@ from cobali_ray.telemetry.tenants import MEASURES
 from cobali_ray.telemetry.usage import ProcessUsage, usage_families
 
 TOTALS = {
-    "prompt_tokens": "Prompt tokens of requests whose prompt was computed, cached ones included.",
-    "cached_prompt_tokens": "Of those, tokens that a slot, host memory or the disk already held.",
-    "output_tokens": "Tokens sampled.",
-    "adapter_changes": "Forward passes under another adapter than the one before.",
-    "drafted_tokens": "Tokens computed on the guess that a stream says them next.",
-    "accepted_tokens": "Of those, tokens that the stream did say.",
-    "host_cache_hits": "Requests, also preempted ones, that began from what host memory kept.",
-    "host_cache_restored_tokens": "Tokens brought back from host memory to a slot.",
-    "host_cache_saved_tokens": "Tokens moved from a slot to host memory.",
-    "host_cache_evicted_tokens": "Tokens given up in host memory, to make room.",
-    "disk_cache_hits": "Requests for which prefixes were read from disk into host memory.",
+    "prompt_tokens": "Prompt tokens of requests that got a first token, including those found in the cache.",
+    "cached_prompt_tokens": "Prompt tokens found in the cache: in a slot, in host memory or on disk.",
+    "output_tokens": "Output tokens sampled.",
+    "adapter_changes": "Forward passes that used another LoRA adapter than the pass before.",
+    "drafted_tokens": "Tokens computed speculatively, as a guess at what a stream says next.",
+    "accepted_tokens": "Speculative tokens that turned out right.",
+    "host_cache_hits": "Requests that continued from a prefix in host memory, including preempted ones.",
+    "host_cache_restored_tokens": "Tokens restored from host memory to a slot.",
+    "host_cache_saved_tokens": "Tokens saved from a slot to host memory.",
+    "host_cache_evicted_tokens": "Tokens dropped from host memory to make room.",
+    "disk_cache_hits": "Requests whose prefix was read from disk.",
     "disk_cache_read_tokens": "Tokens read from disk into host memory.",
-    "disk_cache_written_tokens": "Tokens written to disk from host memory.",
-    "continued": "Requests that went on here after an engine that had them was gone.",
-    "preemptions": "Sequences taken out of their slot, to go on later.",
-    "graphs_reused": "Forward passes that reused the previous compute graph.",
+    "disk_cache_written_tokens": "Tokens written from host memory to disk.",
+    "continued": "Requests that this engine took over from one that died.",
+    "preemptions": "Sequences that lost their slot and continue later.",
+    "graphs_reused": "Forward passes that reused llama.cpp's compute graph.",
     "embedded_texts": "Texts embedded or scored.",
-    "embedded_tokens": "Their tokens.",
-    "idle_seconds": "Time without work, between ticks.",
+    "embedded_tokens": "Tokens of texts embedded or scored.",
+    "idle_seconds": "Seconds without work.",
 }
 
 
@@ -112,22 +112,26 @@ def _families(snapshot: Snapshot) -> Iterator[Metric]:
 
 
 def _counters(snapshot: Snapshot) -> Iterator[Metric]:
-    yield CounterMetricFamily("cobali_ticks", "Ticks.", snapshot.histogram("tick_seconds").count)
+    yield CounterMetricFamily(
+        "cobali_ticks", "Ticks of the engine.", snapshot.histogram("tick_seconds").count
+    )
     tokens = {kind: snapshot.histogram("tick_tokens", kind).sum for kind in KINDS}
-    yield counter("cobali_tokens", "Tokens computed.", "kind", tokens)
+    yield counter("cobali_tokens", "Tokens computed, prompts and answers.", "kind", tokens)
     phases = {phase: snapshot.histogram("tick_phase_seconds", phase).sum for phase in PHASES}
-    yield counter("cobali_phase_seconds", "Time in each phase of a tick.", "phase", phases)
-    text = "Seconds of ticks that had a prediction, predicted and real."
+    yield counter("cobali_phase_seconds", "Seconds spent in each phase of a tick.", "phase", phases)
+    text = "Seconds of ticks whose time was predicted: as predicted and as measured."
     yield counter("cobali_tick_prediction_seconds", text, "kind", snapshot.predictions)
-    text = "Requests whose prompt was computed, by where its beginning came from."
+    text = "Requests that got a first token, by where the beginning of their prompt was cached."
     yield counter("cobali_prefix_requests", text, "tier", snapshot.tier_requests)
-    text = "Their prompt tokens, by where they came from; none: those that were computed."
+    text = "Prompt tokens by where they were cached; none: computed anew."
     yield counter("cobali_prefix_tokens", text, "tier", snapshot.tier_tokens)
-    yield counter("cobali_requests", "Ended requests.", "outcome", snapshot.requests)
-    yield counter("cobali_refusals", "Requests refused at the door.", "reason", snapshot.refusals)
+    yield counter(
+        "cobali_requests", "Requests that have ended, by how they ended.", "outcome", snapshot.requests
+    )
+    yield counter("cobali_refusals", "Requests refused on arrival, by reason.", "reason", snapshot.refusals)
     for name, text in MEASURES.items():
         yield counter(f"cobali_{name}", text, "tenant", snapshot.tenants[name])
-    text = "Preemptions of ended requests, by the class of who was preempted."
+    text = "Preemptions of requests that have ended, by their priority class."
     yield counter("cobali_class_preemptions", text, "priority", snapshot.class_preemptions)
     for name, text in TOTALS.items():
         yield CounterMetricFamily(f"cobali_{name}", text, snapshot.totals[name])
@@ -135,38 +139,46 @@ def _counters(snapshot: Snapshot) -> Iterator[Metric]:
 
 def _gauges(snapshot: Snapshot) -> Iterator[Metric]:
     last, limits = snapshot.last, snapshot.limits
-    text = "What serves, and on which machine; the value is 1."
+    text = "Model, version and machine of the engine; the value is always 1."
     info = GaugeMetricFamily("cobali_info", text, labels=("model", "version", "node"))
     info.add_metric((snapshot.model_name, __version__, snapshot.node), 1)
     yield info
     states = {"idle": last.n_idle, "prefilling": last.n_prefilling, "generating": last.n_generating}
-    yield gauge("cobali_slots", "Slots by what they do.", "state", states)
+    yield gauge("cobali_slots", "Slots by what they are doing.", "state", states)
     n_used, n_kept = last.n_cells_used, last.n_cells_idle
     cells = {"used": n_used - n_kept, "idle_prefix": n_kept, "free": last.n_cells - n_used}
-    text = "KV cells held by requests, kept for prefix reuse, and empty."
+    text = "KV cells used by running requests, kept for prefix reuse, and free."
     yield gauge("cobali_kv_cells", text, "state", cells)
     n_host, n_free = last.n_host_cells, limits.n_host_cells - last.n_host_cells
     host = {"used": n_host * limits.cell_bytes, "free": n_free * limits.cell_bytes}
-    yield gauge("cobali_host_cache_bytes", "Host memory for prefixes, held and not.", "state", host)
+    yield gauge("cobali_host_cache_bytes", "Host memory for cached prefixes, used and free.", "state", host)
     disk = {"used": last.n_disk_bytes, "free": max(snapshot.disk_bytes - last.n_disk_bytes, 0)}
-    yield gauge("cobali_disk_cache_bytes", "Files of prefixes on disk, there and not.", "state", disk)
+    yield gauge("cobali_disk_cache_bytes", "Disk space for cached prefixes, used and free.", "state", disk)
     for name, text, value in (
         ("queue_requests", "Requests waiting for a slot.", last.n_queued),
-        ("queue_tokens", "Prompt tokens of the waiting requests.", last.n_queued_tokens),
+        ("queue_tokens", "Prompt tokens of requests waiting for a slot.", last.n_queued_tokens),
         ("embedding_queue_texts", "Texts waiting to be embedded.", last.n_texts_queued),
-        ("kv_usage_ratio", "Share of KV cells held by requests, 0 to 1.", last.kv_usage),
-        ("batch_tokens", "Tokens of the last tick, 0 when idle.", last.n_tokens),
-        ("tick_predicted_seconds", "What the tick-time model expected of the last tick.", last.predicted_s),
-        ("itl_target_seconds", "ITL target of the latest tick that had one, 0 when idle.", last.target_s),
-        ("token_budget", "Most tokens of one tick.", limits.token_budget),
-        ("slot_context_tokens", "Most tokens of prompt and answer together.", limits.n_ctx_slot),
-        ("queue_limit_requests", "Requests that may wait before 429.", limits.max_queue),
-        ("queue_limit_tokens", "Prompt tokens that may wait before 429.", limits.max_queue_tokens),
-        ("start_time_seconds", "Unix time at which the engine opened.", snapshot.opened_at_s),
+        ("kv_usage_ratio", "Share of KV cells used by running requests, 0 to 1.", last.kv_usage),
+        ("batch_tokens", "Tokens in the last tick; 0 when idle.", last.n_tokens),
+        ("tick_predicted_seconds", "Predicted duration of the last tick.", last.predicted_s),
+        ("itl_target_seconds", "ITL target of the latest tick that had one; 0 when idle.", last.target_s),
+        ("token_budget", "Most tokens in one tick.", limits.token_budget),
+        ("slot_context_tokens", "Most tokens of one request, prompt and answer together.", limits.n_ctx_slot),
+        (
+            "queue_limit_requests",
+            "Most requests that may wait; beyond that, new ones get 429.",
+            limits.max_queue,
+        ),
+        (
+            "queue_limit_tokens",
+            "Most prompt tokens that may wait; beyond that, new requests get 429.",
+            limits.max_queue_tokens,
+        ),
+        ("start_time_seconds", "Unix time at which the engine loaded its model.", snapshot.opened_at_s),
     ):
         yield GaugeMetricFamily(f"cobali_{name}", text, value)
     if snapshot.last_tick_age_s is not None:
-        text = "Since the last tick while there is work, 0 when idle."
+        text = "Seconds since the last tick while there is work; 0 when idle."
         yield GaugeMetricFamily("cobali_last_tick_age_seconds", text, snapshot.last_tick_age_s)
 
 

@@ -22,8 +22,8 @@ class Presence(NamedTuple):
 
 
 def presence_families(presence: Presence) -> Iterator[Metric]:
-    yield GaugeMetricFamily("cobali_engine_up", "Whether the engine answers: 1 or 0.", int(presence.up))
-    text = "Since the engine was there last, 0 while it is."
+    yield GaugeMetricFamily("cobali_engine_up", "1 while the engine answers, else 0.", int(presence.up))
+    text = "Seconds since the engine last answered; 0 while it does."
     yield GaugeMetricFamily("cobali_engine_down_seconds", text, presence.down_s)
-    text = "Engines that took a dead one's place since the server started."
+    text = "Times that the engine was restarted since the server started."
     yield CounterMetricFamily("cobali_engine_restarts", text, presence.n_restarts)

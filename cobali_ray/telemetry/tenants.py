@@ -11,10 +11,10 @@ MAX_TENANTS = 50
 ANYONE, OTHERS = "anyone", "others"
 """Who needs no key, and who came too late for series of their own."""
 MEASURES = {
-    "tenant_requests": "Ended requests, by tenant.",
-    "tenant_prompt_tokens": "Prompt tokens of ended requests that were computed, by tenant.",
-    "tenant_output_tokens": "Output tokens of ended requests, by tenant.",
-    "tenant_queue_seconds": "Time that ended requests waited for their first slot, by tenant.",
+    "tenant_requests": "Requests that have ended, by tenant.",
+    "tenant_prompt_tokens": "Prompt tokens computed, cached ones left out, by tenant.",
+    "tenant_output_tokens": "Output tokens, by tenant.",
+    "tenant_queue_seconds": "Seconds that requests waited for their first slot, by tenant.",
 }
 
 

@@ -41,7 +41,7 @@ def usage_of(process: psutil.Process, part: str) -> ProcessUsage:
 
 def usage_families(processes: Sequence[ProcessUsage]) -> Iterator[Metric]:
     memory = GaugeMetricFamily("cobali_process_memory_bytes", "Resident memory of a process.", labels=_LABELS)
-    text = "Time of a process on all CPUs."
+    text = "CPU seconds of a process, on all CPUs."
     cpu = CounterMetricFamily("cobali_process_cpu_seconds", text, labels=_LABELS)
     for process in processes:
         who = (process.part, str(process.pid))

@@ -175,6 +175,21 @@ async def test_the_openapi_page_declares_events_and_errors(get):
     assert {"Message", "StreamOptions", "ErrorBody", "CompletionBody"} <= set(schemas)
 
 
+async def test_every_operation_has_a_title_that_no_other_of_its_group_has(get):
+    document = (await get("/openapi.json")).json
+    operations = {
+        (path, verb): one for path, verbs in document["paths"].items() for verb, one in verbs.items()
+    }
+    titles = {name: one["summary"] for name, one in operations.items()}
+    assert titles["/rerank", "post"] == titles["/reranking", "post"] == "The same as /v1/rerank"
+    grouped = [(one["tags"][0], titles[name]) for name, one in operations.items()]
+    own = [one for one in grouped if not one[1].startswith(("The same as ", "Refuse"))]
+    assert [one for one in own if own.count(one) > 1] == []
+    assert {tag for one in operations.values() for tag in one["tags"]} == {
+        tag["name"] for tag in document["tags"]
+    }
+
+
 async def test_one_log_line_per_request_without_its_text(post):
     with capture_logs() as logs:
         await post(CHAT, ASK | {"messages": [{"role": "user", "content": "top secret"}], "stream": True})

@@ -50,7 +50,7 @@ class Debug:
         self._fleet, self._viewers = fleet, viewers
 
     def router(self) -> APIRouter:
-        router = APIRouter(tags=["debug"], prefix="/debug")
+        router = APIRouter(tags=["ticks"], prefix="/debug")
         router.get("/ticks", response_model=None, responses=errors(400, 401, 500, 503), openapi_extra=_TICKS)(
             self.ticks
         )

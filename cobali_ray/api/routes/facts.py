@@ -41,7 +41,7 @@ class Facts:
         self._fleet, self._settings, self._intake = fleet, settings, intake
 
     def router(self) -> APIRouter:
-        router = APIRouter(tags=["facts"])
+        router = APIRouter(tags=["models and health"])
         keyed = errors(401, 500, 503)
         body = errors(*BODY_STATUSES)
         not_ready: Responses = {

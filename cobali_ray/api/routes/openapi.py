@@ -100,6 +100,21 @@ def generation_responses() -> Responses:
     return tells("text/event-stream") | errors(*BODY_STATUSES, 504, 507)
 
 
+TAGS = {
+    "generation": "Chats and completions, as OpenAI's API has them.",
+    "embeddings": "Vectors of texts, reranking and scores.",
+    "responses": "OpenAI's Responses API.",
+    "messages": "Anthropic's Messages API.",
+    "ollama": "Ollama's API.",
+    "llama-server": "llama-server's own routes.",
+    "models and health": "Which models there are and how the server is doing; tokens, metrics, adapters.",
+    "cache": "The prefix cache and its slots.",
+    "ticks": "What the scheduler did, tick by tick.",
+    "page": "The page and this description.",
+}
+"""The groups of operations, in the order in which they are shown."""
+
+
 def describe(app: FastAPI, *, keyed: bool, is_open: Callable[[str], bool]) -> None:
     """Make the document true: add the schemas that routes point to, and, if `keyed`, how keys are shown."""
     made = app.openapi
@@ -112,6 +127,8 @@ def describe(app: FastAPI, *, keyed: bool, is_open: Callable[[str], bool]) -> No
         _, definitions = models_json_schema(
             [(shape, "validation") for shape in shapes.values()], ref_template=SCHEMA_REF
         )
+        document["tags"] = [{"name": name, "description": text} for name, text in TAGS.items()]
+        _title(document)
         components = document.setdefault("components", {})
         components.setdefault("schemas", {}).update(definitions["$defs"])
         components["securitySchemes"] = KEYS
@@ -126,6 +143,18 @@ def describe(app: FastAPI, *, keyed: bool, is_open: Callable[[str], bool]) -> No
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _title(document: dict[str, Any]) -> None:
+    """Give each operation a title: the first line of its docstring, or which other path is the same."""
+    first: dict[bytes, str] = {}
+    for path, operations in document["paths"].items():
+        for verb, operation in operations.items():
+            own = {"operationId", "summary", "tags"}
+            meaning = {name: value for name, value in operation.items() if name not in own}
+            known = first.setdefault(orjson.dumps([verb, meaning]), path)
+            line = operation["description"].partition("\n")[0].removesuffix(".")
+            operation["summary"] = line if known == path else f"The same as {known}"
 
 
 def _below(shape: type[BaseModel]) -> Iterator[type[BaseModel]]:
