@@ -14,6 +14,7 @@ from cobali_ray.errors import CobaliError, ConfigError, StartError
 from cobali_ray.extras import WORKLOADS
 from cobali_ray.lazy import LazyGroup, mend_completion
 from cobali_ray.models.completion import complete_model
+from cobali_ray.narrow import mend_help
 
 CONFIG = Path("serve_config.yaml")
 
@@ -46,6 +47,23 @@ class _Commands(LazyGroup):
     needs = {  # noqa: RUF012
         **dict.fromkeys(("run", "bench", "simulate"), (WORKLOADS, "cobali_workloads")),
         "trace": (WORKLOADS, "cobali_workloads", "perfetto"),
+    }
+    elsewhere = {  # noqa: RUF012
+        **dict.fromkeys(("pull", "download"), "`cobali models pull MODEL` downloads a model"),
+        **dict.fromkeys(("list", "ls"), "`cobali models list` lists models, `cobali ps` running servers"),
+        "show": "`cobali models show MODEL` shows what a model's file says about itself",
+        **dict.fromkeys(("start", "up"), "`cobali serve` starts a server"),
+        **dict.fromkeys(
+            ("stop", "down"),
+            "Ctrl-C stops a server, or `kill PID` with its pid from `cobali ps`; "
+            "POST /v1/models/unload unloads a model",
+        ),
+        **dict.fromkeys(
+            ("rm", "remove", "delete"),
+            "it deletes no models; `cobali models show MODEL` says where its file is",
+        ),
+        "status": "`cobali ps` shows the servers on this machine and what they are doing",
+        "logs": "`cobali serve` says in its first lines where the logs are",
     }
 
 
@@ -223,6 +241,7 @@ def main() -> None:
     """Run the command; an error becomes one line and exit code 2, or 1 where no setting is at fault."""
     if any(word.endswith("-completion") for word in sys.argv[1:2]):
         mend_completion()
+    mend_help()
     code = 2
     try:
         sys.exit(app(obj=_log_to_stderr, standalone_mode=False))

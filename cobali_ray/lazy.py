@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from cobali_ray.errors import ConfigError
 from cobali_ray.extras import is_there, require_extra
 
 
@@ -23,6 +24,8 @@ class LazyGroup(TyperGroup):
     """By name of the command: `module:function`, or `module:app` for a group."""
     needs: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """By name of the command: the extra that it needs to run, and its packages; `--help` needs none."""
+    elsewhere: ClassVar[Mapping[str, str]] = {}
+    """Commands of other programs, and what does the same here."""
     panels: ClassVar[Mapping[str, str]] = {}
     """By name of the command: under which heading help shows it."""
 
@@ -34,6 +37,8 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command that is to run, import it, and do what the process does before any command."""
+        if args and args[0] in self.elsewhere and args[0] not in self.commands:
+            raise ConfigError(args[0], f"there is no such command; {self.elsewhere[args[0]]}")
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None and name in self.places:
             command = self.load(name)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cobali_ray.errors import CobaliError
+from cobali_ray.models.builtin import SYNTHETIC
 from cobali_ray.models.completion import complete_model
 from cobali_ray.models.reference import SOURCES
 
@@ -65,7 +66,14 @@ CacheDir = Annotated[
 
 
 @app.command("list")
-def list_models(cache_dir: CacheDir = None, *, as_json: AsJson = False) -> None:
+def list_models(
+    cache_dir: CacheDir = None,
+    *,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also those with random weights, which are for measuring.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """List this machine's models: built in, or downloaded from the Hub or by Ollama, LM Studio or llama.cpp.
 
     `cobali serve` takes the name in the first column, or an unambiguous part of it.
@@ -75,7 +83,7 @@ def list_models(cache_dir: CacheDir = None, *, as_json: AsJson = False) -> None:
       cobali serve ollama://qwen2.5:0.5b
       cobali serve qwen2.5:0.5b
     """
-    rows = _rows(cache_dir)
+    rows = [row for row in _rows(cache_dir) if everything or not _is_random(row)]
     if as_json:
         _print_json(rows)
         return
@@ -99,6 +107,10 @@ def list_models(cache_dir: CacheDir = None, *, as_json: AsJson = False) -> None:
     for row in rows:
         table.add_row(row["reference"], row["quant"] or "-", _size(row), _what(row))
     console.print(table)
+
+
+def _is_random(row: dict[str, Any]) -> bool:
+    return row["source"] == "builtin" and row["name"].startswith(SYNTHETIC)
 
 
 def list_console() -> Console:

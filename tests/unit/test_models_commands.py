@@ -16,18 +16,35 @@ def cobali_models(tmp_path):
 
 
 def test_list_shows_what_is_made(cobali_models):
-    before = json.loads(cobali_models("list", "--json").stdout)
+    before = json.loads(cobali_models("list", "--all", "--json").stdout)
     assert [row["reference"] for row in before if row["made"]] == ["builtin:tiny"]  # comes with the package
     assert cobali_models("make", "synthetic-tiny").exit_code == 0
-    after = {row["reference"]: row for row in json.loads(cobali_models("list", "--json").stdout)}
+    after = {row["reference"]: row for row in json.loads(cobali_models("list", "--all", "--json").stdout)}
     assert after["builtin:synthetic-tiny"]["made"]
-    assert "4.6 MB" in cobali_models("list").stdout
+    assert "4.6 MB" in cobali_models("list", "--all").stdout
+
+
+def test_models_with_random_weights_are_listed_only_if_asked_for(cobali_models):
+    def listed(*words):
+        return [row["reference"] for row in json.loads(cobali_models("list", "--json", *words).stdout)]
+
+    assert listed() == ["builtin:tiny"]
+    assert "builtin:synthetic-tiny" in listed("--all")
+    assert "synthetic" not in cobali_models("list").stdout
 
 
 def test_a_name_is_whole_on_a_narrow_terminal(tmp_path):
-    shown = CliRunner().invoke(app, ["list"], env={"COBALI_CACHE": str(tmp_path), "COLUMNS": "80"}).stdout
+    shown = (
+        CliRunner()
+        .invoke(app, ["list", "--all"], env={"COBALI_CACHE": str(tmp_path), "COLUMNS": "80"})
+        .stdout
+    )
     assert "\nbuiltin:synthetic-qwen2.5-0.5b:Q5_K_M " in shown
-    shown = CliRunner().invoke(app, ["list"], env={"COBALI_CACHE": str(tmp_path), "COLUMNS": "40"}).stdout
+    shown = (
+        CliRunner()
+        .invoke(app, ["list", "--all"], env={"COBALI_CACHE": str(tmp_path), "COLUMNS": "40"})
+        .stdout
+    )
     assert "\nbuiltin:synthetic-qwen2.5-0.5b:Q5_K_M\n  Q5_K_M  -" in shown
     told = " ".join(shown.split())
     assert told.startswith("builtin:tiny Q8_0 4.9 MB a chat model of 4.5 million parameters, trained ")
@@ -91,7 +108,7 @@ def test_models_of_other_programs_are_listed_and_shown_by_name(tmp_path, ollama)
     studio = tmp_path / ".lmstudio/models/me/[mine]/m-Q8_0.gguf"
     studio.parent.mkdir(parents=True)
     studio.symlink_to(blob)
-    said = CliRunner().invoke(app, ["list"], env=env | {"COLUMNS": "80"}).stdout
+    said = CliRunner().invoke(app, ["list", "--all"], env=env | {"COLUMNS": "80"}).stdout
     for name in ("lmstudio://me/[mine]/m-Q8_0.gguf", "builtin:synthetic-qwen2.5-0.5b"):
         assert f"{name} " in said, "a name is whole, and what the model is gives way"
     studio.unlink()

@@ -369,7 +369,7 @@ def test_watching_lasts_as_long_as_asked():
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        pytest.param(401, "--api-key", id="key"),
+        pytest.param(401, "--key", id="key"),
         pytest.param(404, "answers 404", id="another-server"),
         pytest.param(503, "answers 503", id="loading"),
     ],

@@ -108,7 +108,7 @@ def test_ctrl_c_before_the_first_answer_writes_nothing(watch, out):
 def test_an_error_in_mid_watch_is_said_and_what_there_is_written(watch, out):
     result = watch(Moody(q3=httpx2.Response(401)), "--seconds", "60")  # the error ends it
     assert isinstance(result.exception, ConfigError)
-    assert "--api-key" in str(result.exception)
+    assert "--key" in str(result.exception)
     assert len(Shown(out).slices["cobali_ray tiny, engine 0", "host: tick"]) > 2
 
 
@@ -139,7 +139,7 @@ def test_looking_whether_it_can_be_written_leaves_no_trace(watch, tmp_path, out)
     [
         pytest.param({"OPENAI_API_KEY": "theirs"}, (), None, id="openai-s-key-is-for-openai"),
         pytest.param({"COBALI_KEY": "ours"}, (), "Bearer ours", id="exported-for-this"),
-        pytest.param({"COBALI_KEY": "ours"}, ("--api-key", "said"), "Bearer said", id="said"),
+        pytest.param({"COBALI_KEY": "ours"}, ("--key", "said"), "Bearer said", id="said"),
     ],
 )
 def test_only_a_key_that_was_meant_is_sent(watch, monkeypatch, exported, options, sent):

@@ -17,8 +17,9 @@ import numpy as np
 import orjson
 import typer
 
+from cobali_ray.command_line import DEFAULT_URL, Key, Url, address_of
 from cobali_ray.errors import ConfigError
-from cobali_workloads.commands.options import OUT, URL, Out, numbers, spell
+from cobali_workloads.commands.options import OUT, Out, numbers, spell
 from cobali_workloads.load.reply import Exchange, read_reply
 from cobali_workloads.load.sender import LoopTimer, Sender
 from cobali_workloads.load.target import Job, Target, connect
@@ -30,7 +31,8 @@ TIMEOUT_S = 600.0
 
 def delivery(
     ticks: Annotated[Path, typer.Option(help="The server's tick log (setting log_ticks).")],
-    url: Annotated[str, typer.Option(help="The server.")] = URL,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
     streams: Annotated[str, typer.Option(help="Streams at once.")] = "1,8,32,128",
     seconds: Annotated[float, typer.Option(min=0.1, help="How long all streams run together.")] = 8.0,
     tick_s: Annotated[float, typer.Option(min=0.001, help="Seconds per tick of the model.")] = 0.02,
@@ -40,7 +42,7 @@ def delivery(
     sizes = numbers("--streams", streams)
     if not ticks.is_file():
         raise ConfigError("--ticks", f"there is no file {ticks}")
-    target = connect("server", url, endpoint="chat")
+    target = connect("server", address_of(url), endpoint="chat", api_key=key)
     columns = ("streams", "tok/s offered", "tok/s arrived", "p50", "p90", "p99", "max")
     table = Table(f"Delivery lag, ms, tick {1e3 * tick_s:g} ms", columns)
     samples: dict[str, list[float]] = {}

@@ -16,7 +16,6 @@ from cobali_ray.settings import EngineSettings, read_settings, read_text
 from cobali_workloads.load.prompts import read_prompts
 
 OUT = Path("bench-results")
-URL = "http://127.0.0.1:8000"
 Model = Annotated[str, typer.Option(help="GGUF path, hf://..., or builtin:NAME.")]
 NRounds = Annotated[int, typer.Option(min=1, help="Rounds that count; contenders take turns in each.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Run just enough to show that it works.")]

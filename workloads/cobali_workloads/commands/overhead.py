@@ -11,12 +11,13 @@ import numpy as np
 import typer
 import yaml
 
+from cobali_ray.command_line import DEFAULT_URL, Key, Url, address_of
 from cobali_ray.core.request.events import Delta, EngineEvent
 from cobali_ray.core.request.request import Request, SamplingParams
 from cobali_ray.engine.opening import open_engine
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import EngineSettings, read_settings
-from cobali_workloads.commands.options import OUT, URL, NRounds, Out, spell
+from cobali_workloads.commands.options import OUT, NRounds, Out, spell
 from cobali_workloads.load.reply import timeline_of
 from cobali_workloads.load.sender import LoopTimer, Sender
 from cobali_workloads.load.target import Job, Target, connect
@@ -30,7 +31,8 @@ _SAMPLING = SamplingParams(temperature=0.0, ignore_eos=True)
 
 
 def overhead(
-    url: Annotated[str, typer.Option(help="The server.")] = URL,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
     config: Annotated[Path, typer.Option(help="The Serve config with its settings.")] = Path(
         "serve_config.yaml"
     ),
@@ -39,7 +41,7 @@ def overhead(
     out: Out = OUT,
 ) -> None:
     """Send requests to a running server and run the same ones in this process, in turn."""
-    target = connect("server", url, endpoint="chat")
+    target = connect("server", address_of(url), endpoint="chat", api_key=key)
     inside = InProcess(_settings(config))
     numbers = {INSIDE: iter(range(rounds + 1)), HTTP: iter(range(rounds + 1))}
 

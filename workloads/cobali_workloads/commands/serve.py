@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from cobali_ray.command_line import Key
 from cobali_ray.errors import ConfigError
 from cobali_workloads.commands.options import OUT, NRounds, Out, Quick
 from cobali_workloads.commands.serve_report import figures_of, samples_of, tables_of
@@ -22,7 +23,12 @@ from cobali_workloads.report.report import Report, deliver
 
 Targets = Annotated[
     list[str] | None,
-    typer.Option("--target", metavar="NAME=URL", help="A server, one column of the report; repeatable."),
+    typer.Option(
+        "--target",
+        "--url",
+        metavar="NAME=URL",
+        help="A server, with a name if it is to have one: a column of the report; repeatable.",
+    ),
 ]
 
 
@@ -77,9 +83,7 @@ def serve(
     model: Annotated[
         str | None, typer.Option(help="Model name to ask for.  [default: the first a server lists]")
     ] = None,
-    api_key: Annotated[
-        str | None, typer.Option(envvar="COBALI_KEY", help="Sent to every target as a bearer token.")
-    ] = None,
+    key: Key = None,
     warmup: Annotated[
         int | None, typer.Option(min=0, help="Requests before each run that do not count.")
     ] = None,
@@ -111,10 +115,10 @@ def serve(
     if len({name for name, _ in named}) < len(named):
         raise ConfigError("--target", "two targets have the same name")
     targets = [
-        connect(name, url, endpoint=endpoint, model=model, api_key=api_key)  # type: ignore[arg-type]
+        connect(name, url, endpoint=endpoint, model=model, api_key=key)  # type: ignore[arg-type]
         for name, url in named
     ]
-    recording = RunRecord(record, targets[0].url, api_key) if record else nullcontext()
+    recording = RunRecord(record, targets[0].url, key) if record else nullcontext()
     with recording:
         result = run_serve(workload, targets, n_rounds=1 if quick else rounds, timeout_s=timeout_s)
     report = report_of(result, f"serve-{workload.shape.name}", f"Serving {workload.shape.name}")
@@ -150,6 +154,6 @@ def command_line() -> str:
     """Return how this process was called, its key left out."""
     words = ["cobali", *sys.argv[1:]]
     for i, word in enumerate(words):
-        if word.startswith("--api-key"):
-            words[i : i + 1 if "=" in word else i + 2] = ["--api-key", "..."]
+        if word == "--key" or word.startswith("--key="):
+            words[i : i + 1 if "=" in word else i + 2] = ["--key", "..."]
     return shlex.join(words)

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from cobali_ray.command_line import DEFAULT_URL, Key, Url, address_of, bearer
 from cobali_ray.errors import ConfigError
 from cobali_workloads.trace.recording import Recording
 from cobali_workloads.trace.watching import POLL_S, Watcher, begin, check_writable, parsed, write
@@ -26,11 +27,8 @@ def trace(
         "out.pftrace"
     ),
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to watch the server.")] = 5.0,
-    url: Annotated[str, typer.Option(help="The server.")] = "http://127.0.0.1:8000",
-    api_key: Annotated[
-        str | None,
-        typer.Option(envvar=["COBALI_API_KEY", "COBALI_KEY"], help="Sent to the server as a bearer token."),
-    ] = None,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
     engine: Annotated[str | None, typer.Option(help="An engine's id. Default: all engines.")] = None,
     source: Annotated[
         Path | None,
@@ -47,12 +45,7 @@ def trace(
         recording.add(_saved(source))
         _save(recording, output, console)
         return
-    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-    try:
-        client = httpx2.Client(base_url=url.rstrip("/"), headers=headers, timeout=10.0)
-    except httpx2.InvalidURL as error:
-        raise ConfigError("--url", f"'{url}' is not an address such as http://127.0.0.1:8000") from error
-    with client as http:
+    with httpx2.Client(base_url=address_of(url), headers=bearer(key), timeout=10.0) as http:
         watchers = [Watcher(http, recording, one) for one in (_engines(http) if engine is None else [engine])]
         begin(watchers)
         try:

@@ -16,8 +16,9 @@ from urllib.parse import urlsplit
 import numpy as np
 import typer
 
+from cobali_ray.command_line import DEFAULT_URL, Key, Url, address_of, bearer
 from cobali_ray.errors import ConfigError
-from cobali_workloads.commands.options import OUT, URL, NRounds, Out, spell
+from cobali_workloads.commands.options import OUT, NRounds, Out, spell
 from cobali_workloads.load.reply import timeline_of
 from cobali_workloads.load.sender import LoopTimer, Sender, closed_loop
 from cobali_workloads.load.shape import Slo
@@ -34,7 +35,8 @@ TIMEOUT_S = 600.0
 
 
 def viewers(
-    url: Annotated[str, typer.Option(help="The server.")] = URL,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
     viewers: Annotated[int, typer.Option(min=1, help="Viewers.")] = 10,
     streams: Annotated[int, typer.Option(min=1, help="Streams at once.")] = 16,
     tokens: Annotated[int, typer.Option(min=2, help="Tokens per stream.")] = 512,
@@ -42,7 +44,7 @@ def viewers(
     out: Out = OUT,
 ) -> None:
     """Run the same streams with and without viewers of `/debug/stream`, in turn."""
-    target = connect("server", url, endpoint="chat")
+    target = connect("server", address_of(url), endpoint="chat", api_key=key)
 
     def run(n_viewers: int) -> Figures:
         return asyncio.run(measure(target, n_viewers=n_viewers, n_streams=streams, n_tokens=tokens))
@@ -56,9 +58,10 @@ def viewers(
 class ViewerClient(asyncio.Protocol):
     """One reader of `/debug/stream` that counts what it is sent."""
 
-    def __init__(self, url: str) -> None:
-        host = urlsplit(url).netloc
-        self._request = f"GET /debug/stream HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
+    def __init__(self, url: str, key: str | None = None) -> None:
+        headers = {"Host": urlsplit(url).netloc, **bearer(key)}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self._request = f"GET /debug/stream HTTP/1.1\r\n{lines}\r\n".encode()
         self.n_bytes = 0
         self.head = b""
         self.answered = asyncio.Event()
@@ -83,14 +86,16 @@ class ViewerClient(asyncio.Protocol):
 
 
 @asynccontextmanager
-async def watching(url: str, n_viewers: int) -> AsyncGenerator[list[ViewerClient], None]:
+async def watching(
+    url: str, n_viewers: int, key: str | None = None
+) -> AsyncGenerator[list[ViewerClient], None]:
     """Keep viewers connected. Raises ConfigError where the server shows them nothing."""
     loop, parts = asyncio.get_running_loop(), urlsplit(url)
     transports, viewers = [], []
     try:
         for _ in range(n_viewers):
             transport, viewer = await loop.create_connection(
-                lambda: ViewerClient(url), parts.hostname or "127.0.0.1", parts.port or 80
+                lambda: ViewerClient(url, key), parts.hostname or "127.0.0.1", parts.port or 80
             )
             transports.append(transport)
             viewers.append(viewer)
@@ -109,7 +114,7 @@ async def measure(target: Target, *, n_viewers: int, n_streams: int, n_tokens: i
     """Run all streams at once beside some viewers; return the run in numbers."""
     timer = LoopTimer()
     send = Sender(target, timer, ignore_eos=True, timeout_s=TIMEOUT_S)
-    async with watching(target.url, n_viewers) as found:
+    async with watching(target.url, n_viewers, target.api_key) as found:
         before, began = sum(viewer.n_bytes for viewer in found), timer.now()
         # Distinct beginnings: every prompt is computed, in every run alike.
         jobs = [[Job(prompt=f"{i} {n_viewers} {began}: {TEXT}", n_output=n_tokens)] for i in range(n_streams)]

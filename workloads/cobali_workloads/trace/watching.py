@@ -97,7 +97,7 @@ class Watcher:
         except httpx2.TransportError as error:
             raise Away(f"no server answers at {where}: {error}") from error
         if answer.status_code == httpx2.codes.UNAUTHORIZED:
-            raise ConfigError("--api-key", f"{where} needs an API key, and this one is wrong or missing")
+            raise ConfigError("--key", f"{where} needs an API key, and this one is wrong or missing")
         words = f"{where}/debug/ticks answers {answer.status_code}: {answer.text[:200]}"
         if answer.is_server_error:
             raise Away(words)
