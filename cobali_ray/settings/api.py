@@ -12,6 +12,7 @@ from pydantic import AfterValidator
 
 from cobali_ray.core.request.limits import MAX_COUNT, Seconds
 
+MAX_PING_S = 3600
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@,A-Z]+|null|\*")
 """What browsers send as `Origin`: `null` for files, and for frames that their page does not trust. Or all."""
 
@@ -52,5 +53,7 @@ class ApiSettings:
     """Longest answer if a request names no limit; None: the rest of the slot."""
     default_timeout_s: Seconds | None = None
     """Deadline of requests that set none."""
+    sse_ping_interval: Annotated[int, Ge(0), Le(MAX_PING_S)] = 10
+    """Seconds of silence before a stream has a comment, so that no proxy cuts it; 0: none."""
     n_ingress: Annotated[int, Ge(1), Le(64)] = 1
     """HTTP replicas in front of the engines, which share the limits of the keys."""

@@ -78,6 +78,29 @@ def ends_with(error, *deltas):
     return script
 
 
+class Said:
+    """A script that says a word whenever the test lets it."""
+
+    def __init__(self):
+        self.words, self._more = [], asyncio.Event()
+
+    def __call__(self, request):
+        n = 0
+        while True:
+            while n == len(self.words):
+                self._more.clear()
+                yield self._more
+            if (word := self.words[n]) is None:
+                yield [End(request.request_id, "stop", None, stats(request, n))]
+                return
+            n += 1
+            yield [Delta(request.request_id, word, (1,))]
+
+    def say(self, *words):
+        self.words += words
+        self._more.set()
+
+
 class FakeClient:
     """Plays `script(request)`: a list is a batch, an exception ends it, an asyncio.Event is waited for.
 
@@ -296,11 +319,18 @@ class FakeClient:
         return EngineMetrics(None, Presence(self.engine.engine_id, self.present, 0.0, 0))
 
 
+async def settle():
+    """Let all tasks go on as far as they can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 class FakeApiClock:
-    """Moves only when somebody waits on it."""
+    """Moves only when the test says so; whoever sleeps wakes up once it has moved so far."""
 
     def __init__(self):
         self.time_s, self.slept = 100.0, []
+        self._sleepers = []
 
     def now(self):
         return self.time_s
@@ -310,8 +340,18 @@ class FakeApiClock:
 
     async def sleep(self, seconds):
         self.slept.append(seconds)
+        awake = asyncio.Event()
+        if seconds > 0:
+            self._sleepers.append((self.time_s + seconds, awake))
+            await awake.wait()
+
+    async def pass_s(self, seconds):
+        await settle()  # whoever is about to sleep
         self.time_s += seconds
-        await asyncio.sleep(0)
+        for until_s, awake in self._sleepers:
+            if until_s <= self.time_s:
+                awake.set()
+        await settle()
 
 
 class Wire:

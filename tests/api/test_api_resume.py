@@ -3,11 +3,10 @@
 import asyncio
 
 import pytest
-from fake_client import FakeApiClock, Wire, says, stats
+from fake_client import Said, Wire, says, settle
 from structlog.testing import capture_logs
 
 from cobali_ray.api.reply import streams
-from cobali_ray.core.request.events import Delta, End
 from cobali_ray.errors import EventsLostError
 from tests.waiting import until
 
@@ -15,61 +14,6 @@ pytestmark = pytest.mark.anyio
 
 CHAT = "/v1/chat/completions"
 ASK = {"messages": [{"role": "user", "content": "hi"}], "stream": True, "resumable": True}
-
-
-class HeldClock(FakeApiClock):
-    """Whoever sleeps wakes up once the test has moved the time so far."""
-
-    def __init__(self):
-        super().__init__()
-        self._sleepers = []
-
-    async def sleep(self, seconds):
-        awake = asyncio.Event()
-        self._sleepers.append((self.time_s + seconds, awake))
-        await awake.wait()
-
-    async def pass_s(self, seconds):
-        await settle()  # whoever is about to sleep
-        self.time_s += seconds
-        for until_s, awake in self._sleepers:
-            if until_s <= self.time_s:
-                awake.set()
-        await settle()
-
-
-async def settle():
-    """Let all tasks go on as far as they can."""
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
-@pytest.fixture
-def clock():
-    return HeldClock()
-
-
-class Said:
-    """A script that says a word whenever the test lets it."""
-
-    def __init__(self):
-        self.words, self._more = [], asyncio.Event()
-
-    def __call__(self, request):
-        n = 0
-        while True:
-            while n == len(self.words):
-                self._more.clear()
-                yield self._more
-            if (word := self.words[n]) is None:
-                yield [End(request.request_id, "stop", None, stats(request, n))]
-                return
-            n += 1
-            yield [Delta(request.request_id, word, (1,))]
-
-    def say(self, *words):
-        self.words += words
-        self._more.set()
 
 
 @pytest.fixture

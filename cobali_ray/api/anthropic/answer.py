@@ -35,6 +35,8 @@ _DELTAS = {"text": ("text_delta", "text"), "thinking": ("thinking_delta", "think
 class MessageWriter(Writer):
     """The answer of POST /v1/messages, as events or whole. A block is closed before the next one begins."""
 
+    ping = b'event: ping\ndata: {"type":"ping"}\n\n'
+
     def __init__(self, call: Call) -> None:
         super().__init__(call)
         self._turn = next(iter(choice_states(call.speech, call.call_id, 1)), None)

@@ -10,6 +10,7 @@ from cobali_ray.core.plan.adapters import Adapter
 from cobali_ray.core.request.request import MAX_TOP_LOGPROBS, TUNABLE, SamplingParams, tuned
 from cobali_ray.core.views.stats import ModelCard
 from cobali_ray.errors import InvalidParameterError, ModelNotAllowedError, UnsupportedParameterError
+from cobali_ray.settings.api import MAX_PING_S
 
 NO_LIMIT = -1
 """As `max_tokens`: llama-server's word for it, and Ollama's."""
@@ -150,6 +151,17 @@ def wants_recording(body: GenerationBody) -> bool:
     if body.resumable and not body.stream:
         raise InvalidParameterError("resumable", "is only allowed when stream is true")
     return bool(body.resumable)
+
+
+def ping_s(body: GenerationBody, otherwise_s: float) -> float:
+    """Return after how many seconds of silence a stream has a comment; 0: never."""
+    asked = body.sse_ping_interval
+    if asked is None:
+        return otherwise_s
+    if not -1 <= asked <= MAX_PING_S:
+        message = f"must be from 1 to {MAX_PING_S} seconds, or 0 or -1 for none, got {asked}"
+        raise InvalidParameterError("sse_ping_interval", message)
+    return float(max(asked, 0))
 
 
 def whole_number(text: str, name: str, *, low: int, high: int) -> int:

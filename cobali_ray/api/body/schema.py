@@ -256,6 +256,9 @@ class GenerationBody(SampledBody):
     resumable: bool | None = Field(
         None, description="Keep going for a while without a reader; GET /v1/streams/{id} resumes."
     )
+    sse_ping_interval: int | None = Field(
+        None, description="Seconds of silence before a stream has a comment; 0 or -1: none."
+    )
     prompt_logprobs: int | None = Field(
         None,
         description="Return logprobs of the prompt's tokens and of this many alternatives; not in streams.",

@@ -13,6 +13,7 @@ from cobali_ray.api.body.params import (
     check_prompt_values,
     completion_logprobs,
     n_of,
+    ping_s,
     prompt_logprobs,
     requested_max_tokens,
     sampling_of,
@@ -56,6 +57,8 @@ class Call:
     include_usage: bool
     with_logprobs: bool
     resumable: bool = False
+    ping_s: float = 0.0
+    """How long a stream may be silent; 0: as long as it takes."""
     n_echo_logprobs: int | None = None
     """How many alternatives tokens of the prompt have in the logprobs; None: those are the answer's alone."""
     echo_starts: tuple[int, ...] = ()
@@ -242,6 +245,7 @@ def _call(
         include_usage=wants_usage(body),
         with_logprobs=n_logprobs is not None,
         resumable=wants_recording(body),
+        ping_s=ping_s(body, settings.sse_ping_interval),
         n_echo_logprobs=n_echoed,
         n_prompt_logprobs=body.prompt_logprobs,
         return_token_ids=bool(body.return_token_ids),

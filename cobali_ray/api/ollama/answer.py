@@ -64,6 +64,7 @@ class TalkWriter(Writer):
     """One answer, as a stream of objects, one a line, or as one object."""
 
     media_type = NDJSON
+    ping = b""
 
     def __init__(self, call: Call, *, style: Style) -> None:
         super().__init__(call)

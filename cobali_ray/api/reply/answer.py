@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final
 from cobali_ray.api.call.translate import Call
 from cobali_ray.api.door.faults import Fault
 from cobali_ray.api.door.timings import Pace, Timings
+from cobali_ray.api.reply.keepalive import COMMENT
 from cobali_ray.api.reply.logprobs import PromptLogprobs, WholeLogprobs
 from cobali_ray.api.reply.turn import Update
 from cobali_ray.core.request.events import End, RequestStats, TokenLogprob
@@ -36,6 +37,8 @@ class Writer(ABC):
     """Writes the answer to a call as an API has it: as a stream, or whole. Choices have an index."""
 
     media_type: ClassVar = SSE
+    ping: ClassVar = COMMENT
+    """What a stream says where it would be silent; b"": nothing may be said between its parts."""
 
     def __init__(self, call: Call) -> None:
         self._call = call

@@ -17,16 +17,11 @@ from cobali_ray.api.door.context import RequestContext
 from cobali_ray.api.engines.apart import unless_gone
 from cobali_ray.api.engines.fleet import ServedModel
 from cobali_ray.api.reply.answer import Writer, prompt_tokens
+from cobali_ray.api.reply.keepalive import LiveStream
 from cobali_ray.api.reply.sources import Events, events_of
 from cobali_ray.api.reply.tally import StreamWriter, Tally
 from cobali_ray.core.request.events import Event
 from cobali_ray.errors import InvariantError
-
-STREAM_HEADERS = [
-    (b"cache-control", b"no-cache"),
-    # A proxy that buffers would turn a stream into an answer.
-    (b"x-accel-buffering", b"no"),
-]
 
 
 def json_response(body: Any) -> Response:
@@ -96,33 +91,33 @@ class WholeReply(Reply):
 
 
 class StreamReply(Reply):
-    """A stream, at most one write per wake-up; the status waits for the first event."""
+    """A stream, at most one write per wake-up; the status waits for the first event, or the first ping."""
 
     async def _answer(self, events: Events, send: Send) -> None:
-        stream = StreamWriter(self._call, self._writer, self._tally)
-        first = stream.write(await next_batch(events), self._since_s())
-        while not first and self._tally.failure is None:
-            first = stream.write(await next_batch(events), self._since_s())
-        self._tell_first()
-        self._tally.check()
-        headers = [(b"content-type", self._writer.media_type), *STREAM_HEADERS]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        async with aclosing(self._writes(stream, first, events)) as writes:
-            async for wire in writes:
-                # Waits while the reader is slow; meanwhile the engine's bounded stream fills.
-                await send({"type": "http.response.body", "body": wire, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        writer, call = self._writer, self._call
+        async with LiveStream(send, writer.media_type, writer.ping, call.ping_s, self._clock) as live:
+            async with aclosing(self._writes(live, events)) as writes:
+                async for wire in writes:
+                    # Waits while the reader is slow; meanwhile the engine's bounded stream fills.
+                    await live.write(wire)
+            await live.end()
 
-    async def _writes(self, stream: StreamWriter, wire: bytes, events: Events) -> AsyncGenerator[bytes, None]:
+    async def _writes(self, live: LiveStream, events: Events) -> AsyncGenerator[bytes, None]:
+        stream = StreamWriter(self._call, self._writer, self._tally)
         try:
-            while True:
+            while self._tally.n_open:
+                silent = self._tally.ttft_s is None
+                wire = stream.write(await next_batch(events), self._since_s())
+                if silent:
+                    self._tell_first()
+                if not live.begun:
+                    self._tally.check()
                 if wire:
                     yield wire
                 self._tally.check()
-                if not self._tally.n_open:
-                    return
-                wire = stream.write(await next_batch(events), self._since_s())
         except Exception as error:
+            if not live.begun:
+                raise
             # The status is sent, so only the stream itself can tell; a broken connection says nothing.
             yield self._writer.failure(self._context.blame(error))
 

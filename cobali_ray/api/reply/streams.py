@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cobali_ray.api.door.clock import ApiClock
 from cobali_ray.api.door.context import RequestContext
 from cobali_ray.api.engines.apart import begin_apart, unless_gone
+from cobali_ray.api.reply.keepalive import COMMENT
 from cobali_ray.errors import InvalidParameterError, UnknownStreamError
 
 KEPT_S: Final = 30.0
@@ -45,6 +46,8 @@ class StreamRecording:
         self.stream_id, self.tenant = stream_id, tenant
         self._start: Message | None = None
         self._events: list[bytes] = []
+        self._comment = b""
+        """A comment that was not passed on yet."""
         self._n_dropped, self._n_read, self.n_bytes = 0, 0, 0
         self._news, self._room = asyncio.Event(), asyncio.Event()
         self._reader: object | None = None
@@ -68,6 +71,10 @@ class StreamRecording:
         if message["type"] == "http.response.start":
             headers = [*message["headers"], (STREAM_HEADER, self.stream_id.encode())]
             self._start = {**message, "headers": headers}
+            return
+        if message["body"] == COMMENT:  # it is for who reads now, and is not read on from
+            self._comment = COMMENT
+            self._news.set()
             return
         for event in message["body"].split(b"\n\n")[:-1]:
             n = self._n_dropped + len(self._events) + 1
@@ -124,11 +131,14 @@ class StreamRecording:
             await self._arrived()
         await send(self._start)
         while self._reader is me:
+            comment, self._comment = self._comment, b""
             if events := self._events[after - self._n_dropped :]:
                 after += len(events)
                 self._n_read = after
                 self._trim()
                 await send({"type": "http.response.body", "body": b"".join(events), "more_body": True})
+            elif comment:
+                await send({"type": "http.response.body", "body": comment, "more_body": True})
             elif self.writing.done():
                 break
             else:

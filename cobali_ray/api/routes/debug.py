@@ -16,7 +16,7 @@ from cobali_ray.api.engines.apart import unless_gone
 from cobali_ray.api.engines.fleet import Fleet
 from cobali_ray.api.engines.viewers import MAX_TICKS, N_INITIAL_TICKS, Viewers
 from cobali_ray.api.reply.answer import SSE
-from cobali_ray.api.reply.replies import STREAM_HEADERS
+from cobali_ray.api.reply.keepalive import STREAM_HEADERS
 from cobali_ray.api.routes.openapi import errors, query
 
 _ENGINE = query("engine", "An engine's id, where there are several; else the first.", type="string")
