@@ -9,13 +9,15 @@ array that begins with the id of its request:
 
     delta       [id, text, [token_id, ...], [logprob, ...], stats, [prompt logprob, ...]]
     vectors     [id, rows, [text number, ...]]     rows: 32-bit floats, little-endian, one text after another
+    progress    [id, n_processed, n_cached, n_prompt, seconds, n_ahead, wait_s]
     computing   [id, on]                           true before anything is computed for the request
     end         [id, [finish_reason, error, stats, stop]]
 
-The type of the second element tells them apart: text, bytes, a boolean or a list. A logprob is `[token_id,
-piece, logprob, [[token_id, piece, logprob], ...], rank]`; `stats` is `RequestStats` as an array, in deltas
-only with the first tokens; `error` is null or `[class name, args]` of a class in `errors.py`; `stop` is the
-stop string that ended the answer. There is no version: both ends belong to one deployment.
+The type of the second element tells them apart: text, bytes, a number, a boolean or a list. A logprob is
+`[token_id, piece, logprob, [[token_id, piece, logprob], ...], rank]`; `stats` is `RequestStats` as an
+array, in deltas only with the first tokens; `error` is null or `[class name, args]` of a class in
+`errors.py`; `stop` is the stop string that ended the answer. There is no version: both ends belong to one
+deployment.
 
 Sending never blocks the tick, and no buffer grows without bound: what the socket does not take at once is
 sent by a thread of the connection, at most `MAX_BACKLOG` messages wait for it, and a message is at most
@@ -52,6 +54,7 @@ from cobali_ray.core.request.events import (
     Delta,
     End,
     EngineEvent,
+    RequestProgress,
     RequestStats,
     TokenLogprob,
     Vectors,
@@ -90,7 +93,8 @@ class WireMessage(NamedTuple):
 def encode(engine_id: str, events: Iterable[EngineEvent]) -> bytes:
     """Encode one message; events are arrays.
 
-    In second place Delta has a text, Vectors bytes, End a list and Computing a boolean.
+    In second place Delta has a text, Vectors bytes, RequestProgress a number, End a list and Computing a
+    boolean.
     """
     return _pack((engine_id, [_flat_end(e) if isinstance(e, End) else e for e in events]))
 
@@ -136,6 +140,8 @@ def _event(item: list[Any]) -> EngineEvent:
         return Vectors(request_id, second, tuple(item[2]))
     if isinstance(second, bool):
         return Computing(request_id, second)
+    if isinstance(second, int):
+        return RequestProgress(*item)
     reason, error, stats, stop = second
     return End(request_id, reason, None if error is None else _error(*error), RequestStats(*stats), stop)
 

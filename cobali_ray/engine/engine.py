@@ -29,6 +29,7 @@ from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.core.scheduler import CHECK_EVERY, Scheduler, Select, select_decoding
 from cobali_ray.core.story import Story
 from cobali_ray.core.views.cache import CacheView, view_of
+from cobali_ray.core.views.progress import Place, ProgressReports
 from cobali_ray.core.views.stats import LoadView, TickStats
 from cobali_ray.engine.batches import Batches
 from cobali_ray.engine.disk import Disk
@@ -99,7 +100,7 @@ class Engine:
         self._emit: tuple[protocol.Emit, dict[int, TokenLogprobs]] | None = None
         """Tokens to emit, and the logprobs of those rows that asked for them."""
         self._out: list[tuple[str, EngineEvent]] = []
-        self._recorder = TickRecorder()
+        self._recorder, self._progress = TickRecorder(), ProgressReports()
         self._told_unmet = False
 
     # -- asked from outside, between ticks ------------------------------------------------------------
@@ -169,6 +170,8 @@ class Engine:
         self._tell(protocol.Submitted(request, now_s, ready, arrived_s))
         sequence = self.scheduler.sequence(request.request_id)
         self._emitter.open(request)
+        if request.progress:
+            self._progress.add(sequence)
         if problem is not None:
             self._tell(protocol.Failed(problem, now_s, request.request_id))
         self.hear()
@@ -208,6 +211,10 @@ class Engine:
 
     def load(self) -> LoadView:
         return load_of(self.scheduler)
+
+    def places(self) -> dict[str, Place]:
+        """Return where in the queue everybody is who waits."""
+        return self._progress.places(self.scheduler)
 
     def cache_view(self) -> CacheView:
         view, disk = view_of(self.scheduler), self._disk
@@ -280,6 +287,7 @@ class Engine:
                 self._batches.rows.pop(request_id, None)
                 self.samplers.close(request_id)
                 self._emitter.close(request_id)
+                self._progress.ended(request_id, one.end.stats, well=one.end.error is None)
             elif isinstance(one, protocol.Emit):
                 self._emit = (one, logprobs or {})
             elif isinstance(one, protocol.Compute):
@@ -341,6 +349,8 @@ class Engine:
     def _publish(self) -> float:
         """Turn sampled tokens into deltas and hand all events over. Returns seconds."""
         started = self._clock.now()
+        if self._progress:
+            self._out += self._progress.reports(self.scheduler, started)
         if self._emit is not None:
             (emit, logprobs), self._emit = self._emit, None
             deltas, stopped = self._emitter.emit(emit, logprobs)

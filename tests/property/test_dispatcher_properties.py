@@ -38,7 +38,7 @@ from cobali_ray.core.dispatch.messages import (
 )
 from cobali_ray.core.dispatch.models import ModelPlan
 from cobali_ray.core.dispatch.request import MAX_DEATHS, MAX_MOVES, Stage
-from cobali_ray.core.request.events import Computing, Delta, End, RequestStats
+from cobali_ray.core.request.events import Computing, Delta, End, RequestProgress, RequestStats
 from cobali_ray.core.request.request import Request
 from cobali_ray.core.views.stats import Attendance, EngineState, EngineStatus, LoadView
 from cobali_ray.errors import (
@@ -113,7 +113,7 @@ class DispatcherMachine(RuleBasedStateMachine):
                         self.told[request_id] += told.tokens
                         n = len(self.told[request_id])
                         assert self.told[request_id] == list(range(n)), "no token twice, and none missing"
-                    else:
+                    elif not isinstance(told, RequestProgress):
                         self.over[request_id] = told.error
                         assert told.error is not None or told.stats.n_output == len(self.told[request_id])
                 case Fail(request_id, _):
@@ -248,7 +248,8 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: getattr(self, "calls", None))
     @rule(
-        data=st.data(), what=st.sampled_from(["computing", "delta", "delta", "delta", "end", "odd", "full"])
+        data=st.data(),
+        what=st.sampled_from(["computing", "progress", "delta", "delta", "delta", "end", "odd", "full"]),
     )
     def say(self, data, what):
         self.say_of(data.draw(st.sampled_from(sorted(self.calls))), what)
@@ -262,6 +263,8 @@ class DispatcherMachine(RuleBasedStateMachine):
             event = Delta(request_id, "xy", (n, n + 1), stats=stats)
         elif what == "computing":
             event = Computing(request_id, on=True)
+        elif what == "progress":
+            event = RequestProgress(request_id, n, 0, 70, 0.1, None, None)
         else:
             error = {"odd": RequestCancelledError(), "full": QueueFullError("requests", 1, 1.0)}.get(what)
             if what == "full" and n:
@@ -278,7 +281,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             return
         if isinstance(event, Delta):
             self.given[one.engine.engine_id] += 70 + 2 * len(event.tokens)
-        if not isinstance(event, Computing) and not isinstance(
+        if not isinstance(event, Computing | RequestProgress) and not isinstance(
             getattr(event, "error", None), RequestCancelledError
         ):
             self.charges[one.request_id][2] = True

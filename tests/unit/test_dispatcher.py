@@ -28,7 +28,7 @@ from cobali_ray.core.dispatch.messages import (
 )
 from cobali_ray.core.dispatch.models import ModelPlan
 from cobali_ray.core.dispatch.request import MAX_DEATHS, MAX_MOVES
-from cobali_ray.core.request.events import Computing, Delta, End, RequestStats
+from cobali_ray.core.request.events import Computing, Delta, End, RequestProgress, RequestStats
 from cobali_ray.core.request.request import Grammar, Request
 from cobali_ray.core.views.stats import Attendance, EngineStatus
 from cobali_ray.errors import (
@@ -164,6 +164,7 @@ GRAMMAR = Grammar("", "regex")
 DEATHS = {
     "nothing heard": (None, [], False),
     "computing": (None, [Computing("", on=True)], True),
+    "its place in the queue": (None, [RequestProgress("", 0, 0, 3, 0.0, 2, None)], False),
     "words": (None, [Delta("", "x", (1,))], True),
     "a grammar being compiled": (GRAMMAR, [], True),
     "a grammar compiled": (GRAMMAR, [Computing("", on=False)], False),
@@ -183,6 +184,26 @@ def test_deaths_count_where_something_was_computed(grammar, words, counts):
         (send,) = site.attend(incarnation_id=f"e{n_deaths}")[-1:]
     assert ends_with(ends, EngineDiedError)
     assert n_deaths == (MAX_DEATHS if counts else MAX_MOVES) + 1
+
+
+def test_progress_is_passed_on_and_is_no_answer():
+    """An engine that has to make room for others may still refuse whom it told its place."""
+    site = Site("a", "b")
+    (send,) = site.ask()
+    progress = RequestProgress("r", 0, 0, 3, 0.0, 2, 1.5)
+    assert site.say(progress) == [Deliver("r", progress)]
+    full = End("r", None, QueueFullError("requests", 1, 1.0), STATS)
+    (again,) = [one for one in site.say(full) if isinstance(one, Send)]
+    assert again.engine_id != send.engine_id
+
+
+def test_progress_of_a_later_attempt_is_told_by_the_id_that_its_client_knows():
+    site = Site()
+    site.ask()
+    site.do(Returned("a", "r", EngineDiedError()))
+    site.attend(incarnation_id="e2")
+    (told,) = site.say(RequestProgress("r~1", 2, 0, 3, 0.1, None, None))
+    assert (told.request_id, told.event.request_id) == ("r", "r")
 
 
 def test_an_engine_that_ends_has_its_requests_go_on_behind_what_was_told():

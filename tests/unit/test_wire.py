@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 
 from cobali_ray.actors.frames import MAX_MESSAGE_BYTES, FrameReader, frame
 from cobali_ray.actors.wire import MAX_BACKLOG, Connection, Pusher, decode, encode
-from cobali_ray.core.request.events import TIERS, Computing, Delta, End, RequestStats, TokenLogprob, Vectors
+from cobali_ray.core.request.events import (
+    TIERS,
+    Computing,
+    Delta,
+    End,
+    RequestProgress,
+    RequestStats,
+    TokenLogprob,
+    Vectors,
+)
 from cobali_ray.errors import CobaliError, InternalError
 
 STATS = RequestStats(3, 1, 2, 0.1, 0.2, 0.3, 0.4, 0.5)
@@ -81,10 +90,14 @@ tokens, logprobs = st.lists(number, max_size=3).map(tuple), st.lists(logprob, ma
 delta = st.builds(Delta, st.text(), st.text(), tokens, logprobs, st.none() | stats, logprobs)
 computing = st.builds(Computing, st.text(), st.booleans())
 vectors = st.builds(Vectors, st.text(), st.binary(max_size=16), tokens)
+counted = st.integers(0, 2**31)
+progress = st.builds(
+    RequestProgress, st.text(), counted, counted, counted, seconds, st.none() | counted, st.none() | seconds
+)
 end = st.builds(End, st.text(), st.sampled_from(["stop", "length"]), st.none(), stats, st.none() | st.text())
 
 
-@given(st.lists(delta | vectors | computing | end, max_size=6))
+@given(st.lists(delta | vectors | progress | computing | end, max_size=6))
 def test_events_come_back_as_they_went(events):
     back = decode(encode("7", events))
     assert (back.engine_id, back.lost) == ("7", [])

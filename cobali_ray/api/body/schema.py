@@ -256,6 +256,12 @@ class GenerationBody(SampledBody):
     resumable: bool | None = Field(
         None, description="Keep going for a while without a reader; GET /v1/streams/{id} resumes."
     )
+    return_progress: bool | None = Field(
+        None, description="Have the stream say how much of the prompt is computed: prompt_progress."
+    )
+    return_queue_progress: bool | None = Field(
+        None, description="Have the stream say how many requests go first, and how long: queue_progress."
+    )
     sse_ping_interval: int | None = Field(
         None, description="Seconds of silence before a stream has a comment; 0 or -1: none."
     )

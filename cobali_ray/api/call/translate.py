@@ -57,6 +57,9 @@ class Call:
     include_usage: bool
     with_logprobs: bool
     resumable: bool = False
+    return_progress: bool = False
+    """Whether a stream says how much of its prompts is computed; next, where in the queue they are."""
+    return_queue_progress: bool = False
     ping_s: float = 0.0
     """How long a stream may be silent; 0: as long as it takes."""
     n_echo_logprobs: int | None = None
@@ -210,6 +213,7 @@ def _call(
                 # One answer of each prompt asks for them; they are the same for all.
                 n_prompt_logprobs=None if choice % n else n_scored,
                 timeout_s=timeout_s,
+                progress=bool(body.stream and (body.return_progress or body.return_queue_progress)),
                 trace=origin.trace,
                 model=card.model_id if adapter is None else adapter.name,
                 x_request_id=origin.x_request_id,
@@ -245,6 +249,8 @@ def _call(
         include_usage=wants_usage(body),
         with_logprobs=n_logprobs is not None,
         resumable=wants_recording(body),
+        return_progress=bool(body.return_progress),
+        return_queue_progress=bool(body.return_queue_progress),
         ping_s=ping_s(body, settings.sse_ping_interval),
         n_echo_logprobs=n_echoed,
         n_prompt_logprobs=body.prompt_logprobs,

@@ -85,6 +85,11 @@ class NativeWriter(Choices):
             told |= NativeLogprobs().take(update.logprobs)
         return event(told)
 
+    def progress(self, index: int, told: dict[str, Any]) -> bytes:
+        n_prompt = self._call.requests[index].n_prompt
+        head = {"index": index, "content": "", "tokens": [], "stop": False, "id_slot": ANY_SLOT}
+        return event(head | {"tokens_predicted": 0, "tokens_evaluated": n_prompt} | told)
+
     def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Timings) -> bytes:
         del stats, times
         told = _closed(self._call, self._native, index, end, "")

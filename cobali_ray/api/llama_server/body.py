@@ -57,7 +57,7 @@ IDLE_WITHOUT: Mapping[str, tuple[str, ...]] = {
 }
 """Fields that mean nothing while another is 0 or absent; most clients send all of them always."""
 UNUSED_FIELDS = (
-    *("n_cache_reuse", "n_discard", "n_indent", "n_keep", "return_progress"),
+    *("n_cache_reuse", "n_discard", "n_indent", "n_keep"),
     *("t_max_predict_ms", "t_max_prompt_ms", "timings_per_token"),
 )
 """Fields that are named as ignored where they ask for something."""

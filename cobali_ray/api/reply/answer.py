@@ -47,6 +47,10 @@ class Writer(ABC):
         """Return what a stream has before the first text of a choice."""
         return b""
 
+    def progress(self, index: int, told: dict[str, Any]) -> bytes:  # noqa: ARG002 most have no words for it
+        """Return how a stream says how far a choice is that has no text yet: fields of an event."""
+        return b""
+
     @abstractmethod
     def say(self, update: Update) -> bytes:
         """Return what a batch adds to one choice of a stream; may be empty."""

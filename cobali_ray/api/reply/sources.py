@@ -10,7 +10,7 @@ from typing import TypeAlias
 from cobali_ray.api.call.translate import Call
 from cobali_ray.api.engines.dispatch import EventStream
 from cobali_ray.api.engines.fleet import ServedModel
-from cobali_ray.core.request.events import Delta, End, Event, RequestStats
+from cobali_ray.core.request.events import Delta, End, Event, RequestProgress, RequestStats
 
 Events: TypeAlias = EventStream | AsyncGenerator[list[Event], None]
 """Lists of events, until all choices have ended."""
@@ -63,8 +63,13 @@ class SharedPrompts:
                 self._n_left[prompt] -= len(event.prompt)
                 if not self._n_left[prompt]:
                     told += self._held.pop(prompt, [])
-            elif self._n_left[prompt] and not (isinstance(event, End) and event.error is not None):
+            elif self._n_left[prompt] and not _comes_first(event):
                 self._held[prompt].append(event)
             else:
                 told.append(event)
         return told
+
+
+def _comes_first(event: Event) -> bool:
+    """Whether it does not wait for what is known of the prompt."""
+    return isinstance(event, RequestProgress) or (isinstance(event, End) and event.error is not None)

@@ -76,6 +76,10 @@ class Chunks(Choices):
     def closing_choice(self, index: int, reason: bytes) -> bytes:
         """Return the JSON of a choice that has ended."""
 
+    def progress(self, index: int, told: dict[str, Any]) -> bytes:
+        choice = self.closing_choice(index, b"null")
+        return self._head + choice + self._tail + b"," + orjson.dumps(told)[1:] + b"\n\n"
+
     def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Timings) -> bytes:
         """Return the chunk with the finish reason; behind the last also counts, if wanted, and `[DONE]`."""
         reason = orjson.dumps(self.finish_reason(index, end))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from cobali_ray.api.call.translate import Call
 from cobali_ray.api.door.timings import Pace, Timings
 from cobali_ray.api.reply.answer import Writer
 from cobali_ray.api.reply.turn import Update
-from cobali_ray.core.request.events import Delta, End, Event, RequestStats
+from cobali_ray.core.request.events import Delta, End, Event, RequestProgress, RequestStats
 from cobali_ray.errors import CobaliError, InvariantError
 
 
@@ -54,6 +55,9 @@ class Tally:
                 self.ttft_s = pace.ttft_s
             yield Update(index, said, end)
 
+    def choice(self, request_id: str) -> int:
+        return self._index[request_id]
+
     def times(self, now_s: float) -> Timings:
         return Timings(self.ttft_s, now_s, self._paces)
 
@@ -74,16 +78,20 @@ class StreamWriter:
     def __init__(self, call: Call, writer: Writer, tally: Tally) -> None:
         self._writer, self._tally = writer, tally
         self._opened = [False] * len(call.requests)
+        self._call, self._wants_progress = call, call.return_progress or call.return_queue_progress
 
     def write(self, batch: Sequence[Event], now_s: float) -> bytes:
         """Return what a batch adds to the stream; after the last end this includes how the stream closes."""
+        wire: list[bytes] = []
+        if self._wants_progress:
+            wire = [self._progress(one) for one in batch if isinstance(one, RequestProgress)]
+            batch = [one for one in batch if not isinstance(one, RequestProgress)]
         if not batch:
-            return b""
+            return b"".join(wire)
         update = list(self._tally.sort(batch, now_s))
         stats = self._tally.stats()
         times = self._tally.times(now_s)
         last = max((i for i, one in enumerate(update) if one.end), default=None)
-        wire: list[bytes] = []
         for i, one in enumerate(update):
             index, end = one.choice, one.end
             closes = end is not None and end.error is None
@@ -95,3 +103,23 @@ class StreamWriter:
             if end is not None and closes:
                 wire.append(self._writer.closing(index, end, stats if i == last else None, times))
         return b"".join(wire)
+
+    def _progress(self, progress: RequestProgress) -> bytes:
+        """Return what a stream says of a prompt that is not computed, as far as its client asked."""
+        told: dict[str, Any] = {}
+        if progress.n_ahead is not None:
+            if self._call.return_queue_progress:
+                told["queue_progress"] = {"n_ahead": progress.n_ahead, "wait_s": progress.wait_s}
+        elif self._call.return_progress:
+            told["prompt_progress"] = prompt_progress(progress)
+        return self._writer.progress(self._tally.choice(progress.request_id), told) if told else b""
+
+
+def prompt_progress(progress: RequestProgress) -> dict[str, int | float]:
+    """Return how far a prompt is, as llama-server has it."""
+    return {
+        "total": progress.n_prompt,
+        "cache": progress.n_cached,
+        "processed": progress.n_processed,
+        "time_ms": round(progress.seconds * 1e3, 3),
+    }

@@ -49,7 +49,7 @@ from cobali_ray.core.dispatch.messages import (
 )
 from cobali_ray.core.dispatch.models import ModelPlan, ModelRecord, cost_of
 from cobali_ray.core.dispatch.request import RequestRecord, Stage
-from cobali_ray.core.request.events import Computing, Delta, End, EngineEvent
+from cobali_ray.core.request.events import Computing, Delta, End, EngineEvent, RequestProgress
 from cobali_ray.errors import (
     CobaliError,
     DeadlineExceededError,
@@ -252,6 +252,9 @@ class Dispatcher:
             self._wait(one, Stage.VERDICT, self._now_s + VERDICT_S)
             return
         if one.stage is Stage.VERDICT:
+            return
+        if isinstance(word, RequestProgress):  # no part of the answer; it may not compute yet
+            self._say(Deliver(one.request_id, one.enter(word, self._now_s)))
             return
         one.computing = True
         if one.fair and one.engine is not None:

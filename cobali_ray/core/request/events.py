@@ -108,6 +108,27 @@ class Vectors(NamedTuple):
         return
 
 
+class RequestProgress(NamedTuple):
+    """How far a request is that has no token yet; told only to clients who ask for it. Counts are tokens."""
+
+    request_id: str
+    n_processed: int
+    """Of its prompt, cached ones among them."""
+    n_cached: int
+    n_prompt: int
+    seconds: float
+    """Since it had its first slot; 0 before."""
+    n_ahead: int | None
+    """Requests that will get a slot before it; None: it has one."""
+    wait_s: float | None
+    """How long until it has one; None: it has, or too little is known."""
+
+    @property
+    def stats(self) -> None:
+        """Nothing is told of its life yet."""
+        return
+
+
 class Computing(NamedTuple):
     """Said before anything is computed for a request, which may end the process, and when it only waits.
 
@@ -118,7 +139,7 @@ class Computing(NamedTuple):
     on: bool
 
 
-Event: TypeAlias = Delta | Vectors | End
+Event: TypeAlias = Delta | Vectors | RequestProgress | End
 """What clients are told."""
 EngineEvent: TypeAlias = Event | Computing
 """What an engine says."""

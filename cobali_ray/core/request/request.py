@@ -224,6 +224,8 @@ class Request:
     timeout_s: float | None = None
     reply_to: str = ""
     """Where the events of this request go; opaque to the engine."""
+    progress: bool = False
+    """Whether its client is told how far it is, until its first token."""
     trace: TraceLink | None = None
     """Set where spans are wanted; opaque to the engine."""
     model: str = ""

@@ -1,0 +1,152 @@
+"""How far requests are before their first token, told to who asked for it; and the places of who waits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final, NamedTuple
+
+from cobali_ray.core.queue.forecast import AnswerLengths, Stayer
+from cobali_ray.core.request.events import RequestProgress, RequestStats
+from cobali_ray.core.request.sequence import Sequence
+from cobali_ray.core.scheduler import Scheduler
+
+PROMPT_EVERY_S: Final = 0.1
+"""How often somebody is told of its prompt, at most; and next, of its place in the queue."""
+PLACE_EVERY_S: Final = 0.5
+
+
+class Place(NamedTuple):
+    """Where in the queue somebody is."""
+
+    n_ahead: int
+    """How many will get a slot before, if nobody comes after it."""
+    wait_s: float | None
+    """How long until it has one; None: too little is known."""
+
+
+class _Listener:
+    """A request whose client is told how far it is, and what it was told last."""
+
+    __slots__ = ("due_s", "progress", "sequence")
+
+    def __init__(self, sequence: Sequence) -> None:
+        self.sequence, self.due_s = sequence, 0.0
+        self.progress: RequestProgress | None = None
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether it has got its slot, or its first token, since it was told last."""
+        waited = self.progress is not None and self.progress.n_ahead is not None
+        return _has_spoken(self.sequence) or (waited and not self.sequence.status.waiting)
+
+
+class ProgressReports:
+    """Tells, after each tick, those who want to know how far they are. Looks on, and changes nothing."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[str, _Listener] = {}
+        self._lengths = AnswerLengths()
+
+    def __bool__(self) -> bool:
+        """Whether anybody wants to know."""
+        return bool(self._listeners)
+
+    def add(self, sequence: Sequence) -> None:
+        """Tell this one until it has its first token; one that goes on with an answer has had that."""
+        if not sequence.request.sent_tokens:
+            self._listeners[sequence.request_id] = _Listener(sequence)
+
+    def ended(self, request_id: str, stats: RequestStats, *, well: bool) -> None:
+        """Note an end; an answer that ended well says how long others may take."""
+        self._listeners.pop(request_id, None)
+        if well:
+            self._lengths.note(stats)
+
+    def reports(self, scheduler: Scheduler, now_s: float) -> list[tuple[str, RequestProgress]]:
+        """Return what is new for whom, with the addresses."""
+        out = []
+        due = [one for one in self._listeners.values() if one.due_s <= now_s or one.has_moved]
+        places = self.places(scheduler) if any(one.sequence.status.waiting for one in due) else {}
+        for one in due:
+            sequence = one.sequence
+            waits = sequence.status.waiting
+            progress = progress_of(sequence, now_s, places.get(sequence.request_id))
+            if _has_spoken(sequence):
+                del self._listeners[sequence.request_id]
+            if _differ(progress, one.progress):
+                one.progress = progress
+                one.due_s = now_s + (PLACE_EVERY_S if waits else PROMPT_EVERY_S)
+                out.append((sequence.request.reply_to, progress))
+        return out
+
+    def places(self, scheduler: Scheduler) -> dict[str, Place]:
+        """Return the place of everybody who waits for a slot."""
+        ahead = _n_ahead(scheduler)
+        pace = scheduler.prefill_pace()
+        token_s = 0.0 if pace is None else pace[0]
+        stayers = [_stayer(one, token_s) for one in scheduler.slots.running]
+        n_places = int(max(ahead.values(), default=-1)) + 1
+        waits = self._lengths.waits_s(stayers, n_places)
+        return {
+            request_id: Place(int(n), None if waits is None else waits[int(n)])
+            for request_id, n in ahead.items()
+        }
+
+
+def progress_of(sequence: Sequence, now_s: float, place: Place | None) -> RequestProgress:
+    """Return how far a request is that has not ended."""
+    n_prompt, began_s, first_s = sequence.n_prompt, sequence.assigned_s, sequence.first_token_s
+    until_s = now_s if first_s is None else first_s
+    return RequestProgress(
+        sequence.request_id,
+        n_prompt if first_s is not None else min(sequence.n_computed, n_prompt),
+        sequence.n_cached,
+        n_prompt,
+        0.0 if began_s is None else until_s - began_s,
+        None if place is None else place.n_ahead,
+        None if place is None else place.wait_s,
+    )
+
+
+def _has_spoken(sequence: Sequence) -> bool:
+    return sequence.first_token_s is not None
+
+
+def _differ(one: RequestProgress, other: RequestProgress | None) -> bool:
+    """Whether there is more to tell than that time has passed."""
+    if other is None or one.n_processed != other.n_processed or one.n_ahead != other.n_ahead:
+        return True
+    return one.wait_s is not None and (other.wait_s is None or abs(one.wait_s - other.wait_s) >= 0.1)
+
+
+def _stayer(sequence: Sequence, token_s: float) -> Stayer:
+    n_output = len(sequence.tokens) - sequence.n_prompt
+    return Stayer(
+        n_output,
+        sequence.n_most - len(sequence.tokens),
+        0.0 if sequence.decoding else token_s * sequence.n_pending,
+        sure=sequence.request.sampling.ignore_eos and not sequence.request.stop,
+    )
+
+
+def _n_ahead(scheduler: Scheduler) -> dict[str, float]:
+    """Return how many go before each of those who wait: as `admission.n_ahead` has it, once inside.
+
+    All of better classes, those before it in its own line, and of other tenants as many as it has, by weight.
+    """
+    waiting = list(scheduler.queue)
+    n_of = Counter(one.line for one in waiting)
+    weight = {one.line: one.account.weight for one in waiting}
+    n_class = Counter(one.priority for one in waiting)
+    n_better = {p: sum([n for q, n in n_class.items() if q < p]) for p in n_class}
+    peers = {
+        line: [other for other in n_of if other[0] == line[0] and other != line] for line in n_of
+    }  # fmt: skip
+    seen, ahead = Counter[tuple[int, str]](), dict[str, float]()
+    for one in waiting:
+        line = one.line
+        turn = seen[line] + 1
+        others = sum([min(n_of[o], turn * weight[o] / weight[line]) for o in peers[line]])
+        ahead[one.request_id] = n_better[one.priority] + seen[line] + others
+        seen[line] = turn
+    return ahead

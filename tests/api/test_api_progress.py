@@ -1,0 +1,104 @@
+"""Streams that say how much of the prompt is computed, and where in the queue it is."""
+
+import pytest
+from fake_client import Wire, stats
+
+from cobali_ray.core.request.events import Delta, End, RequestProgress
+
+pytestmark = pytest.mark.anyio
+
+CHAT = ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "stream": True})
+TEXT = {"prompt": "hi", "stream": True}
+PATHS = [
+    pytest.param(*CHAT, id="chat"),
+    pytest.param("/chat/completions", CHAT[1], id="llama-server-chat"),
+    pytest.param("/v1/completions", TEXT, id="completions"),
+    pytest.param("/completion", TEXT, id="llama-server"),
+]
+QUEUE = {"queue_progress": {"n_ahead": 2, "wait_s": 1.5}}
+PROMPT = [
+    {"prompt_progress": {"total": 100, "cache": 10, "processed": n, "time_ms": ms}}
+    for n, ms in ((60, 250.0), (100, 500.0))
+]
+
+
+def script(request):
+    """An engine tells of those who asked."""
+    name = request.request_id
+    if request.progress:
+        yield [RequestProgress(name, 0, 0, 100, 0.0, 2, 1.5)]
+        yield [RequestProgress(name, 60, 10, 100, 0.25, None, None)]
+        yield [RequestProgress(name, 100, 10, 100, 0.5, None, None), Delta(name, "Hello", (1,))]
+    else:
+        yield [Delta(name, "Hello", (1,))]
+    yield [End(name, "stop", None, stats(request, 1))]
+
+
+@pytest.fixture(autouse=True)
+def engine(client):
+    client.script = script
+
+
+def reports(wire):
+    """Return what was said of progress, in its order, and every other event."""
+    named = {"prompt_progress", "queue_progress"}
+    events = [e for e in wire.events if isinstance(e, dict)]
+    said = [{name: e[name] for name in named & e.keys()} for e in events if named & e.keys()]
+    return said, [e for e in events if not named & e.keys()]
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({}, []),
+        ({"return_progress": False, "return_queue_progress": False}, []),
+        ({"return_progress": True}, PROMPT),
+        ({"return_queue_progress": True}, [QUEUE]),
+        ({"return_progress": True, "return_queue_progress": True}, [QUEUE, *PROMPT]),
+    ],
+)
+@pytest.mark.parametrize(("path", "body"), PATHS)
+async def test_who_asks_is_told_and_the_answer_is_the_same(path, body, asked, expected, app, client):
+    wire = await Wire(app, path, body | asked).run()
+    assert "x-cobali-ignored-fields" not in wire.headers
+    said, others = reports(wire)
+    assert said == expected
+    assert client.requests[0].progress == bool(expected), "the engine hears of it only then"
+    plain = await Wire(app, path, body).run()
+    assert len(others) == len(reports(plain)[1])
+    assert b"Hello" in wire.body
+
+
+async def test_a_chunk_with_progress_is_a_chunk_like_others(app):
+    chat = await Wire(app, CHAT[0], CHAT[1] | {"return_progress": True}).run()
+    first = chat.events[0]
+    assert first["object"] == "chat.completion.chunk"
+    assert first["choices"] == [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": None}]
+    text = await Wire(app, "/v1/completions", TEXT | {"return_progress": True}).run()
+    assert text.events[0]["choices"] == [{"index": 0, "text": "", "logprobs": None, "finish_reason": None}]
+    native = await Wire(app, "/completion", TEXT | {"return_progress": True}).run()
+    assert (native.events[0]["content"], native.events[0]["stop"]) == ("", False)
+
+
+async def test_choices_are_told_apart(app):
+    body = {"prompt": ["a", "b"], "stream": True, "return_progress": True}
+    wire = await Wire(app, "/v1/completions", body).run()
+    indices = [e["choices"][0]["index"] for e in wire.events[:-1] if "prompt_progress" in e]
+    assert sorted(indices) == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(("path", "body"), PATHS)
+async def test_an_answer_in_one_piece_says_nothing_of_it(path, body, app, client):
+    wire = await Wire(app, path, body | {"stream": False, "return_progress": True}).run()
+    assert wire.status == 200
+    assert b"progress" not in wire.body
+    assert not client.requests[0].progress
+
+
+async def test_progress_is_no_token(app, client):
+    """What is measured of a stream begins with its text."""
+    body = CHAT[1] | {"return_progress": True, "stream_options": {"include_usage": True}}
+    wire = await Wire(app, CHAT[0], body).run()
+    last = next(e for e in reversed(wire.events) if isinstance(e, dict))
+    assert last["usage"]["completion_tokens"] == 1
+    assert sum(name == "ttft_seconds" for name, _ in client.observed) == 1
