@@ -240,6 +240,15 @@ class MalformedBodyError(BadRequestError):
 
 
 @dataclass(eq=False)
+class MalformedFormError(BadRequestError):
+    """The HTTP body is not a form with a file."""
+
+    why: str
+    code = "invalid_form"
+    template = "The request body must be a form with a file: {why}."
+
+
+@dataclass(eq=False)
 class UnknownModelError(BadRequestError):
     """A model name that this server does not serve."""
 
@@ -262,6 +271,83 @@ class NotStoredError(BadRequestError):
         "Response with id '{response_id}' not found: this server stores no responses. "
         "Send the earlier items in input."
     )
+
+
+class NoStoreError(BadRequestError):
+    """Files and batches are not kept here."""
+
+    status = 501
+    code = "not_supported"
+    template = (
+        "This server keeps no files and no batches: start it with the setting data_dir, the folder to keep "
+        "them in, as in `cobali serve --set data_dir=~/cobali-data`."
+    )
+
+
+@dataclass(eq=False)
+class NotInStoreError(BadRequestError):
+    """A file or a batch that is not there, or belongs to another key."""
+
+    what: str
+    asked: str
+    status = 404
+    code = "not_found"
+    template = "There is no {what} with the id '{asked}'."
+
+
+@dataclass(eq=False)
+class FileInUseError(BadRequestError):
+    """A file of a batch that has not ended cannot be deleted."""
+
+    file_id: str
+    batch_id: str
+    status = 409
+    code = "file_in_use"
+    template = "The file '{file_id}' is the input of the batch '{batch_id}', which has not ended."
+
+
+@dataclass(eq=False)
+class StoreFullError(BadRequestError):
+    """A key has as much in the store as it may."""
+
+    what: str
+    setting: str
+    status = 413
+    code = "store_full"
+    template = "This key keeps {what} already (setting {setting}): delete files or batches first."
+
+
+@dataclass(eq=False)
+class StoreFailedError(CobaliError):
+    """The file of the store cannot be read or written, for instance because the disk is full."""
+
+    why: str
+    status = 503
+    code = "store_failed"
+    template = "The server cannot use its store: {why}"
+
+
+@dataclass(eq=False)
+class BadLineError(BadRequestError):
+    """A line of a batch that cannot be asked."""
+
+    number: int
+    why: str
+    path = ("file",)
+    code = "invalid_line"
+    template = "line {number} {why}"
+
+
+@dataclass(eq=False)
+class BatchStateError(BadRequestError):
+    """What was asked of a batch cannot happen in the state that it is in."""
+
+    batch_id: str
+    status_text: str
+    wanted: str
+    status = 409
+    code = "wrong_batch_state"
+    template = "The batch '{batch_id}' is {status_text} and cannot be {wanted}."
 
 
 @dataclass(eq=False)

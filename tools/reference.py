@@ -75,8 +75,9 @@ def _endpoints(document: Mapping[str, Any]) -> str:
 def _bodies(document: Mapping[str, Any]) -> Iterable[str]:
     for verbs in document["paths"].values():
         for one in verbs.values():
-            if "requestBody" in one:
-                yield one["requestBody"]["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
+            taken = one.get("requestBody", {}).get("content", {})
+            if "application/json" in taken:  # else it is a form
+                yield taken["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
 
 
 def _heading(document: Mapping[str, Any], name: str) -> str:

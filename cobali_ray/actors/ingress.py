@@ -16,6 +16,7 @@ from cobali_ray.actors.where import stay_here
 from cobali_ray.api.app import build_api
 from cobali_ray.api.call.judges import Judges
 from cobali_ray.api.engines.fleet import Fleet, ServedModel
+from cobali_ray.store.database import Store
 from cobali_ray.telemetry.log import configure_logging
 from cobali_ray.telemetry.usage import beside
 
@@ -33,6 +34,8 @@ class Ingress:
         sys.setswitchinterval(SWITCH_S)
         stay_here()
         self._told = told
+        folder = told.api.data_dir
+        self._store = None if folder is None else Store(folder)
         vocabularies = Vocabularies()
         self._clients = {
             one.engine_id: ServeEngineClient(engine, one.engine_id, vocabularies)
@@ -68,13 +71,18 @@ class Ingress:
             judges=judges,
             listens=self._told.listens,
             echo_request_id=False,  # Serve puts it on every answer, also on its own
+            store=self._store,
         )
         self._app.openapi()  # made now and not beside streams
+        if self._app.state.batches is not None:
+            self._app.state.batches.start()
         return self._app
 
     async def drain(self, timeout_s: float) -> bool:
         """Let running requests finish and refuse new ones, then send viewers away; for a graceful stop."""
         self._app.state.streams.close()
+        if self._app.state.batches is not None:
+            await self._app.state.batches.close()
         there = [self._clients[id_] for model in self._fleet.models for id_ in model.present]
         drained = await asyncio.gather(*(client.drain(timeout_s) for client in there))
         for viewers in self._app.state.viewers.values():
@@ -84,6 +92,8 @@ class Ingress:
     def __del__(self) -> None:
         for client in getattr(self, "_clients", {}).values():
             client.close()
+        if (store := getattr(self, "_store", None)) is not None:
+            store.close()
         tracing = getattr(self, "_tracing", None)
         if tracing is not None:
             tracing.close()

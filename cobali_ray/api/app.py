@@ -12,6 +12,12 @@ from starlette.routing import Match
 
 from cobali_ray import __version__
 from cobali_ray.api.anthropic.routes import Messages
+from cobali_ray.api.batches.asking import Asker
+from cobali_ray.api.batches.files import FileRoutes
+from cobali_ray.api.batches.keeping import Keeping
+from cobali_ray.api.batches.messages import MessageBatchRoutes
+from cobali_ray.api.batches.routes import BatchRoutes
+from cobali_ray.api.batches.runner import BatchRunner
 from cobali_ray.api.call.intake import Intake
 from cobali_ray.api.call.judges import Judges
 from cobali_ray.api.door.clock import ApiClock, SystemClock
@@ -37,6 +43,8 @@ from cobali_ray.api.routes.openapi import describe
 from cobali_ray.api.routes.page import Page
 from cobali_ray.errors import CobaliError
 from cobali_ray.settings import ApiSettings
+from cobali_ray.store.database import Store
+from cobali_ray.store.lines import CHATS, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES
 
 
 def build_api(
@@ -48,8 +56,11 @@ def build_api(
     judges: Judges | None = None,
     listens: str | None = None,
     echo_request_id: bool = True,
+    store: Store | None = None,
 ) -> FastAPI:
     """Build the OpenAI-compatible ASGI app over a fleet; `judges` may be shared by several apps.
+
+    With a `store` there are files and batches, which are answered once `app.state.batches` is started.
 
     `listens` is where clients reach the server, if a front end takes their connections. Answers have
     x-request-id unless whatever serves the app adds it already.
@@ -65,24 +76,41 @@ def build_api(
     embeddings = Embeddings(fleet, settings, clock, intake)
     app.include_router(embeddings.router())
     app.include_router(LlamaServer(fleet, settings, generation, embeddings).router())
-    app.include_router(Responses(generation, settings).router())
-    app.include_router(Messages(generation, settings).router())
+    responses = Responses(generation, settings)
+    app.include_router(responses.router())
+    messages = Messages(generation, settings)
+    app.include_router(messages.router())
     app.include_router(Ollama(fleet, settings, generation, embeddings, intake).router())
     app.include_router(Facts(fleet, settings, intake).router())
     app.state.viewers = {name: Viewers(engine, clock) for name, engine in fleet.engines.items()}
     app.include_router(Debug(fleet, app.state.viewers).router())
     app.include_router(Cache(fleet, settings, intake).router())
     app.include_router(Page().router())
+    keyring = Keyring(settings.api_keys, settings.api_keys_file, clock, n_ingress=settings.n_ingress)
+    handlers = {
+        CHATS: generation.chat,
+        COMPLETIONS: generation.complete,
+        EMBEDDINGS: embeddings.embed,
+        RESPONSES: responses.create,
+        MESSAGES: messages.messages,
+    }
+    runner = None
+    if store is not None:
+        runner = BatchRunner(store, fleet, Asker(handlers, clock), clock, keyring)
+    app.state.batches = runner
+    keeping, wake = Keeping(store, settings, clock), runner.wake if runner is not None else _nothing
+    app.include_router(FileRoutes(keeping, settings).router())
+    app.include_router(BatchRoutes(keeping, settings, intake, wake).router())
+    app.include_router(MessageBatchRoutes(keeping, settings, intake, wake).router())
     app.add_exception_handler(CobaliError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     # From the inside out: a browser asks without a key whether it may send one, and whoever may ask
     # at all may read why a key is wrong.
-    keyring = Keyring(settings.api_keys, settings.api_keys_file, clock, n_ingress=settings.n_ingress)
     app.add_middleware(Lock, keyring=keyring)
     app.add_middleware(
         CORSMiddleware,
         allow_origin_regex=".*",  # the frame has sent the others away
-        allow_methods=("GET", "HEAD", "POST"),
+        allow_methods=("GET", "HEAD", "POST", "DELETE"),
         allow_headers=("*",),
         allow_private_network=True,
         expose_headers=(
@@ -105,6 +133,10 @@ def build_api(
     )
     describe(app, keyed=keyring.locked, is_open=is_open)
     return app
+
+
+def _nothing() -> None:
+    """Do what is to be done where there is no store."""
 
 
 async def _on_error(http: HttpRequest, error: Exception) -> Response:

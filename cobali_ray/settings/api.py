@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator
 
 from cobali_ray.core.request.limits import MAX_COUNT, Seconds
@@ -57,3 +57,11 @@ class ApiSettings:
     """Seconds of silence before a stream has a comment, so that no proxy cuts it; 0: none."""
     n_ingress: Annotated[int, Ge(1), Le(64)] = 1
     """HTTP replicas in front of the engines, which share the limits of the keys."""
+    data_dir: Path | None = None
+    """Folder where files and batches are kept, as clients upload them; None: there are none."""
+    stored_gib: Annotated[float, Gt(0), Le(MAX_COUNT)] = 10.0
+    """Most that one key may keep there."""
+    stored_count: Annotated[int, Ge(1), Le(MAX_COUNT)] = 1000
+    """Most files, and most batches, that one key may keep there."""
+    stored_days: Annotated[float, Gt(0), Le(3650)] = 30.0
+    """How long a file or a batch is kept that is not deleted before."""

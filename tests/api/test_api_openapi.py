@@ -48,6 +48,11 @@ GOOD = {
     "/detokenize": {"tokens": [0]},
     "/slots/{id_slot}": {"filename": "a"},
     "/lora-adapters": {},
+    "/v1/files": {},
+    "/v1/batches": {"input_file_id": "file-1", "endpoint": "/v1/completions", "completion_window": "24h"},
+    "/v1/batches/{batch_id}/cancel": {},
+    "/v1/messages/batches": {"requests": [{"custom_id": "a", "params": {}}]},
+    "/v1/messages/batches/{batch_id}/cancel": {},
 }
 ADDRESSES = {
     "/v1/models/{model_id}": ["/v1/models/fake", "/v1/models/nope"],

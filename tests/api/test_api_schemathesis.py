@@ -1,5 +1,8 @@
 """Whatever the OpenAPI document allows is answered as the document says, and never with an error of ours."""
 
+import tempfile
+from pathlib import Path
+
 import pytest
 import schemathesis
 from fake_client import FakeApiClock, FakeClient
@@ -10,7 +13,9 @@ from cobali_ray.api.app import build_api
 from cobali_ray.api.engines.fleet import Fleet, ServedModel
 from cobali_ray.backend.port import InfillMarks
 from cobali_ray.settings import ApiSettings
+from cobali_ray.store.database import Store
 
+FOLDER = tempfile.TemporaryDirectory()
 CHECKS = (
     checks.not_a_server_error,
     checks.status_code_conformance,
@@ -22,7 +27,8 @@ CHECKS = (
 def app():
     client = FakeClient()
     client.infill = InfillMarks(0, 0, 0)
-    return build_api(Fleet([ServedModel({"0": client})]), ApiSettings(), clock=FakeApiClock())
+    fleet, store = Fleet([ServedModel({"0": client})]), Store(Path(FOLDER.name))
+    return build_api(fleet, ApiSettings(), clock=FakeApiClock(), store=store)
 
 
 document = (

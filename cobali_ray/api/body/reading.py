@@ -115,7 +115,7 @@ def mended(raw: bytes) -> tuple[bytes, tuple[str, ...]]:
     """
     escapes = _half_escapes(raw) if rb"\ud" in raw or rb"\uD" in raw else _NONE
     encoded = _half_codes(raw) if b"\xed" in raw else _NONE
-    if not (len(escapes) or len(encoded)) or _is_heavy(raw):
+    if not (len(escapes) or len(encoded)) or is_heavy(raw):
         return raw, ()
     with suppress(orjson.JSONDecodeError):
         value = orjson.loads(_written(raw, ((escapes, rb"\ufdd0"), (encoded, _MARK.encode()))))
@@ -177,7 +177,7 @@ def _places(value: Any) -> Iterator[Path]:
 
 def parse(shape: type[ShapeT], raw: bytes) -> ShapeT:
     """Return the body as its model. Raises MalformedBodyError or InvalidParameterError."""
-    if _is_heavy(raw):
+    if is_heavy(raw):
         raise MalformedBodyError("it has too many values: at most 400,000 numbers, or 40,000 named ones")
     try:
         value = orjson.loads(raw)
@@ -195,7 +195,7 @@ def check_choice(where: Field, value: str, known: tuple[str, ...]) -> None:
         raise InvalidParameterError(where, f"must be one of {', '.join(known)}, got {value[:32]!r}")
 
 
-def _is_heavy(raw: bytes) -> bool:
+def is_heavy(raw: bytes) -> bool:
     heaviest = sum(weight * raw.count(mark) for mark, weight in WEIGHTS.items())
     return heaviest > MAX_VALUES and _weight_outside_texts(raw) > MAX_VALUES
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import structlog
 
 from cobali_ray.api.door.clock import ApiClock
-from cobali_ray.api.door.keys import Caller, Ring, listed, parse
+from cobali_ray.api.door.keys import NOBODY, Caller, Ring, Terms, listed, parse
 from cobali_ray.api.door.quota import Quota
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import read_text
@@ -35,6 +35,12 @@ class Keyring:
     def locked(self) -> bool:
         """Whether a key is wanted."""
         return self._file is not None or bool(self._listed.callers)
+
+    def terms_of(self, tenant: str) -> Terms | None:
+        """Return what the holder of a key may do, by the key's name; None where there is no such key."""
+        if not self.locked:
+            return None if tenant else NOBODY.terms
+        return next((terms for _, name, terms in self.ring.callers if name == tenant), None)
 
     async def refresh(self) -> None:
         """Read the file again if it has changed, looking once a second; a broken one changes nothing."""

@@ -1,0 +1,101 @@
+"""A line is asked: its body goes to the handler of its endpoint, as if a client had sent it."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
+
+from fastapi import Request as HttpRequest
+from fastapi import Response
+from starlette.types import Message
+
+from cobali_ray.api.door.clock import ApiClock
+from cobali_ray.api.door.context import SCOPE_KEY, RequestContext
+from cobali_ray.api.door.faults import error_shape
+from cobali_ray.api.door.keys import Caller
+from cobali_ray.store.lines import LINE_ID, Answer
+
+Handler = Callable[[HttpRequest], Awaitable[Response]]
+
+
+class Asked(NamedTuple):
+    """What came of a line."""
+
+    answer: Answer
+    error: Exception | None = None
+    """Why there is none, of which the answer tells."""
+
+
+class Asker:
+    """Has no limits of rate: what a batch takes is left over."""
+
+    def __init__(self, handlers: Mapping[str, Handler], clock: ApiClock) -> None:
+        """`handlers` are those of each endpoint."""
+        self._handlers, self._clock = handlers, clock
+
+    async def ask(self, endpoint: str, body: bytes, caller: Caller) -> Asked:
+        """Return the answer to a body; an error is one, in the shape of the endpoint's API."""
+        context = RequestContext(
+            request_id=f"{LINE_ID}{uuid.uuid4().hex}",
+            received_s=self._clock.now(),
+            method="POST",
+            route=endpoint,
+            caller=caller,
+            error_shape=error_shape(endpoint),
+        )
+        reply = _Collected()
+        http = HttpRequest(_scope(endpoint, context), _Inbox(body).receive, reply.send)
+        try:
+            response = await self._handlers[endpoint](http)
+            await response(http.scope, http.receive, reply.send)
+        except asyncio.CancelledError:
+            context.cancelled = True
+            raise
+        except Exception as error:  # whatever it is, it belongs to this line
+            fault = context.blame(error)
+            context.status = fault.status
+            return Asked(Answer(fault.status, fault.body_bytes, context.request_id), error)
+        else:
+            context.status = reply.status
+            return Asked(Answer(reply.status, bytes(reply.body), context.request_id))
+        finally:
+            context.close(self._clock)
+
+
+def _scope(path: str, context: RequestContext) -> dict[str, object]:
+    return {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+        SCOPE_KEY: context,
+    }
+
+
+class _Inbox:
+    """A client that sends a body, and then waits for ever."""
+
+    def __init__(self, body: bytes) -> None:
+        self._messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive(self) -> Message:
+        if self._messages:
+            return self._messages.pop()
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+
+class _Collected:
+    """A client that reads everything."""
+
+    def __init__(self) -> None:
+        self.status = 500
+        self.body = bytearray()
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        else:
+            self.body += message.get("body", b"")

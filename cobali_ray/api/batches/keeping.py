@@ -1,0 +1,47 @@
+"""The store as the routes use it: whose it is, how much of it, for how long."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
+
+from cobali_ray.api.door.clock import ApiClock
+from cobali_ray.errors import NoStoreError
+from cobali_ray.settings import ApiSettings
+from cobali_ray.store.database import Store
+from cobali_ray.store.files import StoreQuota
+
+P = ParamSpec("P")
+ResultT = TypeVar("ResultT")
+
+DAY_S = 24 * 3600
+
+
+class Keeping:
+    """`await keeping(files.find, owner, file_id)`, as with the store itself."""
+
+    def __init__(self, store: Store | None, settings: ApiSettings, clock: ApiClock) -> None:
+        self._store, self._clock = store, clock
+        self.quota = StoreQuota(int(settings.stored_gib * (1 << 30)), settings.stored_count)
+        self._kept_s = int(settings.stored_days * DAY_S)
+
+    async def __call__(
+        self, work: Callable[Concatenate[sqlite3.Connection, P], ResultT], *args: P.args, **kwargs: P.kwargs
+    ) -> ResultT:
+        """Do work in one transaction. Raises NoStoreError where the server has no store, StoreFailedError."""
+        return await self.store(work, *args, **kwargs)
+
+    @property
+    def store(self) -> Store:
+        """Raises NoStoreError."""
+        if self._store is None:
+            raise NoStoreError
+        return self._store
+
+    def now_s(self) -> int:
+        return self._clock.unix()
+
+    def until_s(self, asked_s: int | None = None) -> int:
+        """Return until when something made now is kept: as long as asked, or as the operator lets it."""
+        return self.now_s() + min(asked_s or self._kept_s, self._kept_s)

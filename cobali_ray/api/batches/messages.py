@@ -1,0 +1,190 @@
+"""/v1/messages/batches: Anthropic's Message Batches, over the same store and answered in the same way."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Response
+from fastapi import Request as HttpRequest
+
+from cobali_ray.api.anthropic.body import AnthropicErrorBody
+from cobali_ray.api.batches.files import FileReply
+from cobali_ray.api.batches.keeping import Keeping
+from cobali_ray.api.batches.schema import MessageBatchBody
+from cobali_ray.api.body.fields import judge
+from cobali_ray.api.body.params import whole_number
+from cobali_ray.api.body.reading import parse
+from cobali_ray.api.call.intake import Intake
+from cobali_ray.api.door.context import RequestContext, context_of
+from cobali_ray.api.reply.replies import json_response
+from cobali_ray.api.routes.openapi import BODY_STATUSES, content, errors, get, post, query
+from cobali_ray.backend.port import Gone
+from cobali_ray.errors import BatchStateError, InvalidParameterError, NotInStoreError
+from cobali_ray.settings import ApiSettings
+from cobali_ray.store import batches, files
+from cobali_ray.store.batches import BatchRecord, NewBatch
+from cobali_ray.store.files import FileRecord, Piece, StoreQuota
+from cobali_ray.store.lines import ANTHROPIC, MESSAGES, SeenIds, parse_message_request
+from cobali_ray.store.states import BatchStatus
+
+MAX_LISTED, N_LISTED = 1000, 20
+_STATUSES = (400, 401, 404, 500, 501, 503)
+_LISTED: dict[str, Any] = {
+    "parameters": [
+        query("after_id", "The id of the batch before the first one.", type="string"),
+        query("before_id", "The id of the batch behind the last one.", type="string"),
+        query("limit", "Most batches.", type="integer", minimum=1, maximum=MAX_LISTED, default=N_LISTED),
+    ]
+}
+
+
+class MessageBatchRoutes:
+    def __init__(
+        self, keeping: Keeping, settings: ApiSettings, intake: Intake, wake: Callable[[], None]
+    ) -> None:
+        """`wake` says that there is something to do."""
+        self._keeping, self._settings, self._intake, self._wake = keeping, settings, intake, wake
+
+    def router(self) -> APIRouter:
+        router = APIRouter(tags=["messages"])
+        wrong = partial(errors, *_STATUSES, body=AnthropicErrorBody)
+        path = "/v1/messages/batches/{batch_id}"
+        answers = errors(*BODY_STATUSES, 501, body=AnthropicErrorBody)
+        post(router, "/v1/messages/batches", self.create, MessageBatchBody, answers)
+        get(router, "/v1/messages/batches", self.listing, responses=wrong(), openapi_extra=_LISTED)
+        get(router, path, self.find, responses=wrong())
+        results = content("application/x-jsonl", "A result for each request.") | wrong(409)
+        get(router, f"{path}/results", self.results, responses=results)
+        router.post(f"{path}/cancel", response_model=None, responses=wrong(409))(self.cancel)
+        router.delete(path, response_model=None, responses=wrong(409))(self.delete)
+        return router
+
+    async def create(self, http: HttpRequest) -> Response:
+        """Have many messages answered."""
+        context, keeping = context_of(http), self._keeping
+        _ = keeping.store  # without one nothing else matters
+        pieces = await self._intake.take(http, partial(self._read, context))
+        caller, now_s = context.caller, keeping.now_s()
+        batch = await keeping(
+            _create, caller.salt, caller.tenant, pieces, now_s, keeping.until_s(), keeping.quota
+        )
+        self._wake()
+        return json_response(written(batch, http))
+
+    async def listing(self, http: HttpRequest) -> Response:
+        """List the message batches of this key, the newest first."""
+        asked = http.query_params
+        limit = whole_number(asked.get("limit", str(N_LISTED)), "limit", low=1, high=MAX_LISTED)
+        after, before = asked.get("after_id"), asked.get("before_id")
+        if after is not None and before is not None:
+            raise InvalidParameterError("before_id", "must not be given with after_id")
+        found = await self._keeping(
+            batches.listed,
+            context_of(http).caller.salt,
+            ANTHROPIC,
+            limit=limit + 1,
+            after=after,
+            before=before,
+        )
+        more = len(found) > limit
+        shown = found[-limit:] if before is not None else found[:limit]
+        data = [written(one, http) for one in shown]
+        ids = {
+            "first_id": data[0]["id"] if data else None,
+            "last_id": data[-1]["id"] if data else None,
+        }
+        return json_response({"data": data, "has_more": more, **ids})
+
+    async def find(self, http: HttpRequest, batch_id: str) -> Response:
+        """Say how far a message batch is."""
+        batch = await self._keeping(batches.find, context_of(http).caller.salt, batch_id, ANTHROPIC)
+        return json_response(written(batch, http))
+
+    async def results(self, http: HttpRequest, batch_id: str) -> Response:
+        """Return the results of a message batch that has ended, in the order of its requests."""
+        owner = context_of(http).caller.salt
+        return FileReply(self._keeping, await self._keeping(_results, owner, batch_id), "application/x-jsonl")
+
+    async def cancel(self, http: HttpRequest, batch_id: str) -> Response:
+        """Have no more requests of a batch answered; it keeps the results it has."""
+        owner, keeping = context_of(http).caller.salt, self._keeping
+        batch = await keeping(batches.cancel, owner, batch_id, ANTHROPIC, keeping.now_s())
+        self._wake()
+        return json_response(written(batch, http))
+
+    async def delete(self, http: HttpRequest, batch_id: str) -> Response:
+        """Delete a message batch that has ended, and its results."""
+        await self._keeping(batches.delete, context_of(http).caller.salt, batch_id, ANTHROPIC)
+        return json_response({"id": batch_id, "type": "message_batch_deleted"})
+
+    def _read(self, context: RequestContext, raw: bytes, gone: Gone) -> list[Piece]:
+        del gone
+        body = parse(MessageBatchBody, raw)
+        context.ignore(judge(body.model_extra, frozenset(), {}, strict=self._settings.strict))
+        seen, pieces = SeenIds(), []
+        for number, one in enumerate(body.requests, 1):
+            asked = parse_message_request(number, one)
+            seen.add(number, asked.custom_id)
+            line = {"custom_id": asked.custom_id, "params": asked.body}
+            pieces.append(Piece(number, orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE), asked))
+        return pieces
+
+
+def _create(
+    db: sqlite3.Connection,
+    owner: str,
+    tenant: str,
+    pieces: Sequence[Piece],
+    now_s: int,
+    kept_until_s: int,
+    quota: StoreQuota,
+) -> BatchRecord:
+    file_id = files.begin(db, owner, files.INTERNAL, "", now_s, quota)
+    files.append(db, file_id, pieces, now_s, quota)
+    files.complete(db, file_id, "requests", kept_until_s)
+    new = NewBatch(owner, tenant, ANTHROPIC, MESSAGES, file_id)
+    return batches.create(db, new, now_s=now_s, kept_until_s=kept_until_s, quota=quota)
+
+
+def _results(db: sqlite3.Connection, owner: str, batch_id: str) -> FileRecord:
+    batch = batches.find(db, owner, batch_id, ANTHROPIC)
+    if not batch.over:
+        raise BatchStateError(batch_id, batch.status, "read before it has ended")
+    if (found := files.find_own(db, batch.output_file_id)) is None:
+        raise NotInStoreError("result of a batch", batch_id)
+    return found
+
+
+def written(batch: BatchRecord, http: HttpRequest) -> dict[str, Any]:
+    """Return a batch as Anthropic tells it."""
+    ended = max(batch.times.values(), default=batch.created_s) if batch.over else None
+    cancelling = batch.status is BatchStatus.CANCELLING
+    left = {"processing": batch.n_left, "canceled": 0, "expired": 0}
+    if batch.over:
+        expired = batch.status is BatchStatus.EXPIRED
+        left = {"processing": 0, "canceled": 0, "expired": 0} | {
+            "expired" if expired else "canceled": batch.n_left
+        }
+    url = f"{str(http.base_url).rstrip('/')}/v1/messages/batches/{batch.id}/results"
+    return {
+        "id": batch.id,
+        "type": "message_batch",
+        "processing_status": "canceling" if cancelling else "ended" if batch.over else "in_progress",
+        "request_counts": left | {"succeeded": batch.n_completed, "errored": batch.n_failed},
+        "created_at": _time(batch.created_s),
+        "expires_at": _time(batch.expires_s),
+        "ended_at": _time(ended),
+        "cancel_initiated_at": _time(batch.times.get(BatchStatus.CANCELLING)),
+        "archived_at": None,
+        "results_url": url if batch.over else None,
+    }
+
+
+def _time(unix_s: int | None) -> str | None:
+    """Write a time as RFC 3339 has it."""
+    return None if unix_s is None else datetime.fromtimestamp(unix_s, UTC).isoformat()

@@ -1,0 +1,149 @@
+"""/v1/batches: what OpenAI's clients make of a file, and ask of it later."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Response
+from fastapi import Request as HttpRequest
+
+from cobali_ray.api.batches.files import page
+from cobali_ray.api.batches.keeping import Keeping
+from cobali_ray.api.batches.schema import BatchBody
+from cobali_ray.api.body.fields import judge
+from cobali_ray.api.body.params import whole_number
+from cobali_ray.api.body.reading import check_choice, parse
+from cobali_ray.api.call.intake import Intake
+from cobali_ray.api.door.context import RequestContext, context_of
+from cobali_ray.api.reply.replies import json_response
+from cobali_ray.api.routes.openapi import BODY_STATUSES, errors, get, post, query
+from cobali_ray.backend.port import Gone
+from cobali_ray.errors import InvalidParameterError, NotInStoreError
+from cobali_ray.settings import ApiSettings
+from cobali_ray.store import batches, files
+from cobali_ray.store.batches import BatchRecord, NewBatch
+from cobali_ray.store.files import StoreQuota
+from cobali_ray.store.lines import ENDPOINTS, OPENAI
+
+MAX_LISTED, N_LISTED = 100, 20
+_STATUSES = (400, 401, 404, 500, 501, 503)
+_LISTED: dict[str, Any] = {
+    "parameters": [
+        query("after", "The id of the batch before the first one.", type="string"),
+        query("limit", "Most batches.", type="integer", minimum=1, maximum=MAX_LISTED, default=N_LISTED),
+    ]
+}
+
+
+class BatchRoutes:
+    def __init__(
+        self, keeping: Keeping, settings: ApiSettings, intake: Intake, wake: Callable[[], None]
+    ) -> None:
+        """`wake` says that there is something to do."""
+        self._keeping, self._settings, self._intake, self._wake = keeping, settings, intake, wake
+
+    def router(self) -> APIRouter:
+        router = APIRouter(tags=["batches"])
+        wrong = errors(*_STATUSES)
+        path = "/v1/batches/{batch_id}"
+        post(router, "/v1/batches", self.create, BatchBody, errors(*BODY_STATUSES, 501))
+        get(router, "/v1/batches", self.listing, responses=wrong, openapi_extra=_LISTED)
+        get(router, path, self.find, responses=wrong)
+        router.post(f"{path}/cancel", response_model=None, responses=wrong | errors(409))(self.cancel)
+        return router
+
+    async def create(self, http: HttpRequest) -> Response:
+        """Have all lines of a file answered."""
+        context, keeping = context_of(http), self._keeping
+        _ = keeping.store  # without one nothing else matters
+        body = await self._intake.take(http, partial(self._read, context))
+        asked_s = None if body.output_expires_after is None else body.output_expires_after.seconds
+        caller = context.caller
+        new = NewBatch(
+            caller.salt, caller.tenant, OPENAI, body.endpoint, body.input_file_id, body.metadata or {}
+        )
+        batch = await keeping(_create, new, keeping.now_s(), keeping.until_s(asked_s), keeping.quota)
+        self._wake()
+        return json_response(written(batch, set()))
+
+    async def listing(self, http: HttpRequest) -> Response:
+        """List the batches of this key, the newest first."""
+        asked, owner = http.query_params, context_of(http).caller.salt
+        limit = whole_number(asked.get("limit", str(N_LISTED)), "limit", low=1, high=MAX_LISTED)
+        found = await self._keeping(_listed, owner, limit + 1, asked.get("after"))
+        return json_response(page([written(*one) for one in found], limit))
+
+    async def find(self, http: HttpRequest, batch_id: str) -> Response:
+        """Say how far a batch is."""
+        found = await self._keeping(_found, context_of(http).caller.salt, batch_id)
+        return json_response(written(*found))
+
+    async def cancel(self, http: HttpRequest, batch_id: str) -> Response:
+        """Have no more lines of a batch answered; it keeps the answers it has."""
+        owner, keeping = context_of(http).caller.salt, self._keeping
+        batch = await keeping(batches.cancel, owner, batch_id, OPENAI, keeping.now_s())
+        self._wake()
+        return json_response(written(batch, set()))
+
+    def _read(self, context: RequestContext, raw: bytes, gone: Gone) -> BatchBody:
+        del gone
+        body = parse(BatchBody, raw)
+        context.ignore(judge(body.model_extra, frozenset(), {}, strict=self._settings.strict))
+        check_choice("endpoint", body.endpoint, ENDPOINTS)
+        return body
+
+
+def _create(
+    db: sqlite3.Connection, new: NewBatch, now_s: int, kept_until_s: int, quota: StoreQuota
+) -> BatchRecord:
+    try:
+        file = files.find(db, new.owner, new.input_file_id)
+    except NotInStoreError:
+        raise InvalidParameterError("input_file_id", ": there is no file with this id") from None
+    if file.purpose != files.INPUT:
+        raise InvalidParameterError("input_file_id", f"must be of a file with the purpose {files.INPUT!r}")
+    return batches.create(db, new, now_s=now_s, kept_until_s=kept_until_s, quota=quota)
+
+
+def _listed(
+    db: sqlite3.Connection, owner: str, limit: int, after: str | None
+) -> list[tuple[BatchRecord, set[str]]]:
+    return list(batches.output_ids(db, batches.listed(db, owner, OPENAI, limit=limit, after=after)))
+
+
+def _found(db: sqlite3.Connection, owner: str, batch_id: str) -> tuple[BatchRecord, set[str]]:
+    return next(batches.output_ids(db, [batches.find(db, owner, batch_id, OPENAI)]))
+
+
+def written(batch: BatchRecord, readable: set[str]) -> dict[str, Any]:
+    """Return a batch as OpenAI tells it, given which of its output files can be read."""
+    times = batch.times
+    return {
+        "id": batch.id,
+        "object": "batch",
+        "endpoint": batch.endpoint,
+        "errors": {"object": "list", "data": batch.errors} if batch.errors else None,
+        "input_file_id": batch.input_file_id,
+        "completion_window": "24h",
+        "status": batch.status,
+        "output_file_id": batch.output_file_id if batch.output_file_id in readable else None,
+        "error_file_id": batch.error_file_id if batch.error_file_id in readable else None,
+        "created_at": batch.created_s,
+        "expires_at": batch.expires_s,
+        **{
+            f"{status}_at": times.get(status)
+            for status in (
+                *("in_progress", "finalizing", "completed", "failed"),
+                *("expired", "cancelling", "cancelled"),
+            )
+        },
+        "request_counts": {
+            "total": batch.n_total,
+            "completed": batch.n_completed,
+            "failed": batch.n_failed,
+        },
+        "metadata": dict(batch.metadata) or None,
+    }

@@ -1,0 +1,278 @@
+"""The runner: answers the lines of all batches with what live traffic leaves.
+
+One of the ingresses has the store's lock and runs it; when that process ends, another gets the lock and goes
+on. Nothing here must be remembered: a line without an answer in the store is asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from typing import Any, Final
+
+import orjson
+import structlog
+
+from cobali_ray.api.batches.asking import Asked, Asker
+from cobali_ray.api.batches.turns import TEXTS_AT_ONCE, Candidate, Room, Turns
+from cobali_ray.api.door.clock import ApiClock
+from cobali_ray.api.door.keyring import Keyring
+from cobali_ray.api.door.keys import Caller, Terms
+from cobali_ray.api.engines.apart import begin_apart
+from cobali_ray.api.engines.fleet import Fleet
+from cobali_ray.core.request.request import MAX_PRIORITY
+from cobali_ray.core.views.stats import LoadView
+from cobali_ray.errors import (
+    BatchStateError,
+    CobaliError,
+    DeadlineExceededError,
+    RefusedError,
+    StoreFailedError,
+)
+from cobali_ray.store import batches
+from cobali_ray.store.batches import AnsweredLine, BatchRecord, PendingLine
+from cobali_ray.store.database import Store
+from cobali_ray.store.lines import ANTHROPIC, EMBEDDINGS
+from cobali_ray.store.states import BatchChange, BatchStatus
+
+POLL_S: Final = 1.0
+"""How often the store is looked at for what other processes wrote, and the lock tried."""
+SWEEP_S: Final = 60.0
+LOOKAHEAD: Final = 64
+"""Lines that are read at once."""
+MAX_ATTEMPTS: Final = 3
+"""How often a line is asked that the server fails on; refusals for want of room do not count."""
+MAX_PAUSE_S: Final = 10.0
+
+_log = structlog.get_logger(__name__)
+
+
+class _Running:
+    """A batch whose lines are being answered."""
+
+    def __init__(self, batch: BatchRecord) -> None:
+        self.batch = batch
+        self.lines: deque[PendingLine] = deque()
+        """The next ones."""
+        self.read_to = 0
+        """The turn of the last line that was read."""
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.attempts: dict[int, int] = {}
+        """By turn, of lines that were asked in vain."""
+
+
+class BatchRunner:
+    """One per ingress, on its event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        fleet: Fleet,
+        asker: Asker,
+        clock: ApiClock,
+        keyring: Keyring,
+    ) -> None:
+        self._store, self._fleet, self._asker, self._clock = store, fleet, asker, clock
+        self._keyring, self._terms_of = keyring, keyring.terms_of
+        self._running: dict[str, _Running] = {}
+        self._turns = Turns()
+        self._rooms: dict[tuple[str, bool], Room] = {}
+        self._answered: list[tuple[str, AnsweredLine]] = []
+        self._awake = asyncio.Event()
+        self._swept_s: float | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin, on the running event loop."""
+        self._task = begin_apart(self._run())
+
+    def wake(self) -> None:
+        """Look at the store now."""
+        self._awake.set()
+
+    async def close(self) -> None:
+        """Stop asking; what was answered is written, and the rest is left for the next start."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        for one in self._running.values():
+            await self._stop(one)
+        with suppress(StoreFailedError):
+            await self._write()
+
+    async def _run(self) -> None:
+        while not self._store.take_lock():
+            await self._clock.sleep(POLL_S)
+        while True:
+            self._awake.clear()
+            try:
+                await self._round()
+            except StoreFailedError as error:
+                _log.error("store_failed", error=str(error))
+                await self._clock.sleep(MAX_PAUSE_S)
+            except Exception:  # a bug must not end all batches for good
+                _log.exception("batches_failed")
+                await self._clock.sleep(MAX_PAUSE_S)
+            await self._wait()
+
+    async def _wait(self) -> None:
+        """Wait until there is something to do, or until it is time to look."""
+        waits = [asyncio.ensure_future(self._awake.wait()), asyncio.ensure_future(self._clock.sleep(POLL_S))]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waits:
+                one.cancel()
+
+    async def _round(self) -> None:
+        self._fill()  # from what was read before: no slot waits for the disk
+        await self._write()
+        await self._keyring.refresh()
+        now_s = self._clock.now()
+        if self._swept_s is None or now_s - self._swept_s >= SWEEP_S:
+            self._swept_s = now_s
+            await self._store(batches.sweep, self._clock.unix())
+        for batch in await self._store(batches.unfinished):
+            with suppress(BatchStateError):  # somebody has changed it meanwhile: next time
+                await self._advance(batch)
+        self._fill()
+
+    # -- batches
+
+    async def _advance(self, batch: BatchRecord) -> None:
+        """Do what a batch needs in its state."""
+        now_s = self._clock.unix()
+        one = self._running.get(batch.id)
+        if one is not None:
+            one.batch = batch
+        if batch.status is BatchStatus.CANCELLING:
+            await self._give_up(batch, BatchChange.STOP)
+        elif batch.status is BatchStatus.FINALIZING:
+            await self._store(batches.finish, batch, now_s)
+            self._over(batch.id)
+        elif now_s >= batch.expires_s:
+            await self._give_up(batch, BatchChange.EXPIRE)
+        elif self._terms_of(batch.tenant) is None:
+            _log.warning("batch_without_key", batch_id=batch.id, tenant=batch.tenant)
+            await self._store(batches.cancel, batch.owner, batch.id, batch.format, now_s)
+            self.wake()
+        elif batch.status is BatchStatus.VALIDATING:
+            if (started := await self._store(batches.start, batch, now_s)).status is BatchStatus.IN_PROGRESS:
+                await self._read(started)
+        else:
+            await self._read(batch)
+
+    async def _read(self, batch: BatchRecord) -> None:
+        """Have the next lines at hand."""
+        one = self._running.setdefault(batch.id, _Running(batch))
+        one.batch = batch
+        if len(one.lines) < LOOKAHEAD // 2:
+            lines = await self._store(batches.pending, batch, one.read_to, LOOKAHEAD)
+            one.lines.extend(lines)
+            one.read_to = lines[-1].turn if lines else one.read_to
+
+    async def _give_up(self, batch: BatchRecord, change: BatchChange) -> None:
+        if (one := self._running.get(batch.id)) is not None:
+            await self._stop(one)
+            await self._write()
+        await self._store(batches.give_up, batch, change, self._clock.unix())
+        self._over(batch.id)
+
+    async def _stop(self, one: _Running) -> None:
+        one.lines.clear()
+        tasks = list(one.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _over(self, batch_id: str) -> None:
+        self._running.pop(batch_id, None)
+        self._turns.forget(batch_id)
+
+    async def _write(self) -> None:
+        """Write what was answered. Raises StoreFailedError, and then keeps it for the next time."""
+        answered = self._answered[:]
+        by_batch: dict[str, list[AnsweredLine]] = {}
+        for batch_id, line in answered:
+            by_batch.setdefault(batch_id, []).append(line)
+        for batch_id, lines in by_batch.items():
+            await self._store(batches.answer, batch_id, lines, self._clock.unix())
+        del self._answered[: len(answered)]
+
+    # -- lines
+
+    def _fill(self) -> None:
+        """Begin as many lines as there is room for."""
+        if len(self._answered) > LOOKAHEAD:  # they could not be written
+            return
+        while (one := self._turns.next(self._candidates())) is not None:
+            running = self._running[one.batch_id]
+            line = running.lines.popleft()
+            room = self._room(running.batch, line)
+            room.n_asked += 1
+            self._turns.begin(one)
+            task = begin_apart(self._answer(running, line, one, room))
+            running.tasks.add(task)
+            task.add_done_callback(running.tasks.discard)
+
+    def _candidates(self) -> list[Candidate]:
+        now_s, found = self._clock.now(), []
+        for one in self._running.values():
+            if not one.lines or one.batch.status is not BatchStatus.IN_PROGRESS:
+                continue
+            line, tenant = one.lines[0], one.batch.tenant
+            views = self._views(line.model)
+            if self._room(one.batch, line).free(views, now_s) > 0:
+                terms = self._terms_of(tenant) or Terms()
+                found.append(Candidate(one.batch.id, tenant, terms.weight, bool(views)))
+        return found
+
+    def _room(self, batch: BatchRecord, line: PendingLine) -> Room:
+        key = (line.model, batch.endpoint == EMBEDDINGS)
+        if key not in self._rooms:
+            self._rooms[key] = Room(fixed=TEXTS_AT_ONCE if key[1] else None)
+        return self._rooms[key]
+
+    def _views(self, model: str) -> list[LoadView | None]:
+        """Return what the engines of a model that are there said last of their load."""
+        try:
+            served = self._fleet.find(model or None)
+        except CobaliError:  # its line will hear that
+            return [None]
+        engines = served.dispatch.state.engines
+        known = [engines[engine_id].attendance for engine_id in served.present]
+        return [None if one is None else one.busy for one in known]
+
+    async def _answer(self, running: _Running, line: PendingLine, one: Candidate, room: Room) -> None:
+        batch = running.batch
+        try:
+            body = orjson.loads(line.data)["params" if batch.format == ANTHROPIC else "body"]
+            asked = await self._asker.ask(batch.endpoint, orjson.dumps(body), self._caller(batch))
+        finally:
+            room.n_asked -= 1
+            self._turns.end(one)
+        if self._again(running, line, asked, room):
+            running.lines.appendleft(line)
+        else:
+            running.attempts.pop(line.turn, None)
+            self._answered.append((batch.id, AnsweredLine(line.turn, line.custom_id, asked.answer)))
+        self.wake()
+
+    def _again(self, running: _Running, line: PendingLine, asked: Asked, room: Room) -> bool:
+        """Whether a line is to be asked once more: not where it is the line that is at fault."""
+        error = asked.error
+        if isinstance(error, RefusedError):
+            room.paused_until_s = self._clock.now() + min(max(error.retry_after_s, POLL_S), MAX_PAUSE_S)
+            return True
+        ours = isinstance(error, DeadlineExceededError) or (
+            error is not None and getattr(error, "outcome", "error") in {"error", "cancelled"}
+        )
+        running.attempts[line.turn] = running.attempts.get(line.turn, 0) + 1
+        return ours and running.attempts[line.turn] < MAX_ATTEMPTS
+
+    def _caller(self, batch: BatchRecord) -> Caller:
+        """Return who asks: the key's holder, in the last class unless the line says otherwise."""
+        terms = self._terms_of(batch.tenant) or Terms()
+        update: dict[str, Any] = {"priority": MAX_PRIORITY, "best_priority": terms.best}
+        return Caller(batch.tenant, terms.model_copy(update=update), batch.owner)

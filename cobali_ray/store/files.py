@@ -1,0 +1,161 @@
+"""Files in the store: functions over a connection, called by `Store`, each in one transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from cobali_ray.errors import NotInStoreError, StoreFullError
+from cobali_ray.store.lines import LineRequest
+from cobali_ray.store.order import order_key
+
+INPUT, OUTPUT, INTERNAL = "batch", "batch_output", "internal"
+"""Purposes: what a client uploads, what batches write, and what clients never see as a file."""
+UPLOAD_S: Final = 3600
+"""How long an upload may pause for good before what came of it is deleted."""
+BLOCK_BYTES: Final = 1 << 20
+"""About how much of a file is read at once."""
+
+
+class StoreQuota(NamedTuple):
+    """What one key may keep."""
+
+    max_bytes: int
+    max_count: int
+    """Files and batches, each."""
+
+
+class FileRecord(NamedTuple):
+    id: str
+    purpose: str
+    name: str
+    bytes: int
+    created_s: int
+    expires_s: int
+
+
+class Piece(NamedTuple):
+    """A line of a file, and what it asks."""
+
+    n: int
+    data: bytes
+    request: LineRequest
+
+
+_FIELDS: Final = "id, purpose, name, bytes, created_s, expires_s"
+
+
+def begin(
+    db: sqlite3.Connection, owner: str, purpose: str, name: str, now_s: int, quota: StoreQuota | None = None
+) -> str:
+    """Make a file that is not complete, and return its id. Raises StoreFullError."""
+    if quota is not None:
+        (n,) = db.execute("SELECT count(*) FROM files WHERE owner = ?", (owner,)).fetchone()
+        if n >= quota.max_count:
+            raise StoreFullError(f"{n} files", "stored_count")
+    file_id = f"file-{uuid.uuid4().hex}"
+    db.execute(
+        "INSERT INTO files (id, owner, purpose, name, created_s, expires_s) VALUES (?, ?, ?, ?, ?, ?)",
+        (file_id, owner, purpose, name, now_s, now_s + UPLOAD_S),
+    )
+    return file_id
+
+
+def append(
+    db: sqlite3.Connection, file_id: str, pieces: Sequence[Piece], now_s: int, quota: StoreQuota
+) -> None:
+    """Add lines to a file that is not complete. Raises StoreFullError where that is too much."""
+    db.executemany(
+        "INSERT INTO pieces (file_id, n, data) VALUES (?, ?, ?)",
+        ((file_id, one.n, one.data) for one in pieces),
+    )
+    db.executemany(
+        "INSERT INTO lines (file_id, n, custom_id, endpoint, model, order_key) VALUES (?, ?, ?, ?, ?, ?)",
+        (
+            (file_id, n, asked.custom_id, asked.endpoint, asked.model, order_key(asked.model, asked.body))
+            for n, _, asked in pieces
+        ),
+    )
+    (owner,) = db.execute(
+        "UPDATE files SET bytes = bytes + ?, expires_s = ? WHERE id = ? RETURNING owner",
+        (sum(len(one.data) for one in pieces), now_s + UPLOAD_S, file_id),
+    ).fetchone()
+    if used_bytes(db, owner) > quota.max_bytes:
+        raise StoreFullError(f"{quota.max_bytes:,} bytes, or would with this file", "stored_gib")
+
+
+def used_bytes(db: sqlite3.Connection, owner: str) -> int:
+    """Return how much a key keeps."""
+    (n,) = db.execute("SELECT coalesce(sum(bytes), 0) FROM files WHERE owner = ?", (owner,)).fetchone()
+    return int(n)
+
+
+def complete(db: sqlite3.Connection, file_id: str, name: str, expires_s: int) -> FileRecord:
+    """Let a file be seen, and return it."""
+    row = db.execute(
+        f"UPDATE files SET complete = 1, name = ?, expires_s = ? WHERE id = ? RETURNING {_FIELDS}",
+        (name, expires_s, file_id),
+    ).fetchone()
+    return FileRecord(*row)
+
+
+def find(db: sqlite3.Connection, owner: str, file_id: str) -> FileRecord:
+    """Return a file that clients may see. Raises NotInStoreError."""
+    row = db.execute(
+        f"SELECT {_FIELDS} FROM files WHERE id = ? AND owner = ? AND complete AND purpose <> ?",
+        (file_id, owner, INTERNAL),
+    ).fetchone()
+    if row is None:
+        raise NotInStoreError("file", file_id[:64])
+    return FileRecord(*row)
+
+
+def find_own(db: sqlite3.Connection, file_id: str) -> FileRecord | None:
+    """Return a file whoever may see it, if it is complete."""
+    row = db.execute(f"SELECT {_FIELDS} FROM files WHERE id = ? AND complete", (file_id,)).fetchone()
+    return None if row is None else FileRecord(*row)
+
+
+def listed(
+    db: sqlite3.Connection, owner: str, *, purpose: str | None, after: str | None, limit: int, newest: bool
+) -> list[FileRecord]:
+    """Return the files behind `after`, by the time they were made."""
+    sign, order = ("<", "DESC") if newest else (">", "ASC")
+    query = f"SELECT {_FIELDS} FROM files WHERE owner = ? AND complete AND purpose <> ?"
+    values: list[str | int] = [owner, INTERNAL]
+    if purpose is not None:
+        query, values = f"{query} AND purpose = ?", [*values, purpose]
+    if after is not None:
+        find(db, owner, after)
+        query = f"{query} AND seq {sign} (SELECT seq FROM files WHERE id = ?)"
+        values = [*values, after]
+    rows = db.execute(f"{query} ORDER BY seq {order} LIMIT ?", [*values, limit])
+    return [FileRecord(*row) for row in rows]
+
+
+def block(db: sqlite3.Connection, file_id: str, after_n: int) -> tuple[bytes, int] | None:
+    """Return about a megabyte of a file behind a piece, and its last piece; None at the end."""
+    taken, n_bytes = [], 0
+    rows = db.execute("SELECT n, data FROM pieces WHERE file_id = ? AND n > ? ORDER BY n", (file_id, after_n))
+    for n, data in rows:
+        taken.append(data)
+        after_n, n_bytes = n, n_bytes + len(data)
+        if n_bytes >= BLOCK_BYTES:
+            break
+    return (b"".join(taken), after_n) if taken else None
+
+
+def delete(db: sqlite3.Connection, owner: str, file_id: str) -> None:
+    """Delete a file. Raises NotInStoreError."""
+    find(db, owner, file_id)
+    drop(db, [file_id])
+
+
+def drop(db: sqlite3.Connection, file_ids: Iterable[str]) -> None:
+    """Delete files and all that is known of their lines."""
+    values = [(file_id,) for file_id in file_ids]
+    db.executemany("DELETE FROM pieces WHERE file_id = ?", values)
+    db.executemany("DELETE FROM lines WHERE file_id = ?", values)
+    db.executemany("DELETE FROM files WHERE id = ?", values)

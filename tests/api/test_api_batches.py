@@ -1,0 +1,521 @@
+"""Files and batches over HTTP, through the real `openai` and `anthropic` clients."""
+
+import asyncio
+import itertools
+import json
+
+import anthropic
+import httpx2
+import pytest
+from fake_client import FakeClient, Wire, ends_with, says
+from openai import AsyncOpenAI, BadRequestError, NotFoundError
+
+from cobali_ray.api.app import build_api
+from cobali_ray.api.engines.fleet import Fleet, ServedModel
+from cobali_ray.errors import EngineDiedError, InternalError, QueueFullError
+from cobali_ray.settings import ApiSettings
+from cobali_ray.store.batches import WINDOW_S
+from cobali_ray.store.database import Store
+from tests.waiting import until
+
+pytestmark = pytest.mark.anyio
+
+CHATS = "/v1/chat/completions"
+
+
+class StoreClock:
+    """Time that moves when a test says so; who sleeps then wakes up, whatever the time is."""
+
+    def __init__(self):
+        self.time_s, self.unix_s = 100.0, 1_800_000_000
+        self._moved = asyncio.Event()
+
+    def now(self):
+        return self.time_s
+
+    def unix(self):
+        return self.unix_s
+
+    def advance(self, seconds):
+        self.time_s += seconds
+        self.unix_s += seconds
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    async def sleep(self, seconds):
+        until_s = self.time_s + seconds
+        while self.time_s < until_s:
+            await self._moved.wait()
+
+
+class Server:
+    """An app over a store, with clients of both APIs; it can end and start again."""
+
+    def __init__(self, folder, judges):
+        self.folder, self.judges = folder, judges
+        self.client, self.clock, self.settings = FakeClient(), StoreClock(), {}
+        self.store = None
+
+    async def start(self):
+        self.store = Store(self.folder)
+        fleet = Fleet([ServedModel({"0": self.client})])
+        self.app = build_api(
+            fleet, ApiSettings(**self.settings), clock=self.clock, judges=self.judges, store=self.store
+        )
+        self.http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=self.app))
+        self.openai = self.openai_as("x")
+        self.claude = anthropic.AsyncAnthropic(
+            api_key="x", base_url="http://app", http_client=self.http, max_retries=0
+        )
+
+    def openai_as(self, key):
+        return AsyncOpenAI(api_key=key, base_url="http://app/v1", http_client=self.http, max_retries=0)
+
+    def run(self):
+        self.app.state.batches.start()
+
+    async def stop(self):
+        if self.store is not None:
+            await self.app.state.batches.close()
+            await self.http.aclose()
+            self.store.close()
+            self.store = None
+
+    async def wire(self, path, body=b"", method="POST", **more):
+        return await Wire(self.app, path, body, method=method, **more).run()
+
+    async def upload(self, lines, openai=None, **more):
+        data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+        files = (openai or self.openai).files
+        return await files.create(file=("in.jsonl", data), purpose="batch", **more)
+
+    async def batch(self, lines, openai=None, endpoint=CHATS, **more):
+        file = await self.upload(lines, openai)
+        return await (openai or self.openai).batches.create(
+            input_file_id=file.id, endpoint=endpoint, completion_window="24h", **more
+        )
+
+    async def until(self, batch, *statuses, openai=None):
+        """Wait until a batch is in one of these states."""
+
+        async def there():
+            found = await (openai or self.openai).batches.retrieve(batch.id)
+            return found if found.status in statuses else None
+
+        return await until(there)
+
+    async def answered(self, batch, n):
+        """Wait until so many lines have answers."""
+
+        async def enough():
+            found = await self.openai.batches.retrieve(batch.id)
+            return found.request_counts.completed >= n
+
+        await until(enough)
+
+    async def lines(self, file_id, openai=None):
+        content = await (openai or self.openai).files.content(file_id)
+        return {(line := json.loads(raw))["custom_id"]: line for raw in content.text.splitlines()}
+
+
+@pytest.fixture
+async def server(tmp_path, judges):
+    server = Server(tmp_path / "data", judges)
+    await server.start()
+    yield server
+    await server.stop()
+
+
+def holding(n, held=None):
+    """Script: the first `n` requests are answered, the others wait for an event."""
+    first = itertools.count()
+
+    def script(request):
+        if next(first) >= n:
+            yield held or asyncio.Event()
+        yield from says("done")(request)
+
+    return script
+
+
+def ask(custom_id, text="hi", **fields):
+    body = {"model": "fake", "messages": [{"role": "user", "content": text}]} | fields
+    return {"custom_id": custom_id, "method": "POST", "url": CHATS, "body": body}
+
+
+async def test_a_batch_is_answered_line_by_line(server):
+    server.run()
+    batch = await server.batch([ask(f"r{i}", f"text {i}") for i in range(7)], metadata={"night": "1"})
+    assert (batch.status, batch.request_counts.total) == ("validating", 7)
+    done = await server.until(batch, "completed")
+    assert (done.request_counts.completed, done.request_counts.failed) == (7, 0)
+    assert (done.metadata, done.error_file_id) == ({"night": "1"}, None)
+    assert done.completed_at >= done.finalizing_at >= done.in_progress_at >= done.created_at
+    found = await server.lines(done.output_file_id)
+    assert sorted(found) == [f"r{i}" for i in range(7)]
+    response = found["r3"]["response"]
+    assert (response["status_code"], found["r3"]["error"]) == (200, None)
+    assert response["body"]["choices"][0]["message"]["content"] == "Hello world!"
+    assert response["body"]["object"] == "chat.completion"
+    assert len(server.client.requests) == 7
+    assert {request.priority for request in server.client.requests} == {9}, "the last class"
+
+
+async def test_every_endpoint_can_be_asked(server):
+    server.run()
+    for endpoint, body in (
+        ("/v1/completions", {"prompt": "hi"}),
+        ("/v1/responses", {"input": "hi"}),
+        ("/v1/embeddings", {"input": "hi"}),
+    ):
+        lines = [{"custom_id": "a", "method": "POST", "url": endpoint, "body": body}]
+        done = await server.until(await server.batch(lines, endpoint=endpoint), "completed")
+        file_id = done.output_file_id or done.error_file_id
+        response = (await server.lines(file_id))["a"]["response"]
+        live = await server.wire(endpoint, body)
+        assert response["status_code"] == live.status
+        assert response["body"].keys() == live.json.keys()
+        assert response["body"].get("object") == live.json.get("object")
+
+
+async def test_a_line_that_cannot_be_answered_is_in_the_error_file(server):
+    server.run()
+    lines = [ask("good"), ask("model", model="nope"), ask("value", temperature=-1)]
+    done = await server.until(await server.batch(lines), "completed")
+    assert (done.request_counts.completed, done.request_counts.failed) == (1, 2)
+    assert list(await server.lines(done.output_file_id)) == ["good"]
+    errors = await server.lines(done.error_file_id)
+    assert {one: line["response"]["status_code"] for one, line in errors.items()} == {
+        "model": 404,
+        "value": 400,
+    }
+    assert errors["value"]["response"]["body"]["error"]["param"] == "temperature"
+
+
+@pytest.mark.parametrize(
+    ("error", "n_asked", "status"),
+    [
+        pytest.param(EngineDiedError(), 3, 500, id="engine-dies"),
+        pytest.param(InternalError("bug"), 3, 500, id="bug"),
+        pytest.param(QueueFullError("requests", 1, 3.0), None, 200, id="full"),
+    ],
+)
+async def test_what_the_server_fails_on_is_asked_again(server, error, n_asked, status):
+    """The dispatcher itself sends a request on when its engine dies, so more may be sent than asked."""
+    server.run()
+    server.client.script = ends_with(error)
+    batch = await server.batch([ask("a")])
+    if n_asked is None:
+        await until(lambda: server.clock.advance(1) or len(server.client.requests) > 5)
+        server.client.script = says("at", " last")
+    ticking = asyncio.ensure_future(until(lambda: server.clock.advance(1)))
+    done = await server.until(batch, "completed")
+    ticking.cancel()
+    line = (await server.lines(done.output_file_id or done.error_file_id))["a"]
+    assert line["response"]["status_code"] == status
+    if n_asked is not None:
+        assert len({one.x_request_id for one in server.client.requests}) == n_asked
+
+
+@pytest.mark.parametrize(
+    ("data", "param", "says"),
+    [
+        (b'{"custom_id": "a"}\n', "file", "line 1 needs the method POST"),
+        (json.dumps(ask("a")).encode() + b"\n{\n", "file", "line 2 is not valid JSON"),
+        (
+            (json.dumps(ask("a")).encode() + b"\n") * 2,
+            "file",
+            "line 2 has the custom_id 'a' of a line before",
+        ),
+        (b"x" * 2000, "file", "line 1 is longer than 1,024 bytes"),
+    ],
+)
+async def test_a_file_is_checked_line_by_line_and_nothing_is_left_of_a_wrong_one(
+    tmp_path, judges, data, param, says
+):
+    server = Server(tmp_path, judges)
+    server.settings = {"max_body_bytes": 1024}
+    await server.start()
+    with pytest.raises(BadRequestError) as caught:
+        await server.openai.files.create(file=("in.jsonl", data), purpose="batch")
+    assert (caught.value.param, caught.value.code) == (param, "invalid_line")
+    assert says in str(caught.value)
+    assert (await server.openai.files.list()).data == []
+    assert server.store.now(lambda db: db.execute("SELECT count(*) FROM pieces").fetchone()[0]) == 0
+    await server.stop()
+
+
+def form(*parts, boundary="xyz"):
+    """Write a form by hand: (header, content) each."""
+    body = b"".join(f"--{boundary}\r\n{header}\r\n\r\n".encode() + data + b"\r\n" for header, data in parts)
+    return body + f"--{boundary}--\r\n".encode()
+
+
+FILE = 'content-disposition: form-data; name="file"; filename="ä.jsonl"'
+PURPOSE = 'content-disposition: form-data; name="purpose"'
+LINE = json.dumps(ask("a")).encode() + b"\n"
+
+
+async def test_a_form_is_read_in_whatever_pieces_and_order_it_comes(server):
+    body = form((FILE, LINE), (PURPOSE, b"batch"))
+    headers = [("content-type", "multipart/form-data; boundary=xyz")]
+    for chunks in ([body], [body[i : i + 1] for i in range(len(body))]):
+        wire = await server.wire("/v1/files", chunks=chunks, headers=headers)
+        assert (wire.status, wire.json["filename"], wire.json["bytes"]) == (200, "ä.jsonl", len(LINE))
+        content = await server.wire(f"/v1/files/{wire.json['id']}/content", method="GET")
+        assert content.body == LINE
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "code", "param"),
+    [
+        (form((FILE, LINE)), "multipart/form-data; boundary=xyz", "invalid_value", "purpose"),
+        (form((PURPOSE, b"batch")), "multipart/form-data; boundary=xyz", "invalid_value", "file"),
+        (
+            form((FILE, LINE), (PURPOSE, b"vision")),
+            "multipart/form-data; boundary=xyz",
+            "invalid_value",
+            "purpose",
+        ),
+        (form((FILE, LINE), (FILE, LINE)), "multipart/form-data; boundary=xyz", "invalid_form", None),
+        (form((PURPOSE, b"b" * 5000)), "multipart/form-data; boundary=xyz", "invalid_form", None),
+        (form((FILE, LINE))[:-9], "multipart/form-data; boundary=xyz", "invalid_form", None),
+        (b"nonsense", "multipart/form-data; boundary=xyz", "invalid_form", None),
+        (LINE, "application/json", "invalid_form", None),
+        (LINE, "multipart/form-data", "invalid_form", None),
+    ],
+)
+async def test_what_is_no_form_with_a_file_is_said_so(server, body, kind, code, param):
+    wire = await server.wire("/v1/files", body, headers=[("content-type", kind)])
+    assert (wire.status, wire.json["error"]["code"], wire.json["error"]["param"]) == (400, code, param)
+    assert (await server.openai.files.list()).data == []
+
+
+async def test_an_upload_that_breaks_off_leaves_nothing(server):
+    wire = Wire(
+        server.app,
+        "/v1/files",
+        chunks=[form((FILE, LINE))[:150], b""],
+        headers=[("content-type", "multipart/form-data; boundary=xyz")],
+    )
+    wire.inbox.get_nowait(), wire.inbox.get_nowait()
+    wire.inbox.put_nowait({"type": "http.request", "body": form((FILE, LINE))[:150], "more_body": True})
+    wire.hang_up()
+    await wire.run()
+    assert server.store.now(lambda db: db.execute("SELECT count(*) FROM files").fetchone()[0]) == 0
+
+
+async def test_files_are_listed_page_by_page_and_deleted(server):
+    made = [await server.upload([ask(f"r{i}")], extra_body={}) for i in range(5)]
+    ids = [one.id for one in made]
+    assert [one.id async for one in server.openai.files.list(limit=2)] == ids[::-1]
+    assert [one.id async for one in server.openai.files.list(limit=2, order="asc")] == ids
+    assert (await server.openai.files.list(purpose="batch_output")).data == []
+    found = await server.openai.files.retrieve(ids[0])
+    assert (found.purpose, found.filename, found.object) == ("batch", "in.jsonl", "file")
+    assert found.expires_at - found.created_at == 30 * 24 * 3600
+    assert (await server.openai.files.delete(ids[0])).deleted
+    with pytest.raises(NotFoundError):
+        await server.openai.files.retrieve(ids[0])
+    short = await server.upload([ask("a")], expires_after={"anchor": "created_at", "seconds": 3600})
+    assert short.expires_at - short.created_at == 3600
+
+
+async def test_a_batch_is_refused_that_could_not_be_answered(server):
+    file = await server.upload([ask("a")])
+    create = server.openai.batches.create
+    for fields, param in (
+        ({"input_file_id": "file-nope", "endpoint": CHATS}, "input_file_id"),
+        ({"input_file_id": file.id, "endpoint": "/v1/files"}, "endpoint"),
+    ):
+        with pytest.raises(BadRequestError) as caught:
+            await create(completion_window="24h", **fields)
+        assert caught.value.param == param
+    with pytest.raises(BadRequestError):
+        await create(input_file_id=file.id, endpoint=CHATS, completion_window="1h")
+    server.run()
+    for endpoint, lines, code in (
+        ("/v1/completions", [ask("a")], "mismatched_endpoint"),
+        (CHATS, [], "empty_file"),
+    ):
+        failed = await server.until(await server.batch(lines, endpoint=endpoint), "failed")
+        assert failed.errors.data[0].code == code
+        assert (failed.output_file_id, failed.error_file_id) == (None, None)
+
+
+async def test_batches_are_listed_page_by_page(server):
+    ids = [(await server.batch([ask("a")])).id for _ in range(5)]
+    assert [one.id async for one in server.openai.batches.list(limit=2)] == ids[::-1]
+
+
+async def test_a_cancelled_batch_keeps_the_answers_it_has(server):
+    server.client.script = holding(2)
+    server.run()
+    batch = await server.batch([ask(f"r{i}") for i in range(9)])
+    await server.answered(batch, 2)
+    with pytest.raises(anthropic.NotFoundError):
+        await server.claude.messages.batches.retrieve(batch.id)
+    assert (await server.openai.batches.cancel(batch.id)).status == "cancelling"
+    done = await server.until(batch, "cancelled")
+    assert server.client.n_open == 0, "those under way were stopped"
+    assert done.request_counts.completed == 2
+    assert len(await server.lines(done.output_file_id)) == 2
+    left = await server.lines(done.error_file_id)
+    assert len(left) == 7
+    assert {line["error"]["code"] for line in left.values()} == {"batch_cancelled"}
+    assert (await server.wire(f"/v1/batches/{batch.id}/cancel")).json["error"]["code"] == "wrong_batch_state"
+
+
+async def test_a_batch_expires_by_the_clock(server):
+    server.client.script = lambda request: iter([asyncio.Event()])
+    server.run()
+    batch = await server.batch([ask("a")])
+    await until(lambda: server.client.requests)
+    server.clock.advance(WINDOW_S)
+    done = await server.until(batch, "expired")
+    assert (done.expired_at, done.output_file_id) == (batch.created_at + WINDOW_S, None)
+    assert (await server.lines(done.error_file_id))["a"]["error"]["code"] == "batch_expired"
+    assert server.client.n_open == 0
+
+
+async def test_a_server_that_starts_again_goes_on_where_it_was(server):
+    held = asyncio.Event()
+    server.client.script = holding(3, held)
+    server.run()
+    batch = await server.batch([ask(f"r{i}", f"text {i}") for i in range(8)])
+    await server.answered(batch, 3)
+    await server.stop()
+    server.client.apps.clear()
+    held.set()
+    await server.start()
+    assert (await server.openai.batches.retrieve(batch.id)).status == "in_progress"
+    server.run()
+    done = await server.until(batch, "completed")
+    assert done.request_counts.completed == 8
+    assert len(await server.lines(done.output_file_id)) == 8
+
+
+async def test_lines_take_no_more_than_the_slots_that_are_free(server):
+    server.client.script = lambda request: iter([asyncio.Event()])
+    server.run()
+    await server.batch([ask(f"r{i}") for i in range(30)])
+    await until(lambda: server.client.n_open >= 5)
+    server.clock.advance(1)
+    for _ in range(50):
+        await server.openai.models.list()
+    assert server.client.most_open == 5, "four slots, and one that waits for one"
+
+
+async def test_keys_keep_apart_and_a_key_that_is_gone_ends_its_batches(tmp_path, judges):
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("keys:\n  alice: {key: a, max_tokens: 7, models: [fake]}\n  bob: {key: b}\n")
+    server = Server(tmp_path / "data", judges)
+    server.settings = {"api_keys_file": keys, "stored_count": 3}
+    await server.start()
+    alice, bob = server.openai_as("a"), server.openai_as("b")
+    server.run()
+    done = await server.until(await server.batch([ask("r")], alice), "completed", openai=alice)
+    assert (server.client.requests[0].tenant, server.client.requests[0].max_tokens) == ("alice", 7)
+    with pytest.raises(NotFoundError):
+        await bob.batches.retrieve(done.id)
+    with pytest.raises(NotFoundError):
+        await bob.files.content(done.output_file_id)
+    assert ((await bob.files.list()).data, (await bob.batches.list()).data) == ([], [])
+    assert len((await alice.files.list()).data) == 2
+    await server.upload([ask("r")], alice)
+    wire = await server.wire(
+        "/v1/files",
+        form((FILE, LINE), (PURPOSE, b"batch")),
+        headers=[("content-type", "multipart/form-data; boundary=xyz"), ("x-api-key", "a")],
+    )
+    assert (wire.status, wire.json["error"]["code"]) == (413, "store_full")
+    server.client.script = lambda request: iter([asyncio.Event()])
+    batch = await server.batch([ask("r")], bob)
+    keys.write_text("keys:\n  alice: {key: a}\n  carol: {key: c}\n")
+
+    def status(db):
+        return db.execute("SELECT status FROM batches WHERE id = ?", (batch.id,)).fetchone()[0]
+
+    await until(lambda: server.clock.advance(1) or server.store.now(status) == "cancelled")
+    await server.stop()
+
+
+# Anthropic's Message Batches
+
+
+def message(custom_id, **fields):
+    params = {"model": "fake", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]} | fields
+    return {"custom_id": custom_id, "params": params}
+
+
+async def ended(server, batch):
+    async def there():
+        found = await server.claude.messages.batches.retrieve(batch.id)
+        return found if found.processing_status == "ended" else None
+
+    return await until(there)
+
+
+async def test_message_batches_are_answered_for_anthropics_client(server):
+    batches = server.claude.messages.batches
+    batch = await batches.create(requests=[message("a"), message("bad", model="nope"), message("c")])
+    assert (batch.processing_status, batch.request_counts.processing, batch.results_url) == (
+        "in_progress",
+        3,
+        None,
+    )
+    with pytest.raises(anthropic.AnthropicError):
+        await batches.results(batch.id)
+    server.run()
+    done = await ended(server, batch)
+    assert (done.request_counts.succeeded, done.request_counts.errored, done.request_counts.processing) == (
+        2,
+        1,
+        0,
+    )
+    results = {one.custom_id: one.result async for one in await batches.results(batch.id)}
+    assert list(results) == ["a", "bad", "c"]
+    assert results["a"].message.content[0].text == "Hello world!"
+    assert results["bad"].error.error.type == "not_found_error"
+    assert (await server.openai.files.list()).data == [], "there is no file to see"
+    assert (await batches.delete(batch.id)).type == "message_batch_deleted"
+    with pytest.raises(anthropic.NotFoundError):
+        await batches.retrieve(batch.id)
+    assert server.store.now(lambda db: db.execute("SELECT count(*) FROM pieces").fetchone()[0]) == 0
+
+
+async def test_message_batches_are_listed_and_cancelled(server):
+    batches = server.claude.messages.batches
+    ids = [(await batches.create(requests=[message("a")])).id for _ in range(5)]
+    assert [one.id async for one in batches.list(limit=2)] == ids[::-1]
+    before = await batches.list(limit=2, before_id=ids[1])
+    assert ([one.id for one in before.data], before.has_more) == ([ids[3], ids[2]], True)
+    assert (await batches.cancel(ids[0])).processing_status == "canceling"
+    with pytest.raises(anthropic.ConflictError):
+        await batches.delete(ids[0])
+    server.client.script = lambda request: iter([asyncio.Event()])
+    server.run()
+    done = await ended(server, await batches.retrieve(ids[0]))
+    assert (done.request_counts.canceled, done.cancel_initiated_at is not None) == (1, True)
+    assert [one.result.type async for one in await batches.results(ids[0])] == ["canceled"]
+
+
+@pytest.mark.parametrize(
+    ("requests", "says"),
+    [
+        ([], "at least 1 item"),
+        ([message("a"), message("a")], "line 2 has the custom_id 'a'"),
+        ([message("a b")], "line 1 needs a custom_id of 1 to 64 letters"),
+        ([message("a", stream=True)], "has params.stream"),
+    ],
+)
+async def test_a_message_batch_that_is_wrong_is_refused_in_anthropics_shape(server, requests, says):
+    with pytest.raises(anthropic.BadRequestError, match=says):
+        await server.claude.messages.batches.create(requests=requests)
+
+
+async def test_without_a_folder_the_routes_say_what_to_set(app):
+    for path, method in (("/v1/files", "GET"), ("/v1/batches", "POST"), ("/v1/messages/batches", "POST")):
+        wire = await Wire(app, path, {}, method=method).run()
+        assert wire.status == 501
+        assert "data_dir" in wire.json["error"]["message"]

@@ -1,0 +1,242 @@
+"""The store: what was acknowledged is there, once, whoever was killed and whoever else was at it."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from store_killed import N_LINES, create, piece
+
+from cobali_ray.errors import (
+    BatchStateError,
+    ConfigError,
+    FileInUseError,
+    NotInStoreError,
+    StoreFailedError,
+    StoreFullError,
+)
+from cobali_ray.store import batches, files
+from cobali_ray.store.batches import AnsweredLine
+from cobali_ray.store.database import FILE_NAME, Store, check_folder
+from cobali_ray.store.files import StoreQuota
+from cobali_ray.store.lines import OPENAI, Answer
+from cobali_ray.store.states import BatchChange, BatchStatus
+
+N_KILLS = 200
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = Store(tmp_path)
+    yield store
+    store.close()
+
+
+def begun(store):
+    """Return a batch that is in progress."""
+    create(store)
+    (batch,) = store.now(batches.unfinished)
+    return store.now(batches.start, batch, 1)
+
+
+def answered(store, batch, n, *, good=True):
+    """Answer the next lines of a batch."""
+    lines = store.now(batches.pending, batch, 0, n)
+    answer = Answer(200 if good else 400, b"{}", "id")
+    store.now(batches.answer, batch.id, [AnsweredLine(o.turn, o.custom_id, answer) for o in lines], 2)
+    return store.now(batches.find, "", batch.id, OPENAI)
+
+
+def lines_of(store, *file_ids):
+    found = []
+    for file_id in file_ids:
+        after = -1
+        while (block := store.now(files.block, file_id, after)) is not None:
+            data, after = block
+            found += map(json.loads, data.splitlines())
+    return found
+
+
+def finished(store):
+    """Answer whatever is left, and return the batches."""
+    while found := store.now(batches.unfinished):
+        for batch in found:
+            if batch.status is BatchStatus.VALIDATING:
+                store.now(batches.start, batch, 3)
+            elif batch.status is BatchStatus.FINALIZING:
+                store.now(batches.finish, batch, 3)
+            else:
+                answered(store, batch, 1000)
+    return store.now(batches.listed, "", OPENAI, limit=10_000)
+
+
+def test_nothing_is_lost_and_nothing_is_there_twice_whenever_a_process_is_killed(tmp_path):
+    program = Path(__file__).with_name("store_killed.py")
+    words = [sys.executable, program, tmp_path, str(N_KILLS), "1"]
+    told = subprocess.run(words, check=True, capture_output=True, text=True, timeout=200).stdout
+    acknowledged = [json.loads(line) for line in told.splitlines()]
+    given = {(b, c): id_ for one in acknowledged for b, c, id_ in one.get("answers", ())}
+    assert len(given) > N_KILLS, "hardly anything was done"
+
+    store = Store(tmp_path)
+    found = finished(store)
+    assert {one["batch"] for one in acknowledged if "batch" in one} <= {batch.id for batch in found}
+    for batch in found:
+        lines = lines_of(store, batch.output_file_id, batch.error_file_id)
+        assert Counter(one["custom_id"] for one in lines) == {f"r{n}": 1 for n in range(1, N_LINES + 1)}
+        assert batch.n_total == batch.n_completed + batch.n_failed == N_LINES
+        for one in lines:
+            assert one["id"] == given.get((batch.id, one["custom_id"]), one["id"]) != "again"
+    store.close()
+
+
+def test_a_batch_ends_with_its_last_answer(store):
+    batch = begun(store)
+    assert (batch.status, batch.n_total, batch.times["in_progress"]) == (BatchStatus.IN_PROGRESS, N_LINES, 1)
+    batch = answered(store, batch, N_LINES - 1)
+    assert (batch.status, batch.n_left) == (BatchStatus.IN_PROGRESS, 1)
+    batch = answered(store, batch, 1, good=False)
+    assert (batch.status, batch.n_completed, batch.n_failed) == (BatchStatus.FINALIZING, N_LINES - 1, 1)
+    batch = store.now(batches.finish, batch, 5)
+    assert (batch.status, batch.times["completed"]) == (BatchStatus.COMPLETED, 5)
+    assert len(lines_of(store, batch.error_file_id)) == 1
+    ids = [one["custom_id"] for one in lines_of(store, batch.output_file_id)]
+    assert ids == sorted(ids, key=lambda one: int(one[1:])), "in the order of the file"
+    assert store.now(files.find, "", batch.output_file_id).bytes == sum(
+        len(json.dumps(one, separators=(",", ":"))) + 1 for one in lines_of(store, batch.output_file_id)
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "code"),
+    [
+        (BatchChange.EXPIRE, BatchStatus.EXPIRED, "batch_expired"),
+        (BatchChange.STOP, BatchStatus.CANCELLED, "batch_cancelled"),
+    ],
+)
+def test_what_has_no_answer_in_the_end_is_answered_by_saying_so(store, change, status, code):
+    batch = answered(store, begun(store), 10)
+    if change is BatchChange.STOP:
+        batch = store.now(batches.cancel, "", batch.id, OPENAI, 2)
+        assert store.now(batches.cancel, "", batch.id, OPENAI, 3) == batch, "once more changes nothing"
+    batch = store.now(batches.give_up, batch, change, 4)
+    assert (batch.status, batch.n_left) == (status, N_LINES - 10)
+    assert {one["error"]["code"] for one in lines_of(store, batch.error_file_id)} == {code}
+    ids = {one["custom_id"] for one in lines_of(store, batch.output_file_id, batch.error_file_id)}
+    assert len(ids) == N_LINES
+    with pytest.raises(BatchStateError, match="cannot be cancelled"):
+        store.now(batches.cancel, "", batch.id, OPENAI, 5)
+
+
+def test_who_decides_by_what_was_changes_nothing(store):
+    batch = begun(store)
+    store.now(batches.cancel, "", batch.id, OPENAI, 2)
+    with pytest.raises(BatchStateError):
+        store.now(batches.give_up, batch, BatchChange.EXPIRE, 3)
+    assert answered(store, batch, 1).n_completed == 1, "an answer that was on its way counts"
+    assert store.now(batches.find, "", batch.id, OPENAI).status is BatchStatus.CANCELLING
+
+
+def test_a_file_in_use_stays_and_what_is_over_can_go(store):
+    batch = begun(store)
+    with pytest.raises(FileInUseError):
+        store.now(batches.require_unused, batch.input_file_id)
+    with pytest.raises(BatchStateError):
+        store.now(batches.delete, "", batch.id, OPENAI)
+    assert store.now(batches.sweep, 10_000) == 0, "however old"
+    (batch,) = finished(store)
+    store.now(batches.require_unused, batch.input_file_id)
+    store.now(batches.delete, "", batch.id, OPENAI)
+    assert [one.id for one in all_files(store)] == [batch.input_file_id]
+    assert store.now(batches.sweep, 10_000) == 1
+    assert all_files(store) == []
+
+
+def all_files(store, owner=""):
+    return store.now(files.listed, owner, purpose=None, after=None, limit=100, newest=True)
+
+
+def test_what_is_old_is_deleted_and_so_is_what_an_upload_left(store):
+    batch = begun(store)
+    finished(store)
+    store.now(files.begin, "", files.INPUT, "", 0)
+    assert store.now(batches.sweep, 999) == 0
+    assert store.now(batches.sweep, 1000) > 0
+    assert (all_files(store), store.now(batches.listed, "", OPENAI, limit=9)) == ([], [])
+    with pytest.raises(NotInStoreError):
+        store.now(batches.find, "", batch.id, OPENAI)
+    assert store.now(batches.sweep, 3600) == 1, "nobody goes on with it"
+
+
+def test_what_one_key_keeps_no_other_sees(store):
+    batch = begun(store)
+    for see, *what in ((files.find, batch.input_file_id), (batches.find, batch.id, OPENAI)):
+        assert store.now(see, "", *what).id == what[0]
+        with pytest.raises(NotInStoreError):
+            store.now(see, "other", *what)
+    assert all_files(store, "other") == store.now(batches.listed, "other", OPENAI, limit=9) == []
+    with pytest.raises(NotInStoreError):
+        store.now(files.find, "", batch.output_file_id)  # it is still written
+
+
+def test_a_key_keeps_no_more_than_it_may(store):
+    file_id = store.now(files.begin, "a", files.INPUT, "", 0, StoreQuota(1 << 20, 1))
+    with pytest.raises(StoreFullError, match="1 files already"):
+        store.now(files.begin, "a", files.INPUT, "", 0, StoreQuota(1 << 20, 1))
+    store.now(files.begin, "b", files.INPUT, "", 0, StoreQuota(1 << 20, 1))
+    one = piece(1)
+    store.now(files.append, file_id, [one], 0, StoreQuota(len(one.data), 1))
+    with pytest.raises(StoreFullError, match="stored_gib"):
+        store.now(files.append, file_id, [piece(2)], 0, StoreQuota(len(one.data), 1))
+    assert store.now(files.used_bytes, "a") == len(one.data), "and nothing of it is there"
+    assert store.now(files.used_bytes, "b") == 0
+
+
+def test_two_processes_use_one_file_and_one_of_them_runs_batches(store, tmp_path):
+    with pytest.raises(StoreFailedError):
+        store.now(lambda db: db.execute("SELECT nonsense"))
+    other = Store(tmp_path)
+    batch = begun(other)
+    assert store.now(batches.find, "", batch.id, OPENAI) == batch
+    assert (store.take_lock(), other.take_lock(), store.take_lock()) == (True, False, True)
+    store.close()
+    assert other.take_lock()
+    other.close()
+    other.close()
+
+
+def test_only_this_user_can_read_it(store, tmp_path):
+    assert (tmp_path / FILE_NAME).stat().st_mode & 0o077 == 0
+    check_folder(tmp_path / "new" / "folder")
+    assert (tmp_path / "new" / "folder").stat().st_mode & 0o077 == 0
+
+
+def test_a_folder_that_cannot_be_used_is_named(tmp_path, monkeypatch):
+    check_folder(None)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigError, match=r"data_dir: .* cannot be used: "):
+        check_folder(tmp_path / "file" / "below")
+    with pytest.raises(ConfigError, match=r"data_dir: .* cannot be used: File exists"):
+        check_folder(tmp_path / "file")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / FILE_NAME).write_text("this is no database " * 100)
+    with pytest.raises(ConfigError, match=r"data_dir: .* cannot be used: file is not a database"):
+        check_folder(tmp_path / "bad")
+    later = Store(tmp_path / "later")
+    later.now(lambda db: db.execute("PRAGMA user_version = 99"))
+    later.close()
+    with pytest.raises(ConfigError, match="later version of cobali"):
+        check_folder(tmp_path / "later")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    check_folder(Path("~/mine"))
+    assert (tmp_path / "mine" / FILE_NAME).exists()
+
+
+def test_a_batch_that_never_began_answers_each_line_too(store):
+    create(store)
+    (batch,) = store.now(batches.unfinished)
+    batch = store.now(batches.give_up, batch, BatchChange.EXPIRE, 9)
+    assert (batch.status, batch.n_left) == (BatchStatus.EXPIRED, N_LINES)
+    assert len(lines_of(store, batch.error_file_id)) == N_LINES
