@@ -424,6 +424,23 @@ class UnknownStreamError(BadRequestError):
     template = "This key has no such stream: it was not resumable, or nobody read it for too long."
 
 
+class StreamExistsError(BadRequestError):
+    """A client chose the id of another stream for its own."""
+
+    status = 409
+    path = ("x-cobali-stream",)
+    code = "stream_exists"
+    template = "There is a stream of this id already; choose another, or read that one on."
+
+
+class StreamStoppedError(BadRequestError):
+    """Somebody whose stream it is had the answer stopped."""
+
+    status = 410
+    code = "stream_stopped"
+    template = "This answer was stopped by DELETE /v1/streams/{{id}}."
+
+
 @dataclass(eq=False)
 class SlotFileError(BadRequestError):
     """A file from which a slot cannot be restored."""

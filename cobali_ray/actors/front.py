@@ -269,8 +269,9 @@ def mend(text: str, *, pages: Mapping[int, Path], host: str) -> str:
     )
     config.extend(
         "backend http-",
-        # Who reads a stream on gets the process that has it.
+        # Who reads a stream on gets the process that has it; a client may have chosen its id.
         "stick-table type string len 64 size 16k expire 1h",
+        "stick store-request req.hdr(x-cobali-stream) if { req.hdr(x-cobali-stream) -m found }",
         "stick store-response res.hdr(x-cobali-stream)",
         "stick match path,field(-1,/) if { path_sub /v1/streams/ }",
     )

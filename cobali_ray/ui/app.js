@@ -27,7 +27,7 @@ import { followTheme, nextTheme, theme } from "./parts/theme.js";
 import { loadModels } from "./request/models.js";
 import { loadCompare, loadTicks } from "./views.js";
 
-/** By what the address has behind its #, up to a question mark; what follows that is the view's own. */
+/** By what the address has behind its #, up to a ? or a slash; what follows that is the view's own. */
 const VIEWS = {
   chat: ["Chat", ChatView],
   compare: ["Compare", later(loadCompare)],
@@ -37,7 +37,7 @@ const VIEWS = {
 const SIGNS = { auto: "auto", light: "sun", dark: "moon" };
 
 function viewOf() {
-  const [name] = location.hash.slice(1).split("?");
+  const [name] = location.hash.slice(1).split(/[?/]/);
   return Object.hasOwn(VIEWS, name) ? name : "chat";
 }
 
@@ -74,7 +74,7 @@ function App() {
     </header>
     <main ref=${main} tabindex="-1" class=${`view-${name}`}>
       <h1 class="hidden">${title}</h1>
-      <${Notices} />
+      <${Notices} restarts=${name !== "chat"} />
       <${KeyForm} />
       <${ModelList} />
       <${View} />

@@ -154,7 +154,21 @@ async def test_an_error_before_the_first_event_is_an_answer(app, client, post):
     assert (wire.status, wire.json["error"]["code"]) == (500, "events_lost")
 
 
-async def test_a_second_reader_takes_over(app, said):
+async def test_several_read_one_stream_each_at_its_own_place(app, said):
+    said.say("one")
+    async with Cut(app) as cut:
+        other = cut.read_on(1)
+        task = other.start()
+        await until(lambda: other.writes)
+        said.say(" two", None)
+        await task
+        await cut.task
+        assert list(numbered(cut.wire)) == [1, 2, 3, 4, 5]
+        assert list(numbered(other)) == [2, 3, 4, 5]
+
+
+async def test_one_reader_too_many_takes_the_place_of_the_first(app, said, monkeypatch):
+    monkeypatch.setattr(streams, "MAX_READERS", 1)
     said.say("one")
     async with Cut(app) as cut:
         other = cut.read_on(1)
@@ -165,6 +179,100 @@ async def test_a_second_reader_takes_over(app, said):
         await task
         assert list(numbered(cut.wire)) == [1, 2]
         assert list(numbered(other)) == [2, 3, 4, 5]
+
+
+async def test_a_slow_reader_neither_holds_the_others_up_nor_misses_events_unnoticed(app, said, monkeypatch):
+    monkeypatch.setattr(streams, "KEPT_BYTES", 1000)
+    said.say("a")
+    async with Cut(app) as cut:
+        await until(lambda: len(numbered(cut.wire)) == 2)
+        cut.wire.may_write.clear()
+        quick = cut.read_on(2)
+        task = quick.start()
+        for n, letter in enumerate("bcdefghijkl", start=1):
+            said.say(letter)
+            await until(lambda n=n: len(numbered(quick)) == n)
+        cut.wire.may_write.set()
+        await cut.task
+        read = list(numbered(cut.wire))
+        assert read == list(range(1, len(read) + 1)), "without a gap up to where it was cut off"
+        said.say(None)
+        await task
+        assert list(numbered(quick)) == list(range(3, 16))
+
+
+async def test_a_stream_is_stopped_by_whose_it_is_and_all_readers_are_told(make_app, client, said):
+    app = make_app(api_keys=("mine", "other"))
+    mine, other = ({"headers": [("x-api-key", key)]} for key in ("mine", "other"))
+    said.say("one")
+    async with Cut(app, **mine) as cut:
+        beside = cut.read_on(0, **mine)
+        task = beside.start()
+        await until(lambda: beside.writes)
+
+        async def stop(**kwargs):
+            return await Wire(app, f"/v1/streams/{cut.stream_id}", method="DELETE", **kwargs).run()
+
+        assert (await stop(**other)).status == 404
+        wire = await stop(**mine)
+        assert wire.json == {"id": cut.stream_id, "object": "stream", "stopped": True}
+        await task
+        await cut.task
+        assert client.cancelled == [cut.stream_id]
+        for reader in (cut.wire, beside):
+            *_, told, done = numbered(reader).values()
+            assert '"code":"stream_stopped"' in told
+            assert done == "[DONE]"
+        assert (await stop(**mine)).json["stopped"] is False, "it is over"
+
+
+NAMED = [("x-cobali-stream", "chosen-by-the-client")]
+
+
+async def test_whoever_chose_the_id_reads_on_before_the_first_event(app, client, clock, said):
+    wire = Wire(app, CHAT, ASK, headers=NAMED)
+    task = wire.start()
+    await until(lambda: client.n_open == 1)
+    wire.hang_up()
+    await task
+    assert client.n_open == 1
+    again = Wire(app, "/v1/streams/chosen-by-the-client", method="GET")
+    task = again.start()
+    said.say("one", None)
+    await task
+    assert list(numbered(again)) == [1, 2, 3, 4]
+    assert again.headers["x-cobali-stream"] == "chosen-by-the-client"
+    assert (await Wire(app, CHAT, ASK, headers=NAMED).run()).status == 409, "two streams, one id"
+    await clock.pass_s(streams.KEPT_S)
+    wire = await Wire(app, CHAT, ASK, headers=NAMED).run()
+    assert wire.status == 200
+
+
+async def test_a_stream_that_was_stopped_before_its_first_event_says_so(app, client, said):
+    wire = Wire(app, CHAT, ASK, headers=NAMED)
+    task = wire.start()
+    await until(lambda: client.n_open == 1)
+    await Wire(app, "/v1/streams/chosen-by-the-client", method="DELETE").run()
+    await task
+    assert (wire.status, wire.json["error"]["code"]) == (410, "stream_stopped")
+    assert client.n_open == 0
+
+
+async def test_a_refusal_of_a_stream_whose_id_was_chosen_frees_the_id(app, client, said):
+    def script(request):
+        yield EventsLostError()
+
+    client.script = script
+    for _ in range(2):
+        wire = await Wire(app, CHAT, ASK, headers=NAMED).run()
+        assert wire.json["error"]["code"] == "events_lost"
+
+
+@pytest.mark.parametrize("name", ["short", "x" * 65, "not/a/path/segment"])
+async def test_an_id_that_cannot_be_one_is_refused(app, client, name):
+    wire = await Wire(app, CHAT, ASK, headers=[("x-cobali-stream", name)]).run()
+    assert (wire.status, wire.json["error"]["param"]) == (400, "x-cobali-stream")
+    assert client.requests == []
 
 
 async def test_a_reader_that_hangs_does_not_stop_the_next(app, said):

@@ -56,6 +56,8 @@ class Voice:
             const encoder = new TextEncoder();
             window.voice = { sent: [] };
             window.fetch = async (url, options) => {
+                const gone = JSON.stringify({ error: { code: "stream_not_found", message: "none" } });
+                if (String(url).includes("/v1/streams/")) return new Response(gone, { status: 404 });
                 if (!String(url).endsWith("/v1/chat/completions")) return fetch(url, options);
                 voice.sent.push(JSON.parse(options.body));
                 return new Response(new ReadableStream({ start: (to) => {

@@ -7,6 +7,7 @@ import asyncio
 import socket
 import threading
 import warnings
+from contextlib import contextmanager
 
 import uvicorn
 from ray.exceptions import ActorDiedError
@@ -106,7 +107,8 @@ class Site:
             client.start()
             if id_ not in self._on_demand:
                 await client._connecting
-        config = uvicorn.Config(build_api(fleet, self._api), log_level="critical", lifespan="off")
+        self._app = build_api(fleet, self._api)
+        config = uvicorn.Config(self._app, log_level="critical", lifespan="off")
         self._uvicorn = uvicorn.Server(config)
         self._ready.set()
         try:
@@ -136,6 +138,33 @@ class Site:
 
     def revive_engine(self):
         self._inside(self.handle.revive)
+
+    @contextmanager
+    def held(self, n_passes):
+        """Let the engine make so many passes more and then wait, until the `with` ends."""
+        backend = self.handle.server._host.model.loop._engine.backend
+        forward, goes_on, left = backend.forward, threading.Event(), iter(range(n_passes))
+
+        def wait_and_forward(batch):
+            if next(left, None) is None:
+                goes_on.wait(120)
+            forward(batch)
+
+        backend.forward = wait_and_forward
+        try:
+            yield
+        finally:
+            goes_on.set()
+            del backend.forward
+
+    def cut(self):
+        """Break off every connection, as a network does that is gone."""
+        self._inside(lambda: [one.transport.abort() for one in self._uvicorn.server_state.connections])
+
+    def forget_streams(self):
+        """Forget all streams, as if nobody had read for five minutes."""
+        streams = self._app.state.streams
+        self._inside(lambda: [streams._forget(one) for one in list(streams._kept.values())])
 
     def n_running(self):
         return self.handle.server._host.model.loop.state().n_running

@@ -254,7 +254,7 @@ class GenerationBody(SampledBody):
     n: int | None = Field(None, description="Answers per prompt; prompts times n are at most 128.")
     stream_options: StreamOptions | None = Field(None, description="include_usage.")
     resumable: bool | None = Field(
-        None, description="Keep going for a while without a reader; GET /v1/streams/{id} resumes."
+        None, description="Keep going for five minutes unread; GET /v1/streams/{id} resumes, DELETE stops."
     )
     return_progress: bool | None = Field(
         None, description="Have the stream say how much of the prompt is computed: prompt_progress."

@@ -102,6 +102,10 @@ class StreamReply(Reply):
                     await live.write(wire)
             await live.end()
 
+    def failure(self, error: Exception) -> bytes:
+        """Return how a stream that has begun says what ended it."""
+        return self._writer.failure(self._context.blame(error))
+
     async def _writes(self, live: LiveStream, events: Events) -> AsyncGenerator[bytes, None]:
         stream = StreamWriter(self._call, self._writer, self._tally)
         try:
@@ -119,7 +123,7 @@ class StreamReply(Reply):
             if not live.begun:
                 raise
             # The status is sent, so only the stream itself can tell; a broken connection says nothing.
-            yield self._writer.failure(self._context.blame(error))
+            yield self.failure(error)
 
 
 async def next_batch(events: Events) -> list[Event]:

@@ -1,25 +1,33 @@
 """Streams that outlive their readers: whoever was cut off reads on behind the last event that came.
 
 A task of its own writes an answer into a recording, as the ASGI messages that the reply sends, which knows
-nothing of it; clients read that. Each event has a number, its `id:` line. When nobody reads, the answer goes
-on for a while; then its requests are cancelled, and the recording is forgotten.
+nothing of it; clients read that, several of them if they like. Each event has a number, its `id:` line. When
+nobody reads, the answer goes on for a while; then its requests are cancelled, and the recording is forgotten.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Final
 
 from fastapi import Response
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cobali_ray.api.door.clock import ApiClock
 from cobali_ray.api.door.context import RequestContext
 from cobali_ray.api.engines.apart import begin_apart, unless_gone
 from cobali_ray.api.reply.keepalive import COMMENT
-from cobali_ray.errors import InvalidParameterError, UnknownStreamError
+from cobali_ray.api.reply.replies import StreamReply
+from cobali_ray.errors import (
+    InvalidParameterError,
+    StreamExistsError,
+    StreamStoppedError,
+    UnknownStreamError,
+)
 
-KEPT_S: Final = 30.0
+KEPT_S: Final = 300.0
 """How long a stream waits for a reader."""
 KEPT_BYTES: Final = 1 << 20
 """What is kept of one stream. What was sent goes first; what was not is waited for."""
@@ -29,8 +37,20 @@ MAX_OF_KEY: Final = 32
 """Those of one API key among them."""
 ENDED_BYTES: Final = 64 << 20
 """What is kept of all streams that are over and may be read to the end."""
+MAX_READERS: Final = 8
+"""Clients that read one stream at once; one more takes the place of the first."""
 STREAM_HEADER: Final = b"x-cobali-stream"
-"""Says the id; the front end finds the process again by it."""
+"""Says the id, in a request the one that the client chose; the front end finds the process again by it."""
+_SANE_ID = re.compile(r"[A-Za-z0-9_-]{16,64}")
+
+
+def chosen_id(headers: Headers) -> str | None:
+    """Return the id that a client chose for its stream. Raises InvalidParameterError if it is none."""
+    name = STREAM_HEADER.decode()
+    sent = headers.get(name)
+    if sent is not None and not _SANE_ID.fullmatch(sent):
+        raise InvalidParameterError(name, "must be 16 to 64 letters, digits, - and _")
+    return sent
 
 
 async def _nothing() -> Message:
@@ -41,27 +61,34 @@ async def _nothing() -> Message:
 class StreamRecording:
     """The numbered events of one answer, and who reads them now."""
 
-    def __init__(self, stream_id: str, tenant: str, reply: ASGIApp, scope: Scope) -> None:
-        """Begin to answer, on the running event loop."""
-        self.stream_id, self.tenant = stream_id, tenant
+    def __init__(self, stream_id: str, tenant: str, reply: StreamReply, scope: Scope, *, named: bool) -> None:
+        """Begin to answer, on the running event loop. `named`: the client knows its id from the beginning."""
+        self.stream_id, self.tenant, self._reply = stream_id, tenant, reply
+        self._named = named
         self._start: Message | None = None
         self._events: list[bytes] = []
-        self._comment = b""
-        """A comment that was not passed on yet."""
+        self._n_comments = 0
         self._n_dropped, self._n_read, self.n_bytes = 0, 0, 0
         self._news, self._room = asyncio.Event(), asyncio.Event()
-        self._reader: object | None = None
+        self._readers: dict[object, int] = {}
+        """How far each has read, the first to come first."""
+        self._stopped = False
         self.writing = begin_apart(self._write(reply, scope))
         self.writing.add_done_callback(self._end)
 
     @property
-    def begun(self) -> bool:
-        """Whether it has said anything, so that a client can know of it."""
-        return self._start is not None
+    def findable(self) -> bool:
+        """Whether a client can know of it that was cut off now."""
+        return self._start is not None or (self._named and not self.writing.done())
 
     @property
     def read(self) -> bool:
-        return self._reader is not None
+        return bool(self._readers)
+
+    def stop(self) -> None:
+        """Cancel the answer; whoever reads is told so."""
+        self._stopped = not self.writing.done()
+        self.writing.cancel()
 
     async def _write(self, reply: ASGIApp, scope: Scope) -> None:
         await reply(scope, _nothing, self._record)
@@ -73,21 +100,25 @@ class StreamRecording:
             self._start = {**message, "headers": headers}
             return
         if message["body"] == COMMENT:  # it is for who reads now, and is not read on from
-            self._comment = COMMENT
+            self._n_comments += 1
             self._news.set()
             return
-        for event in message["body"].split(b"\n\n")[:-1]:
-            n = self._n_dropped + len(self._events) + 1
-            self._events.append(b"id: %d\n%b\n\n" % (n, event))
-            self.n_bytes += len(self._events[-1])
-        self._news.set()
+        self._add(message["body"])
         self._trim()
         while self.n_bytes > KEPT_BYTES:
             self._room.clear()
             await self._room.wait()
 
+    def _add(self, wire: bytes) -> None:
+        for event in wire.split(b"\n\n")[:-1]:
+            n = self._n_dropped + len(self._events) + 1
+            self._events.append(b"id: %d\n%b\n\n" % (n, event))
+            self.n_bytes += len(self._events[-1])
+        self._news.set()
+
     def _trim(self) -> None:
-        """Drop what was read, the oldest first, where too much is kept."""
+        """Drop what was read by whoever is furthest, the oldest first, where too much is kept."""
+        self._n_read = max(self._readers.values(), default=self._n_read)
         n = 0
         while self.n_bytes > KEPT_BYTES and self._n_dropped + n < self._n_read:
             self.n_bytes -= len(self._events[n])
@@ -99,6 +130,8 @@ class StreamRecording:
     def _end(self, writing: asyncio.Future[None]) -> None:
         if not writing.cancelled():
             writing.exception()  # told to whoever reads
+        elif self._stopped and self._start is not None:
+            self._add(self._reply.failure(StreamStoppedError()))
         self._news.set()
 
     def check(self, after: int) -> None:
@@ -108,42 +141,51 @@ class StreamRecording:
             raise InvalidParameterError("after", f"must be from {first} to {last} here, got {after}")
 
     async def play(self, receive: Receive, send: Send, after: int) -> None:
-        """Send the events behind one, and what comes, until it is over or somebody else reads.
+        """Send the events behind one, and what comes, until it is over, or too many others read.
 
         Raises what ended the answer before its first event, and ClientDisconnect.
         """
         self.check(after)
-        self._reader = me = object()
-        self._n_read = after
+        me = object()
+        self._readers[me] = after
+        if len(self._readers) > MAX_READERS:
+            del self._readers[next(iter(self._readers))]
+            self._news.set()  # it leaves
         self._trim()
-        self._news.set()  # whoever read until now leaves
         try:
             await unless_gone(receive, self._play(me, send, after))
         finally:
-            if self._reader is me:
-                self._reader = None
+            if len(self._readers) == 1:
+                self._n_read = self._readers.get(me, self._n_read)
+            self._readers.pop(me, None)
 
     async def _play(self, me: object, send: Send, after: int) -> None:
+        n_comments = self._n_comments
         while self._start is None:
             if self.writing.done():
-                self.writing.result()
+                self._raise_its_end()
                 return
             await self._arrived()
         await send(self._start)
-        while self._reader is me:
-            comment, self._comment = self._comment, b""
+        while me in self._readers and after >= self._n_dropped:  # too slow beside others: cut off
             if events := self._events[after - self._n_dropped :]:
                 after += len(events)
-                self._n_read = after
+                self._readers[me] = after
                 self._trim()
                 await send({"type": "http.response.body", "body": b"".join(events), "more_body": True})
-            elif comment:
-                await send({"type": "http.response.body", "body": comment, "more_body": True})
             elif self.writing.done():
                 break
+            elif n_comments < self._n_comments:
+                n_comments = self._n_comments
+                await send({"type": "http.response.body", "body": COMMENT, "more_body": True})
             else:
                 await self._arrived()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _raise_its_end(self) -> None:
+        if self._stopped:
+            raise StreamStoppedError
+        self.writing.result()
 
     async def _arrived(self) -> None:
         self._news.clear()
@@ -168,8 +210,13 @@ class StreamRecordings:
         n_of_key = sum(live.tenant == tenant for live in self._live)
         return len(self._live) < MAX_STREAMS and (not tenant or n_of_key < MAX_OF_KEY)
 
-    def begin(self, stream_id: str, tenant: str, reply: ASGIApp, scope: Scope) -> StreamRecording:
-        recording = self._kept[stream_id] = StreamRecording(stream_id, tenant, reply, scope)
+    def begin(
+        self, stream_id: str, tenant: str, reply: StreamReply, scope: Scope, *, named: bool
+    ) -> StreamRecording:
+        """Record an answer. Raises StreamExistsError where the client chose the id of another."""
+        if stream_id in self._kept:
+            raise StreamExistsError
+        recording = self._kept[stream_id] = StreamRecording(stream_id, tenant, reply, scope, named=named)
         self._live.add(recording)
         recording.writing.add_done_callback(lambda _: self._end(recording))
         return recording
@@ -200,7 +247,7 @@ class StreamRecordings:
         try:
             await recording.play(receive, send, after)
         finally:
-            if not recording.begun or (self._closed and not recording.read):
+            if not recording.read and (self._closed or not recording.findable):
                 self._forget(recording)
             elif not recording.read and recording.stream_id in self._kept:
                 self._leaving[recording.stream_id] = asyncio.ensure_future(self._wait(recording))
@@ -231,14 +278,15 @@ class RecordedReply(Response):
     """An answer that is written into a recording, and its first reader."""
 
     def __init__(
-        self, streams: StreamRecordings, stream_id: str, reply: ASGIApp, context: RequestContext
+        self, streams: StreamRecordings, call_id: str, reply: StreamReply, context: RequestContext
     ) -> None:
         super().__init__()
-        self._streams, self._stream_id, self._reply, self._context = streams, stream_id, reply, context
+        self._streams, self._call_id, self._reply, self._context = streams, call_id, reply, context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        tenant = self._context.caller.tenant
-        recording = self._streams.begin(self._stream_id, tenant, self._reply, scope)
+        tenant, chosen = self._context.caller.tenant, chosen_id(Headers(scope=scope))
+        stream_id = chosen or self._call_id
+        recording = self._streams.begin(stream_id, tenant, self._reply, scope, named=chosen is not None)
         self._context.writing = recording.writing
         await self._streams.play(recording, receive, send, 0)
 

@@ -35,7 +35,7 @@ from cobali_ray.api.door.clock import ApiClock
 from cobali_ray.api.door.context import RequestContext, context_of
 from cobali_ray.api.engines.fleet import Fleet
 from cobali_ray.api.reply.answer import Writer
-from cobali_ray.api.reply.replies import StreamReply, WholeReply
+from cobali_ray.api.reply.replies import StreamReply, WholeReply, json_response
 from cobali_ray.api.reply.sse import ChatWriter, CompletionWriter
 from cobali_ray.api.reply.streams import RecordedReply, ResumedReply, StreamRecordings
 from cobali_ray.api.routes.openapi import content, errors, generation_responses, post, query
@@ -112,6 +112,12 @@ class Generation:
             | errors(400, 401, 404, 500),
             openapi_extra={"parameters": [_AFTER]},
         )(self.read_on)
+        router.delete(
+            "/v1/streams/{stream_id}",
+            response_model=None,
+            responses=content("application/json", "Its `id`, and `stopped`: false if it had ended.")
+            | errors(401, 404, 500),
+        )(self.stop)
         return router
 
     async def chat(self, http: HttpRequest) -> Response:
@@ -129,6 +135,13 @@ class Generation:
         recording = self._streams.find(stream_id, context.caller.tenant)
         last = http.query_params.get("after") or http.headers.get("last-event-id") or "0"
         return ResumedReply(self._streams, recording, whole_number(last, "after", low=0, high=2**63 - 1))
+
+    async def stop(self, http: HttpRequest, stream_id: str) -> Response:
+        """Stop the answer of a resumable stream; its slot is free at the next tick."""
+        recording = self._streams.find(stream_id, context_of(http).caller.tenant)
+        stopped = not recording.writing.done()
+        recording.stop()
+        return json_response({"id": stream_id, "object": "stream", "stopped": stopped})
 
     async def answer(self, http: HttpRequest, read: Read) -> Response:
         """Answer a body of any API. Raises what is wrong with it, and what keeps the engine from it."""

@@ -2,7 +2,7 @@
 import { feed } from "../feed/feed.js";
 import { CopyButton } from "../parts/clipboard.js";
 import { duration } from "../parts/format.js";
-import { html, useLayoutEffect, useRef } from "../parts/preact.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../parts/preact.js";
 import { useEndInSight } from "../parts/scroll.js";
 import { useStore } from "../parts/store.js";
 import { isOpen } from "../request/chat.js";
@@ -46,6 +46,7 @@ export function Answer({
   return html`<article class=${`answer ${status}`} aria-busy=${String(open)}>
     <h2 class=${title ? null : "hidden"}>${title ?? "Answer"}</h2>
     ${status === "waiting" && html`<p class="waiting">${waiting ?? "waiting for the first token …"}</p>`}
+    <${Pause} answer=${answer} />
     ${reasoning && html`<${Reasoning} answer=${answer} title=${title} caret=${caretOf("reasoning")} />`}
     ${unanswered && html`<p class="waiting">It ended before the answer began.</p>`}
     ${
@@ -68,6 +69,33 @@ export function Answer({
       </div>
     </footer>
   </article>`;
+}
+
+const WHY = {
+  engine: (begun) => `The engine restarts; this answer ${begun ? "goes on" : "begins"} when it is back.`,
+  network: (begun) => `The server does not answer; this answer is read ${begun ? "on " : ""}as soon as it does.`,
+};
+const WAS = {
+  engine: "The engine was restarted meanwhile; the answer went on after",
+  network: "The connection was cut meanwhile; the answer was read on after",
+};
+
+/** Why nothing comes at present; afterwards, what that was. */
+function Pause({ answer: { pause, pauses = [], text, reasoning } }) {
+  const [, redraw] = useState(0);
+  useEffect(() => {
+    if (!pause) return undefined;
+    const timer = setInterval(() => redraw((n) => n + 1), 1000);
+    return () => clearInterval(timer);
+  }, [Boolean(pause)]);
+  if (pause) {
+    const seconds = Math.max(0, Math.floor((Date.now() - pause.sinceMs) / 1000));
+    return html`<p class="pause"><i class="dot wait"></i><span role="status">${WHY[pause.why](text || reasoning)}</span>
+      <span class="muted">${seconds}\u202fs</span></p>`;
+  }
+  return pauses.map(
+    ({ why, tookS }, i) => html`<p key=${i} class="pause over">${WAS[why]} ${duration(tookS)}.</p>`,
+  );
 }
 
 /** Folded, so that nothing jumps when the answer begins. While it grows, its last words stand in its line. */

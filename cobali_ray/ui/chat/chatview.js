@@ -12,10 +12,10 @@ import { keepDefaults } from "../request/play.js";
 import { Settings } from "../request/settings.js";
 import { Chips } from "./chips.js";
 import { NOTHING, attach, detach, drafts, write } from "./draft.js";
-import { beginNew, change, library, openLibrary } from "./library.js";
+import { addressOf, beginNew, change, library, openLibrary, seeNamed } from "./library.js";
 import { Panel, closeDrawers, isCovered, panels, toggle } from "./panels.js";
 import { Sidebar } from "./sidebar.js";
-import { answerOf, currentBody, running, send, stop } from "./talk.js";
+import { answerOf, currentBody, followOpen, running, send, stop } from "./talk.js";
 
 const Turns = later(
   async () => (await withAll(import("./message.js"), style("ui/answer/answer.css"))).Turns,
@@ -29,18 +29,16 @@ let opened = false;
 
 /** The whole view. */
 export function ChatView() {
-  const { id, held, trouble } = useStore(library);
+  const { id, held, trouble, missing } = useStore(library);
   const { messages } = useStore(running);
   const shown = useStore(panels);
   const conversation = held[id];
   const busy = id in messages;
   const answer = messageOf(conversation, messages[id]); // the one under way, or null
   useKeys();
-  useEffect(() => {
-    if (!opened) openLibrary();
-    opened = true;
-  }, []);
-  const before = useRef(id);
+  useAddress(conversation, missing);
+  useEffect(() => followOpen(conversation), [conversation, busy]);
+  const before = useRef(matchMedia("(pointer: coarse)").matches ? id : null); // a touch screen would show its keys
   useEffect(() => {
     if (before.current !== id && !isCovered()) document.getElementById("prompt").focus({ preventScroll: true });
     before.current = id;
@@ -61,12 +59,35 @@ export function ChatView() {
         <${Toggle} name="settings" icon="settings" label="Settings" shown=${shown} />
       </header>
       ${trouble && html`<p class="notice bad" role="alert">Not kept: ${trouble}</p>`}
+      ${
+        missing &&
+        html`<p class="notice wait" role="alert">This browser does not have the conversation that the address names.</p>`
+      }
       <${Messages} conversation=${conversation} busy=${busy} />
       <${Writing} conversation=${conversation} busy=${busy} />
     </section>
     <${Panel} name="settings" label="Settings of this chat">
       <${ChatSettings} conversation=${conversation} /></${Panel}>
   </div>`;
+}
+
+/** Keep the address and the conversation in sight the same, so that Back and Forward lead through conversations. */
+function useAddress(conversation, missing) {
+  const [ready, setReady] = useState(false);
+  useEffect(() => {
+    (opened ? seeNamed() : openLibrary()).then(() => setReady(true));
+    opened = true;
+    addEventListener("popstate", seeNamed);
+    return () => removeEventListener("popstate", seeNamed);
+  }, []);
+  const before = useRef(null); // the conversation that the address named last
+  const address = addressOf(conversation);
+  useEffect(() => {
+    if (!ready || missing) return;
+    const same = before.current === null || before.current === conversation.id || location.hash === address;
+    if (location.hash !== address) history[same ? "replaceState" : "pushState"](null, "", address);
+    before.current = conversation.id;
+  }, [ready, missing, address, conversation.id]);
 }
 
 const idOf = (panel) => `toggle-${panel}`;
@@ -88,7 +109,10 @@ function useKeys() {
         closeDrawers();
         document.getElementById("prompt")?.focus();
       } else if (control && !event.shiftKey && key === "k") toggle("list", true, "search");
-      else if (key !== "escape") return;
+      else if (isLetter(event)) {
+        document.getElementById("prompt")?.focus(); // which gets the letter, too
+        return;
+      } else if (key !== "escape") return;
       else if (!closeDrawers() && !event.target.closest?.(".panel")) stop();
       event.preventDefault();
     };
@@ -96,6 +120,13 @@ function useKeys() {
     return () => removeEventListener("keydown", onKeyDown);
   }, []);
 }
+
+/** Whether a key writes something where nothing else takes it. */
+const isLetter = ({ key, ctrlKey, metaKey, altKey, target }) =>
+  key.length === 1 &&
+  key !== " " &&
+  !(ctrlKey || metaKey || altKey || isCovered()) &&
+  !target.closest?.("input, textarea, select, [contenteditable]");
 
 function Messages({ conversation, busy }) {
   return pathOf(conversation).length

@@ -1,17 +1,44 @@
 // What is being written in each conversation: text, and the files that will go with it. No drawing.
-import { makeStore } from "../parts/store.js";
+import { forSession, keep, kept, makeStore } from "../parts/store.js";
 import { models, modelOf } from "../request/models.js";
 
 export const NOTHING = { text: "", files: [], images: [], refusals: [], reading: 0 };
+const NAME = "drafts";
+const MOST_CHARS = 2_000_000; // of what a browser's session has room for; beyond it the files are not kept
 
-export const drafts = makeStore({ by: {} });
+export const drafts = makeStore({ by: kept(forSession, NAME, {}) });
 
 /** What is written in a conversation. */
 export const draftOf = (id) => drafts.get().by[id] ?? NOTHING;
 
 /** Change what is written in a conversation. */
-export const write = (id, patch) =>
+export function write(id, patch) {
   drafts.set({ by: { ...drafts.get().by, [id]: { ...draftOf(id), ...patch } } });
+  keepThem();
+}
+
+/** Keep what is written, for when the page is loaded again. */
+function keepThem() {
+  const all = Object.entries(drafts.get().by);
+  const drafted = (files) =>
+    Object.fromEntries(
+      all
+        .filter(([, { text, files: texts, images }]) => text || texts.length || images.length)
+        .map(([id, draft]) => [id, { ...NOTHING, text: draft.text, ...(files && withFilesOf(draft)) }]),
+    );
+  const whole = drafted(true);
+  keep(forSession, NAME, JSON.stringify(whole).length > MOST_CHARS ? drafted(false) : whole);
+}
+
+const withFilesOf = ({ files, images }) => ({ files, images });
+
+/** Take what is written in one conversation over into another. */
+export function carry(from, to) {
+  const { [from]: draft, ...others } = drafts.get().by;
+  if (!draft || from === to) return;
+  drafts.set({ by: { ...others, [to]: draft } });
+  keepThem();
+}
 
 /** Attach files to what is written in a conversation, and say of each that is not taken why. */
 export async function attach({ id, model: chosen }, files) {

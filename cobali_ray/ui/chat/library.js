@@ -2,11 +2,21 @@
 import { forSession, keep, kept, makeStore } from "../parts/store.js";
 import { mentions, newConversation, newId, sameAs, summaryOf, united, withTitle } from "../request/conversations.js";
 import { play } from "../request/play.js";
+import { carry } from "./draft.js";
 import { onOthers, read, readAll, remove, write } from "./shelf.js";
 
 const PLACE = "conversation"; // what this tab had in sight before it was loaded again
 
-const fresh = () => newConversation(play.get().settings, play.get().model);
+const NEW = "new-conversation"; // the id of this tab's last one that has no message yet
+
+/** A new conversation, with the draft of the last new one. */
+function fresh() {
+  const conversation = newConversation(play.get().settings, play.get().model);
+  carry(kept(forSession, NEW, null), conversation.id);
+  keep(forSession, NEW, conversation.id);
+  return conversation;
+}
+
 const first = fresh();
 
 export const library = makeStore({
@@ -14,6 +24,7 @@ export const library = makeStore({
   id: first.id, // the conversation in sight
   held: { [first.id]: first }, // those in memory
   trouble: null, // why something is not kept
+  missing: false, // whether the address named a conversation that is not kept here
   deleted: null, // the conversation deleted last
   query: "",
   found: null, // ids of those that mention it; null: nothing is searched for
@@ -36,7 +47,11 @@ export function change(id, turn) {
   const conversation = turn(held[id]);
   library.set({ held: { ...held, [id]: conversation } });
   if (!conversation.messages.length) return;
-  if (id === library.get().id) keep(forSession, PLACE, id);
+  if (id === library.get().id) {
+    keep(forSession, PLACE, id);
+    keep(forSession, NEW, null);
+    if (library.get().missing) library.set({ missing: false });
+  }
   save(id);
 }
 
@@ -75,25 +90,42 @@ export async function openLibrary() {
     const { summaries } = library.get();
     const known = new Set(summaries.map(({ id }) => id));
     library.set({ summaries: [...summaries, ...all.filter(({ id }) => !known.has(id)).map(summaryOf)] });
-    const before = all.find(({ id }) => id === kept(forSession, PLACE, null));
+    const place = named() ?? kept(forSession, PLACE, null);
+    const before = all.find(({ id }) => id === place);
     if (before && !current().messages.length) see(before);
+    else if (named() && named() !== "new" && named() !== current().id) library.set({ missing: true });
   } catch (error) {
     library.set({ trouble: error.message });
   }
 }
 
+/** The conversation that the address names, "new" for a new one; null: none. */
+const named = () => /^#chat\/([\w-]+)$/.exec(location.hash)?.[1] ?? null;
+
+/** What the address says of a conversation. */
+export const addressOf = ({ id, messages }) => `#chat/${messages.length ? id : "new"}`;
+
+/** Look at what the address names, as after Back and Forward. */
+export async function seeNamed() {
+  const id = named();
+  if (!id || id === current().id || (id === "new" && !current().messages.length)) return;
+  if (id === "new") see(fresh());
+  else if (!(await show(id))) library.set({ missing: true });
+}
+
 function see(conversation) {
   const { id: left, held } = library.get();
   const stays = Object.values(held).filter(({ id }) => id !== left || busy.has(id) || saving.has(id));
-  keep(forSession, PLACE, conversation.id);
+  keep(forSession, PLACE, conversation.messages.length ? conversation.id : "new");
   const all = [conversation, ...stays]; // what is in memory already is newer
-  library.set({ id: conversation.id, held: Object.fromEntries(all.map((one) => [one.id, one])) });
+  library.set({ id: conversation.id, missing: false, held: Object.fromEntries(all.map((one) => [one.id, one])) });
 }
 
-/** Look at a conversation that is kept. */
+/** Look at a conversation that is kept; say whether it is. */
 export async function show(id) {
   const conversation = await lookUp(id);
   if (conversation) see(conversation);
+  return Boolean(conversation);
 }
 
 /** Return a conversation, from memory or as it is kept. */

@@ -76,6 +76,7 @@ const ROLES = {
     error: optional((value) => object(value) && text(value.message)),
     requestId: textOrNull,
     model: optional(text),
+    pauses: optional(listOf({ why: text, tookS: number })),
   },
 };
 

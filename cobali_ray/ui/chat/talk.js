@@ -1,6 +1,7 @@
 // Talking: messages are sent, answers asked for, stopped, continued and kept as they grow. No drawing.
-import { makeStore } from "../parts/store.js";
-import { ask, isOpen } from "../request/chat.js";
+import { feed } from "../feed/feed.js";
+import { makeStore, tabName } from "../parts/store.js";
+import { askToKeep, isOpen, readOn } from "../request/chat.js";
 import {
   asked,
   lookAt,
@@ -13,6 +14,7 @@ import {
 } from "../request/conversations.js";
 import { modelOf } from "../request/models.js";
 import { bodyOf } from "../request/params.js";
+import { pauseOver } from "../request/resume.js";
 import { definitionsOf, runTool } from "../request/toolbox.js";
 import { change, current, hold, library, release } from "./library.js";
 
@@ -20,6 +22,7 @@ import { change, current, hold, library, release } from "./library.js";
 export const MOST_ROUNDS = 8;
 const KEEP_MS = 500; // between two writes of a growing answer
 const CUT = "The page was closed while this answer came. What had come is kept.";
+const TAB = tabName(newId);
 
 /** The messages under way, by conversation. */
 export const running = makeStore({ messages: {} });
@@ -32,14 +35,15 @@ export function answerOf(message) {
   const known = answers.get(message.id);
   if (known && (known.live || known.message === message)) return known.store;
   const { id, parent, role, atMs, changedMs, model, ...value } = message;
-  if (isOpen(value)) Object.assign(value, { status: "failed", error: { code: null, message: CUT } });
+  if (isOpen(value) && !value.stream)
+    Object.assign(value, { status: "failed", error: { code: null, message: CUT } });
   const store = makeStore(value);
   answers.set(id, { store, message, live: false });
   return store;
 }
 
 /** What is kept of an answer: times from when it was sent, as the page's clock begins anew each time. */
-function recordOf({ sentS, lastS, error, calls, xRequestId, ...value }) {
+function recordOf({ sentS, lastS, error, calls, xRequestId, pause, ...value }) {
   const told = error && { code: error.code ?? null, message: error.message, retryAtMs: retryAt(error) };
   const made = calls.map(({ running: works, ...call }) => call);
   return { ...value, calls: made, sentS: 0, lastS: lastS === null ? null : lastS - sentS, error: told };
@@ -116,7 +120,7 @@ function answer(id, place = null, { continued = false } = {}) {
     ...(continued && { continue_final_message: true }),
   };
   const begun = continued ? { text: place.text, reasoning: place.reasoning, reasonedS: place.reasonedS } : {};
-  const run = ask(body, begun);
+  const run = askToKeep(body, begun, TAB);
   const [store] = run.answers;
   const record = { ...recordOf(store.get()), model: body.model ?? null };
   change(id, (all) =>
@@ -124,6 +128,32 @@ function answer(id, place = null, { continued = false } = {}) {
   );
   const message = place?.id ?? library.get().held[id].head;
   follow(id, message, run);
+}
+
+/**
+ * Read on the answer that ends a branch in sight, where it was under way when it was kept: before the page was loaded
+ * again, or in another tab. Its tools are run by the tab that asked for it.
+ */
+export function followOpen(conversation) {
+  const { id, messages, head } = conversation;
+  const message = messageOf({ messages }, head);
+  if (runs.has(id) || message?.role !== "assistant" || !message.stream || !isOpen(message)) return;
+  const { parent, role, atMs, changedMs, model, id: place, ...value } = message;
+  const sentS = performance.now() / 1000 - (Date.now() - atMs) / 1000;
+  const lastS = value.lastS === null ? null : sentS + value.lastS;
+  follow(id, place, readOn({ ...value, sentS, lastS, pause: null, pauses: value.pauses ?? [] }));
+}
+
+/** Note in an answer that its engine is away, and that it is back, as the feed tells it. */
+function watchEngine(store) {
+  const look = () => {
+    const { status, cause } = feed.get();
+    const { pause } = store.get();
+    const away = status === "gone" && cause === "restarting";
+    if (away && !pause && isOpen(store.get())) store.set({ pause: { why: "engine", sinceMs: Date.now() } });
+  };
+  look();
+  return feed.watch(look);
 }
 
 /** Keep an answer as it grows and what became of it; run the tools that it calls. */
@@ -147,9 +177,15 @@ async function follow(id, message, run) {
   running.set({ messages: { ...running.get().messages, [id]: message } });
   hold(id);
   const timer = setInterval(write, KEEP_MS);
+  addEventListener("pagehide", write);
+  const unwatch = watchEngine(store);
   await run.done;
-  if (store.get().status === "done") await useTools(store, () => stopped);
+  unwatch();
+  store.set(pauseOver(store.get()));
+  const asker = store.get().stream.tab === TAB;
+  if (store.get().status === "done" && asker) await useTools(store, () => stopped);
   clearInterval(timer);
+  removeEventListener("pagehide", write);
   write();
   const kept = messageOf(library.get().held[id] ?? { messages: [] }, message);
   answers.set(message, { store, live: false, message: kept });
@@ -157,7 +193,7 @@ async function follow(id, message, run) {
   release(id);
   const { [id]: ended, ...others } = running.get().messages;
   running.set({ messages: others });
-  if (!stopped && kept?.calls.length && canGoOn(kept) && nRounds(id) < MOST_ROUNDS) answer(id);
+  if (asker && !stopped && kept?.calls.length && canGoOn(kept) && nRounds(id) < MOST_ROUNDS) answer(id);
 }
 
 /** Run the tools of an answer one after the other, unless somebody stops it; those of the user have no result. */

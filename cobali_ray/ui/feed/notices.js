@@ -48,20 +48,23 @@ function Engines({ engines }) {
       ${engines.map((id) => html`<option key=${id} value=${id}>${id}</option>`)}</select></label>`;
 }
 
-/** What happened to the engine or the server, said aloud to screen readers. */
-export function Notices() {
+/**
+ * What happened to the engine or the server, said aloud to screen readers. `restarts`: also that an engine restarts,
+ * which an answer under way says itself.
+ */
+export function Notices({ restarts = true }) {
   const { status, detail, cause, sinceUnixS, restarted } = useStore(feed);
   const [read, setRead] = useState(null);
   useEffect(() => setRead(null), [restarted]);
-  const back = restarted && restarted !== read && status === "live";
-  const told = noticeOf(status, cause, detail, sinceUnixS);
-  return html`<div role="status">
+  const back = restarts && restarted && restarted !== read && status === "live";
+  const told = restarts || cause !== "restarting" ? noticeOf(status, cause, detail, sinceUnixS) : null;
+  return html`<div class="notices" role="status">
     ${told && html`<${Notice} kind=${told[0]} title=${told[1]}>${told[2]}<//>`}
     ${
       back &&
       html`<${Notice} kind="good" title="The engine was restarted" onClose=${() => setRead(restarted)}>
-      Connected to the new one at ${clockTime(restarted.atUnixS, { milliseconds: false })}. Answers that the
-      old one was writing go on; its ticks are gone.<//>`
+      Connected to the new one at ${clockTime(restarted.atUnixS, { milliseconds: false })}. The ticks of the old
+      one are gone with it; the answers that it was writing are not.<//>`
     }
   </div>`;
 }

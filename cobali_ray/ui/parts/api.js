@@ -22,17 +22,21 @@ export function useKey(key) {
 }
 
 /**
- * Ask the server; `id` names the request to it. Throws ApiError, also where nobody answers; an abort stays an
- * AbortError.
+ * Ask the server; `id` names the request to it, and `stream` the stream that it answers with. Throws ApiError, also
+ * where nobody answers; an abort stays an AbortError.
  */
-export async function call(path, { body = null, id = null, signal = undefined } = {}) {
+export async function call(path, { body = null, method = body ? "POST" : "GET", id, stream, signal } = {}) {
   const { key } = access.get();
-  const headers = { ...(body && { "content-type": "application/json" }), ...(id && { "x-request-id": id }) };
+  const headers = {
+    ...(body && { "content-type": "application/json" }),
+    ...(id && { "x-request-id": id }),
+    ...(stream && { "x-cobali-stream": stream }),
+  };
   if (key) headers.authorization = `Bearer ${key}`;
   let response;
   try {
     response = await fetch(new URL(path, BASE), {
-      method: body ? "POST" : "GET",
+      method,
       headers,
       body: body && JSON.stringify(body),
       signal,

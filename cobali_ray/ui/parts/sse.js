@@ -1,6 +1,6 @@
 // Server-sent events out of a fetch body. EventSource cannot send an Authorization header.
 
-/** Yield `{event, data}` for each event of a response's body. */
+/** Yield `{event, data, id}` for each event of a response's body; `id` is null where it has none. */
 export async function* eventsOf(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   const parse = makeParser();
@@ -20,10 +20,12 @@ export function makeParser() {
   let rest = "";
   let event = "message";
   let data = [];
+  let id = null;
   const take = (line) => {
     if (line === "") {
-      const done = data.length ? { event, data: data.join("\n") } : null;
+      const done = data.length ? { event, data: data.join("\n"), id } : null;
       event = "message";
+      id = null;
       data = [];
       return done;
     }
@@ -33,6 +35,7 @@ export function makeParser() {
     const value = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "");
     if (field === "event") event = value;
     if (field === "data") data.push(value);
+    if (field === "id") id = value;
     return null;
   };
   return (text) => {

@@ -60,5 +60,12 @@ export function keep(storage, name, value) {
   }
 }
 
+/** A name of this tab, which stays when the page is loaded again. */
+export function tabName(make) {
+  const name = kept(forSession, "tab", null) ?? make();
+  keep(forSession, "tab", name);
+  return name;
+}
+
 export const forSession = () => sessionStorage;
 export const forGood = () => localStorage;

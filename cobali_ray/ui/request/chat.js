@@ -3,6 +3,7 @@ import { call } from "../parts/api.js";
 import { eventsOf } from "../parts/sse.js";
 import { makeStore } from "../parts/store.js";
 import { newId } from "./conversations.js";
+import { cancelStream, eventsInSpiteOfCuts, pauseOver } from "./resume.js";
 
 const now = () => performance.now() / 1000;
 
@@ -14,37 +15,66 @@ const now = () => performance.now() / 1000;
  */
 export function ask(body, begun = {}) {
   const abort = new AbortController();
-  const sentS = now();
   const xRequestId = newId();
-  const nAnswers = body.n ?? 1;
-  const answers = Array.from({ length: nAnswers }, () =>
-    makeStore({
-      status: "waiting", // then streaming; in the end done, stopped or failed
-      part: null, // what came last: reasoning, text or calls
-      reasoning: "",
-      text: "",
-      calls: [], // {id, name, args, result: {content} or {error}, null until there is one}
-      nAnswers,
-      sentS,
-      ttftS: null, // send to first text or reasoning, as the client saw it
-      reasonedS: 0, // how long it reasoned
-      lastS: null, // the last of these, then the end
-      nDeltas: 0,
-      finishReason: null,
-      usage: null, // of all answers together
-      timings: null, // of this answer, by the server's clock
-      error: null,
-      requestId: null, // as the engine calls it, known with the first token
-      xRequestId, // as the page calls it, of all answers together
-      ...begun,
-    }),
-  );
-  const done = stream(body, xRequestId, answers, abort.signal).catch((error) => {
+  const answers = Array.from({ length: body.n ?? 1 }, () => makeStore({ ...nothingOf(body, xRequestId), ...begun }));
+  const done = ended(answers, take(open(body, xRequestId, abort.signal), answers));
+  return { answers, body, done, stop: () => abort.abort() };
+}
+
+/** Do the same with one answer that outlives its reader: whoever knows its `stream` reads it on, see `readOn`. */
+export function askToKeep(body, begun = {}, tab = null) {
+  const xRequestId = newId(); // and the stream's
+  const stream = { id: xRequestId, after: 0, tab };
+  const answer = makeStore({ ...nothingOf(body, xRequestId), ...begun, stream });
+  return keptRun(answer, body, (signal) => open({ ...body, resumable: true }, xRequestId, signal, stream.id));
+}
+
+/** Read an answer on, of which `begun` is what is here and says how far that is. */
+export const readOn = (begun) => keptRun(makeStore({ ...begun, xRequestId: begun.stream.id }), null, null);
+
+function keptRun(answer, body, begin) {
+  const abort = new AbortController();
+  const stop = () => {
+    abort.abort();
+    const { stream, nDeltas } = answer.get();
+    if (stream.after || !nDeltas) cancelStream(stream.id); // else it is a plain one, and ends with its connection
+  };
+  const events = eventsInSpiteOfCuts(answer, begin, abort.signal);
+  return { answers: [answer], body, done: ended([answer], take(events, [answer])), stop };
+}
+
+async function* open(body, id, signal, stream = null) {
+  yield* eventsOf(await call("v1/chat/completions", { body, id, stream, signal }));
+}
+
+const nothingOf = ({ n = 1 }, xRequestId) => ({
+  status: "waiting", // then streaming; in the end done, stopped or failed
+  part: null, // what came last: reasoning, text or calls
+  reasoning: "",
+  text: "",
+  calls: [], // {id, name, args, result: {content} or {error}, null until there is one}
+  nAnswers: n,
+  sentS: now(),
+  ttftS: null, // send to first text or reasoning, as the client saw it
+  reasonedS: 0, // how long it reasoned
+  lastS: null, // the last of these, then the end
+  nDeltas: 0,
+  finishReason: null,
+  usage: null, // of all answers together
+  timings: null, // of this answer, by the server's clock
+  error: null,
+  requestId: null, // as the engine calls it, known with the first token
+  xRequestId, // as the page calls it, of all answers together
+  stream: null, // {id, after, tab}: where it can be read on, behind which event, and who asked for it
+  pause: null, // {why: network or engine, sinceMs}: why nothing comes
+  pauses: [], // those that are over: {why, tookS}
+});
+
+const ended = (answers, taken) =>
+  taken.catch((error) => {
     const stopped = error.name === "AbortError";
     end(answers, stopped ? { status: "stopped", lastS: now() } : { status: "failed", error: failureOf(error) });
   });
-  return { answers, body, done, stop: () => abort.abort() };
-}
 
 /** A connection that breaks off is a TypeError, with words that nobody understands. */
 const failureOf = (error) =>
@@ -52,20 +82,22 @@ const failureOf = (error) =>
     ? { message: "The connection to the server broke off. What had come is kept.", cause: error }
     : error;
 
-async function stream(body, id, answers, signal) {
-  const response = await call("v1/chat/completions", { body, id, signal });
-  for await (const { data } of eventsOf(response)) {
+async function take(events, answers) {
+  for await (const { data } of events) {
     if (data === "[DONE]") break;
-    take(JSON.parse(data), answers);
+    add(JSON.parse(data), answers);
   }
   if (answers.some((answer) => isOpen(answer.get()))) {
     throw new Error("The stream ended without saying why: the server is gone.");
   }
 }
 
-function take(chunk, answers) {
+const STOPPED = "stream_stopped"; // in another tab
+
+function add(chunk, answers) {
   if (chunk.error) {
-    end(answers, { status: "failed", error: chunk.error });
+    const stopped = chunk.error.code === STOPPED;
+    end(answers, stopped ? { status: "stopped", lastS: now() } : { status: "failed", error: chunk.error });
     return;
   }
   for (const choice of chunk.choices) {
@@ -90,6 +122,7 @@ function patchOf({ delta, finish_reason: finishReason }, was) {
     ...said,
     nDeltas: was.nDeltas + 1,
     ttftS: was.ttftS ?? at - was.sentS,
+    ...pauseOver(was),
     reasonedS,
     lastS: at,
     ...patch,

@@ -72,13 +72,20 @@ function titleOf(message) {
   return line.length > TITLE_CHARS ? `${line.slice(0, TITLE_CHARS - 1).trimEnd()}…` : line;
 }
 
-/** Unite what two tabs made of one conversation: no message is lost, of two versions the newer holds. */
+/** Of two versions of a message the one that holds: of one stream what has more of it, else the newer. */
+function laterOf(one, other) {
+  const same = one.stream && one.stream.id === other.stream?.id;
+  const by = (same && one.stream.after - other.stream.after) || one.changedMs - other.changedMs;
+  return by > 0 ? one : other;
+}
+
+/** Unite what two tabs made of one conversation: no message is lost, of two versions the later holds. */
 export function united(stored, mine) {
   if (!stored) return mine;
   const byId = new Map(stored.messages.map((message) => [message.id, message]));
   for (const message of mine.messages) {
     const other = byId.get(message.id);
-    if (!other || other.changedMs <= message.changedMs) byId.set(message.id, message);
+    byId.set(message.id, other ? laterOf(other, message) : message);
   }
   const messages = [...byId.values()].sort((a, b) => a.atMs - b.atMs);
   const { title, titledMs } = stored.titledMs > mine.titledMs ? stored : mine;

@@ -1,0 +1,178 @@
+"""An answer is not lost by looking away: it goes on after a reload, in a second tab, after a cut."""
+
+import re
+
+import httpx2
+import pytest
+from hands import IDLE, say, until
+from stack import Site
+
+pytest.importorskip("playwright")
+from playwright.sync_api import expect
+
+LENGTH = 40
+SAID = "import('/ui/chat/library.js').then(({ current }) => current().messages.at(-1).text)"
+
+KEPT = """async () => {
+    const { readAll } = await import("/ui/chat/shelf.js");
+    return (await readAll()).some(({ messages }) => messages.at(-1).text);
+}"""
+
+
+def text_of(page):
+    return page.get_by_role("article").last.locator(".text")
+
+
+def begin(page, question):
+    """Ask for an answer of which something is here; the site holds the rest back."""
+    say(page, question, temperature=0, max_tokens=LENGTH)
+    expect(text_of(page)).not_to_be_empty()
+
+
+def whole(site, question):
+    body = {"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": LENGTH}
+    response = httpx2.post(f"{site.url}/v1/chat/completions", json=body).raise_for_status()
+    return response.json()["choices"][0]["message"]["content"]
+
+
+def expect_whole(site, page, question):
+    expect(page.get_by_role("article").last).to_contain_text("length")
+    expect(page.get_by_role("alert")).to_have_count(0)
+    assert page.evaluate(SAID) == whole(site, question)
+
+
+def test_a_reload_loses_neither_the_answer_nor_the_draft(make_page, site):
+    page = make_page(site, "chat")
+    with site.held(20):
+        begin(page, "Reloaded")
+        page.get_by_label("Your message").fill("not sent yet")
+        page.reload()
+        expect(text_of(page)).not_to_be_empty()
+        expect(page.get_by_role("button", name="Stop")).to_be_visible()
+        expect(page.get_by_label("Your message")).to_have_value("not sent yet")
+        assert site.n_running() == 1, "it is the same answer"
+    expect_whole(site, page, "Reloaded")
+
+
+def test_a_reload_before_the_first_token_loses_nothing(make_page, site):
+    page = make_page(site, "chat")
+    with site.held(0):
+        say(page, "Waiting", temperature=0, max_tokens=LENGTH)
+        until(page, "() => fetch('health').then((r) => r.json()).then((h) => h.engine.n_running === 1)")
+        page.reload()
+        expect(page.get_by_role("article")).to_contain_text(re.compile("waiting|reading the prompt"))
+        assert site.n_running() == 1
+    expect_whole(site, page, "Waiting")
+
+
+def test_two_tabs_follow_one_answer_and_either_can_stop_it(make_page, site):
+    page = make_page(site, "chat")
+    with site.held(20):
+        begin(page, "Followed")
+        other = page.context.new_page()
+        other.goto(page.url)
+        expect(text_of(other)).not_to_be_empty()
+        expect(other.get_by_role("button", name="Stop")).to_be_visible()
+    for tab in (page, other):
+        expect_whole(site, tab, "Followed")
+    other.close()
+    with site.held(20):
+        begin(page, "Stopped elsewhere")
+        other = page.context.new_page()
+        other.goto(page.url)
+        expect(text_of(other)).not_to_be_empty()
+        other.get_by_role("button", name="Stop").click()
+    for tab in (other, page):
+        expect(tab.get_by_role("article").last).to_contain_text("stopped by you")
+        expect(tab.get_by_role("alert")).to_have_count(0)
+    until(page, IDLE)
+    other.close()
+
+
+def test_an_answer_is_read_on_once_the_network_is_back(make_page, site):
+    page = make_page(site, "chat", allow=["ERR_"])
+    with site.held(20):
+        begin(page, "Cut off")
+        page.route("**/v1/streams/**", lambda route: route.abort())
+        site.cut()
+        article = page.get_by_role("article")
+        expect(article).to_contain_text("The server does not answer; this answer is read on as")
+        page.unroute("**/v1/streams/**")
+        expect(article).to_contain_text("The connection was cut meanwhile; the answer was read on after")
+        assert site.n_running() == 1
+    expect_whole(site, page, "Cut off")
+
+
+def test_an_answer_that_the_server_has_no_longer_says_so_and_can_be_continued(make_page, site):
+    page = make_page(site, "chat", allow=["404"])
+    with site.held(20):
+        begin(page, "Forgotten")
+        until(page, KEPT)
+        page.goto("about:blank")
+        site.forget_streams()
+        page.goto(site.url)
+        expect(page.get_by_role("alert")).to_contain_text("The server has this answer no longer")
+        expect(text_of(page)).not_to_be_empty()
+        expect(page.get_by_role("button", name="Continue")).to_be_visible()
+
+
+def test_the_answer_itself_says_that_its_engine_restarts_and_afterwards_that_it_did(make_page):
+    with Site() as site:
+        page = make_page(site, "chat", allow=["500", "503", "ERR_"])
+        say(page, "interrupted", temperature=0, max_tokens=3000)
+        expect(text_of(page)).not_to_be_empty()
+        site.kill_engine()
+        article = page.get_by_role("article")
+        expect(article.get_by_role("status")).to_have_text(
+            "The engine restarts; this answer goes on when it is back."
+        )
+        expect(page.locator("main > [role=status]")).to_be_empty()  # where it would be under the header
+        site.revive_engine()
+        expect(article).to_contain_text(re.compile(r"restarted meanwhile; the answer went on after \d"))
+        expect(page.locator("main > [role=status]")).to_be_empty()
+        page.get_by_role("button", name="Stop").click()
+        expect(article).to_contain_text("stopped by you")
+        expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_back_and_forward_lead_through_conversations(make_page, site):
+    page = make_page(site, "chat")
+    expect(page).to_have_url(re.compile("#chat/new$"))
+    addresses = {}
+    for n, question in enumerate(("First", "Second")):
+        if n:
+            page.keyboard.press("Control+Shift+O")
+            expect(page).to_have_url(re.compile("#chat/new$"))
+        say(page, question, max_tokens=3)
+        expect(page.get_by_role("article")).to_contain_text("length")
+        expect(page).to_have_url(re.compile("#chat/[0-9a-f]{24}$"))
+        addresses[question] = page.url
+    page.go_back()
+    expect(page).to_have_url(addresses["First"])
+    expect(page.locator(".asked")).to_have_text("You: First")
+    page.go_forward()
+    expect(page.locator(".asked")).to_have_text("You: Second")
+    page.get_by_role("link", name="Compare").click()
+    page.go_back()
+    expect(page.locator(".asked")).to_have_text("You: Second")
+    page.goto("about:blank")
+    page.goto(addresses["First"])
+    expect(page.locator(".asked")).to_have_text("You: First")
+    page.goto(f"{site.url}/#chat/{'0' * 24}")
+    expect(page.get_by_role("alert")).to_contain_text("does not have the conversation")
+
+
+def test_the_prompt_has_the_focus_at_the_beginning_and_on_any_letter(make_page, site):
+    page = make_page(site, "chat")
+    prompt = page.get_by_label("Your message")
+    expect(prompt).to_be_focused()
+    page.locator("h2").first.click()
+    page.get_by_role("button", name="New chat", exact=True).focus()
+    expect(prompt).not_to_be_focused()
+    page.keyboard.type("abc")
+    expect(prompt).to_be_focused()
+    expect(prompt).to_have_value("abc")
+    page.get_by_label("Search").focus()
+    page.keyboard.type("def")
+    expect(page.get_by_label("Search")).to_have_value("def")
+    expect(prompt).to_have_value("abc")
