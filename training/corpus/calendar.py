@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 from training.corpus.checks import exact, has, items, number
-from training.corpus.source import Drawn, Intent, Source, fixed, lines
+from training.corpus.source import Drawn, IntentMaker, Source, fixed, lines
 
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 MONTHS = (
@@ -196,14 +196,7 @@ _WEEKEND = lines("""
 
 def sources() -> tuple[Source, ...]:
     """Return all that can be asked of the calendar."""
-
-    def intent(
-        name: str, wordings: tuple[str, ...], draw: Callable[[Random, bool], Drawn], weight: float
-    ) -> Intent:
-        return Intent(
-            name=f"calendar.{name}", kind="calendar", wordings=wordings, draw=draw, weight=weight, loose=True
-        )
-
+    intent = IntentMaker("calendar", loose=True)
     seasons = ("spring", "summer", "autumn", "winter")
     listed = (
         intent(f"list_{name}", wordings, fixed(", ".join(wanted), items(wanted)), 0.5)

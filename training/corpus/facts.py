@@ -9,7 +9,7 @@ from training.corpus.blocks import read_blocks
 from training.corpus.calendar import ORDINALS
 from training.corpus.checks import exact, has, number
 from training.corpus.phrase import with_articles
-from training.corpus.source import Drawn, Intent, Source, fixed, lines
+from training.corpus.source import Drawn, IntentMaker, Source, fixed, lines
 from training.corpus.tables.world import (
     CAPITALS,
     COLOUR_OF,
@@ -230,24 +230,7 @@ _COLOUR = lines("""
 
 def sources() -> tuple[Source, ...]:
     """Return one intent for each direction of each table, and the single facts."""
-
-    def intent(
-        name: str,
-        wordings: tuple[str, ...],
-        draw: Callable[[Random, bool], Drawn],
-        weight: float,
-        further: tuple[str, ...] = (),
-    ) -> Intent:
-        return Intent(
-            name=f"facts.{name}",
-            kind="facts",
-            wordings=wordings,
-            further=further,
-            draw=draw,
-            weight=weight,
-            loose=name != "element",
-        )
-
+    intent = IntentMaker("facts", loose=True)
     single = (
         intent(block.name, block.wordings, fixed(block.answer, has(*block.terms)), 0.35, block.further)
         for block in read_blocks("facts.txt")
@@ -257,7 +240,7 @@ def sources() -> tuple[Source, ...]:
         intent("country", _COUNTRY, _country, 2),
         intent("continent", _CONTINENT, _continent, 1.2),
         intent("symbol", _SYMBOL, _symbol, 1.5),
-        intent("element", _ELEMENT, _element, 1.2),
+        intent("element", _ELEMENT, _element, 1.2, loose=False),
         intent("atomic", _ATOMIC, _atomic, 1),
         intent("by_number", _BY_NUMBER, _by_number, 1),
         intent("nth_planet", _NTH_PLANET, _nth_planet, 1),

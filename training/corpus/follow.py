@@ -9,7 +9,7 @@ from training.corpus import checks
 from training.corpus.calendar import DAYS, LENGTHS, MONTHS, moved
 from training.corpus.letters import a_word
 from training.corpus.server import pointed
-from training.corpus.source import Drawn, Intent, Source, lines
+from training.corpus.source import Drawn, IntentMaker, Source, lines
 from training.corpus.sums import pair
 from training.corpus.tables.words import LISTS
 from training.corpus.tables.world import CAPITALS, OPPOSITES, PLANETS
@@ -163,23 +163,11 @@ _ONE_SENTENCE = lines("""
 
 def sources() -> tuple[Source, ...]:
     """Return what can be asked of a form."""
-
-    def intent(
-        name: str, wordings: tuple[str, ...], draw: Callable[[Random, bool], Drawn], weight: float
-    ) -> Intent:
-        return Intent(name=f"follow.{name}", kind="follow", wordings=wordings, draw=draw, weight=weight)
-
+    intent = IntentMaker("follow")
     return (
         intent("one_word", _ONE_WORD, _one_word, 2.5),
         intent("points", _POINTS, _points, 2),
-        Intent(
-            name="follow.sentences",
-            kind="follow",
-            wordings=(),
-            further=_SENTENCES,
-            draw=_sentences,
-            weight=1.5,
-        ),
+        intent("sentences", (), _sentences, 1.5, _SENTENCES),
         intent("one_sentence", _ONE_SENTENCE, _one_sentence, 1.5),
         intent("list_points", _LIST_POINTS, _list_points, 1.5),
         intent("stop_after", _STOP_AFTER, _stop_after, 1.5),

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from training.corpus.blocks import read_blocks
 from training.corpus.checks import has
-from training.corpus.source import Intent, fixed
+from training.corpus.source import Intent, IntentMaker, fixed
 
 
 def sources() -> tuple[Intent, ...]:
     """Return one intent for every block of the table."""
+    intent = IntentMaker("greeting")
     return tuple(
-        Intent(
-            name=f"greeting.{block.name}",
-            kind="greeting",
-            wordings=block.wordings,
-            further=block.further,
-            polite=False,
-            draw=fixed(block.answer, has(*block.terms)),
+        intent(
+            block.name, block.wordings, fixed(block.answer, has(*block.terms)), 1, block.further, polite=False
         )
         for block in read_blocks("greeting.txt")
     )

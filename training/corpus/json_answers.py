@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -11,7 +10,7 @@ from training.corpus.calendar import DAYS, MONTHS
 from training.corpus.checks import json_record, json_value
 from training.corpus.letters import a_word
 from training.corpus.phrase import fill, with_articles
-from training.corpus.source import Drawn, Intent, Source, lines
+from training.corpus.source import Drawn, IntentMaker, Source, lines
 from training.corpus.sums import pair
 from training.corpus.tables.words import CLOTHES, COLOURS, FRUITS, FURNITURE, JOBS, NAMES, VEGETABLES
 from training.corpus.tables.world import CAPITALS, SYMBOLS
@@ -192,12 +191,7 @@ _KEYS = {
 
 def sources() -> tuple[Source, ...]:
     """Return records, lists and facts."""
-
-    def intent(
-        name: str, wordings: tuple[str, ...], draw: Callable[[Random, bool], Drawn], weight: float
-    ) -> Intent:
-        return Intent(name=f"json.{name}", kind="json", wordings=wordings, draw=draw, weight=weight)
-
+    intent = IntentMaker("json")
     return (
         intent("age", _AGE, _age, 3),
         intent("some_age", (), _some_age, 0.8),
@@ -207,24 +201,10 @@ def sources() -> tuple[Source, ...]:
         intent("sum", _SUM, _sum, 1.5),
         intent("array", _ARRAY, _array, 2.5),
         intent("letters", _LETTERS, _letters, 1),
-        _only_trained("told", _TOLD, _told, 5),
-        _only_trained("keyed", _KEYED, _keyed, 4),
+        intent("told", (), _told, 5, _TOLD, polite=False),
+        intent("keyed", (), _keyed, 4, _KEYED, polite=False),
         intent("days", _DAYS, lambda _rng, _held: _drawn(list(DAYS)), 0.4),
         intent("months", _MONTHS, lambda _rng, _held: _drawn(list(MONTHS)), 0.4),
-    )
-
-
-def _only_trained(
-    name: str, wordings: tuple[str, ...], draw: Callable[[Random, bool], Drawn], weight: float
-) -> Intent:
-    return Intent(
-        name=f"json.{name}",
-        kind="json",
-        wordings=(),
-        further=wordings,
-        draw=draw,
-        weight=weight,
-        polite=False,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 from training.corpus.checks import exact, verbatim
-from training.corpus.source import Drawn, Intent, Source, lines
+from training.corpus.source import Drawn, IntentMaker, Source, lines
 from training.corpus.tables.words import NAMES, WORDS
 
 _QUOTES = ("", "", "", '"', "'")
@@ -119,12 +119,7 @@ _BACKWARDS = lines("""
 
 def sources() -> tuple[Source, ...]:
     """Return one intent for each thing that can be asked of a word."""
-
-    def intent(
-        name: str, wordings: tuple[str, ...], draw: Callable[[Random, bool], Drawn], weight: float
-    ) -> Intent:
-        return Intent(name=f"letters.{name}", kind="letters", wordings=wordings, draw=draw, weight=weight)
-
+    intent = IntentMaker("letters")
     return (
         intent("spell", _SPELL, _of_word(lambda word: word, spelled), 3),
         intent("upper", _UPPER, _of_word(lambda word: word, str.upper), 2),

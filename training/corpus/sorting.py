@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 
 from training.corpus.checks import exact, items
-from training.corpus.source import Drawn, Intent, Source, lines
+from training.corpus.source import Drawn, IntentMaker, Source, lines
 from training.corpus.tables.words import ANIMALS, COLOURS, FRUITS
 
 SORTED_WORDS = tuple(dict.fromkeys(ANIMALS[:36] + FRUITS + COLOURS[:12]))
@@ -102,12 +101,7 @@ _FIRST = lines("""
 
 def sources() -> tuple[Source, ...]:
     """Return sorting of words and of numbers, and the ends of an order."""
-
-    def intent(
-        name: str, wordings: tuple[str, ...], draw: Callable[[Random, bool], Drawn], weight: float
-    ) -> Intent:
-        return Intent(name=f"sorting.{name}", kind="sorting", wordings=wordings, draw=draw, weight=weight)
-
+    intent = IntentMaker("sorting")
     return (
         intent("words", _WORDS, _words, 4),
         intent("words_backwards", _BACKWARDS, _words_backwards, 1.2),

@@ -88,6 +88,36 @@ class Intent:
         return Example(kind=self.kind, source=self.name, turns=turns, check=drawn.check)
 
 
+@dataclass(frozen=True, slots=True)
+class IntentMaker:
+    """Makes the intents of one kind, which begins their names."""
+
+    kind: str
+    loose: bool = False
+
+    def __call__(
+        self,
+        name: str,
+        wordings: tuple[str, ...],
+        draw: Callable[[Random, bool], Drawn],
+        weight: float = 1.0,
+        further: tuple[str, ...] = (),
+        *,
+        loose: bool | None = None,
+        polite: bool = True,
+    ) -> Intent:
+        return Intent(
+            name=f"{self.kind}.{name}",
+            kind=self.kind,
+            wordings=wordings,
+            draw=draw,
+            further=further,
+            weight=weight,
+            loose=self.loose if loose is None else loose,
+            polite=polite,
+        )
+
+
 def pick(
     name: str, wordings: tuple[str, ...], rng: Random, *, held: bool, further: tuple[str, ...] = ()
 ) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from random import Random
 
 from training.corpus.checks import exact, has, items, number
-from training.corpus.source import SPLIT_SEED, Drawn, Intent, Source, lines
+from training.corpus.source import SPLIT_SEED, Drawn, IntentMaker, Source, lines
 from training.corpus.tables.words import COLOURS, FRUITS
 
 _HELD_PAIRS = 10
@@ -208,12 +207,7 @@ _ABOUT = lines("""
 
 def sources() -> tuple[Source, ...]:
     """Return sums, comparisons and counting."""
-
-    def intent(
-        name: str, wordings: tuple[str, ...], draw: Callable[[Random, bool], Drawn], weight: float
-    ) -> Intent:
-        return Intent(name=f"sums.{name}", kind="sums", wordings=wordings, draw=draw, weight=weight)
-
+    intent = IntentMaker("sums")
     return (
         intent("add", _ADD, _add, 5),
         intent("subtract", _SUBTRACT, _subtract, 3),

@@ -7,7 +7,7 @@ from random import Random
 
 from training.corpus.blocks import read_blocks
 from training.corpus.checks import has
-from training.corpus.source import Drawn, Intent, Source, fixed, held_out, lines, trained
+from training.corpus.source import Drawn, IntentMaker, Source, fixed, held_out, lines, trained
 
 _ONSETS = (
     "b",
@@ -137,18 +137,7 @@ _BIG_SUM = lines("""
 
 def sources() -> tuple[Source, ...]:
     """Return intents whose answer is that the model does not know, or cannot."""
-
-    def intent(
-        name: str,
-        wordings: tuple[str, ...],
-        draw: Callable[[Random, bool], Drawn],
-        weight: float,
-        further: tuple[str, ...] = (),
-    ) -> Intent:
-        return Intent(
-            name=f"unknown.{name}", kind="unknown", wordings=wordings, further=further, draw=draw, weight=weight,
-        )  # fmt: skip
-
+    intent = IntentMaker("unknown")
     listed = (
         intent(block.name, block.wordings, fixed(block.answer, has(*block.terms)), 1, block.further)
         for block in read_blocks("unknown.txt")

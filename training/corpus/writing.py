@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 
 from training.corpus import checks
 from training.corpus.phrase import fill, with_articles
-from training.corpus.source import Drawn, Intent, Source, lines, trained
+from training.corpus.source import Drawn, IntentMaker, Source, lines, trained
 from training.corpus.tables.verse import ENDINGS, LINES, MIDDLES, OPENINGS
 from training.corpus.tables.words import LISTS
 
@@ -160,25 +159,11 @@ NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six", 7: "seven"}
 
 def sources() -> tuple[Source, ...]:
     """Return what the model writes."""
-
-    def intent(
-        name: str, wordings: tuple[str, ...], draw: Callable[[Random, bool], Drawn], weight: float
-    ) -> Intent:
-        return Intent(
-            name=f"writing.{name}", kind="writing", wordings=wordings, draw=draw, weight=weight, loose=True
-        )
-
+    intent = IntentMaker("writing", loose=True)
     return (
         intent("story", _STORY, _story, 2),
         intent("story_one", _STORY_ONE, _story_one, 1),
-        Intent(
-            name="writing.story_thing",
-            kind="writing",
-            wordings=(),
-            further=_STORY_THING,
-            draw=_story_thing,
-            loose=True,
-        ),
+        intent("story_thing", (), _story_thing, 1, _STORY_THING),
         intent("list", _LIST, _list, 2.5),
         intent("haiku", _HAIKU, _haiku, 1.5),
     )
