@@ -44,6 +44,11 @@ def hear_everything():
 hear_everything()
 
 
+@pytest.fixture(scope="session")
+def anyio_backend():
+    return "asyncio"
+
+
 @pytest.fixture(autouse=True)
 def logs_as_at_the_start():
     """A command that a test runs sets how much is logged; the next test hears everything again."""

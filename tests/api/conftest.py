@@ -12,11 +12,6 @@ from cobali_ray.settings import ApiSettings
 
 
 @pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
-@pytest.fixture
 def client():
     return FakeClient()
 

@@ -14,8 +14,6 @@ from cobali_ray.core.request.embedding import EmbeddingKind
 from cobali_ray.errors import LoadingError, UnloadedError
 from cobali_ray.settings import ApiSettings
 
-pytestmark = pytest.mark.anyio
-
 CHAT = "/v1/chat/completions"
 ASK = {"messages": [{"role": "user", "content": "hi"}]}
 ADAPTERS = (

@@ -12,8 +12,6 @@ from cobali_ray.errors import UnloadedError
 from cobali_ray.settings import ApiSettings
 from tests.waiting import until
 
-pytestmark = pytest.mark.anyio
-
 WHOSE = ContextVar("WHOSE", default="nobody's")
 """What Serve's own context is here."""
 ASK = {"messages": [{"role": "user", "content": "hi"}]}

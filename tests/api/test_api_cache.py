@@ -6,8 +6,6 @@ from fake_client import HELD, Wire
 from cobali_ray.core.views.cache import CacheView, SlotMove
 from cobali_ray.errors import LoadingError, SlotBusyError, SlotFileError, SlotFilesOffError
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def act(app, client):

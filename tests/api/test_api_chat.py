@@ -9,8 +9,6 @@ from cobali_ray.errors import (
     QueueFullError,
 )
 
-pytestmark = pytest.mark.anyio
-
 ASK = {"model": "fake", "messages": [{"role": "user", "content": "say hello"}]}
 
 

@@ -4,8 +4,6 @@ import pytest
 from fake_client import says
 from openai import BadRequestError
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_an_answer_has_openais_shape(openai, client):
     answer = await openai.completions.create(model="fake", prompt="once upon")

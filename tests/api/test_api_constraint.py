@@ -15,8 +15,6 @@ from cobali_ray.core.views.stats import ModelCard
 from cobali_ray.engine.engine import Engine
 from cobali_ray.testing import FakeClock
 
-pytestmark = pytest.mark.anyio
-
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 ASK = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 300}
 SCHEMA = {

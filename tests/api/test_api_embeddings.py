@@ -19,8 +19,6 @@ from cobali_ray.errors import (
     QueueFullError,
 )
 
-pytestmark = pytest.mark.anyio
-
 WIDTH = 4
 MEAN = EmbeddingKind(width=WIDTH, n_most=12, n_batch=64, n_together=64, n_texts=8, pooling="mean")
 RANK = MEAN._replace(width=1, pooling="rank")

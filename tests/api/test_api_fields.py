@@ -5,8 +5,6 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-pytestmark = pytest.mark.anyio
-
 CHAT = "/v1/chat/completions"
 ASK = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 USER = {"role": "user", "content": "hi"}

@@ -11,8 +11,6 @@ from test_api_constraint import SCHEMA, engine_says, named
 from cobali_ray.backend.scripted import ByteVocab
 from cobali_ray.core.views.stats import ModelCard
 
-pytestmark = pytest.mark.anyio
-
 CHAT = "/v1/chat/completions"
 QWEN_LIKE = (
     "{% if tools %}{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}{% endif %}"

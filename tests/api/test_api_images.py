@@ -13,8 +13,6 @@ from cobali_ray.core.request.events import Delta, End
 from cobali_ray.core.request.media import Image, place_of
 from tests.projectors import png
 
-pytestmark = pytest.mark.anyio
-
 GIF = b"GIF89a" + struct.pack("<HH", 7, 5) + bytes(20)
 JPEG = (
     b"\xff\xd8\xff\xe0\x00\x10" + bytes(14) + b"\xff\xff\xff\xdb\x00\x04\x00\x00"

@@ -18,8 +18,6 @@ from cobali_ray.api.call import intake as intake_module
 from cobali_ray.core.views.stats import ModelCard
 from tests.waiting import until
 
-pytestmark = pytest.mark.anyio
-
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 ASK = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 ROOMY = ModelCard(model_id="fake", n_vocab=1_000_000, n_ctx_slot=1_000_000, created_s=1)

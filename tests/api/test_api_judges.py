@@ -12,8 +12,6 @@ from fake_client import Wire
 from cobali_ray.api.call.judges import Judges
 from cobali_ray.backend.grammar import ConstraintText
 
-pytestmark = pytest.mark.anyio
-
 CHAT = "/v1/chat/completions"
 ASK = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}
 WAIT_S = 60

@@ -12,8 +12,6 @@ from cobali_ray.errors import ConfigError
 from cobali_ray.settings import ApiSettings
 from tests.waiting import until
 
-pytestmark = pytest.mark.anyio
-
 CHAT, ASK = "/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}
 
 

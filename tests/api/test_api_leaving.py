@@ -9,8 +9,6 @@ from structlog.testing import capture_logs
 from cobali_ray.core.request.events import Delta
 from tests.waiting import until
 
-pytestmark = pytest.mark.anyio
-
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 
 

@@ -10,8 +10,6 @@ from cobali_ray.backend.port import InfillMarks
 from cobali_ray.core.request.events import Delta, End, TokenLogprob
 from cobali_ray.errors import EngineDiedError
 
-pytestmark = pytest.mark.anyio
-
 MARKS = InfillMarks(1, 2, 3, 4, 5, BOS)
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 NAMES = ["<prefix>", "<suffix>", "<middle>", "<repository>", "<file>"]

@@ -21,8 +21,6 @@ from cobali_ray.errors import (
     RateLimitError,
 )
 
-pytestmark = pytest.mark.anyio
-
 MESSAGES, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 USER = {"role": "user", "content": "weather in Łódź?"}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

@@ -24,8 +24,6 @@ from cobali_ray.errors import (
     UnloadedError,
 )
 
-pytestmark = pytest.mark.anyio
-
 CHAT, GENERATE = "/api/chat", "/api/generate"
 USER = {"role": "user", "content": "weather in Łódź?"}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

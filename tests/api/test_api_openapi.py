@@ -8,8 +8,6 @@ from fake_client import Wire
 
 from cobali_ray.errors import LoadingError
 
-pytestmark = pytest.mark.anyio
-
 KEY = ("x-api-key", "right")
 ASK = {"messages": [{"role": "user", "content": "hi"}]}
 GOOD = {

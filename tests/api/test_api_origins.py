@@ -5,8 +5,6 @@ from fake_client import Wire
 
 from cobali_ray.api.door.origins import is_loopback
 
-pytestmark = pytest.mark.anyio
-
 CHAT = "/v1/chat/completions"
 ASK = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 LOOPBACK = "127.0.0.1"

@@ -9,8 +9,6 @@ from cobali_ray.api.body.reading import mended
 from cobali_ray.chat.format import GENERIC, Format
 from cobali_ray.core.request.events import Delta, End
 
-pytestmark = pytest.mark.anyio
-
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 USER = {"role": "user", "content": "hi"}
 ASK = {"model": "fake", "messages": [USER]}

@@ -10,8 +10,6 @@ from fake_client import Wire
 
 from cobali_ray.api.routes.page import assets
 
-pytestmark = pytest.mark.anyio
-
 UI = Path(__file__).parents[2] / "cobali_ray" / "ui"
 OWN = sorted(path for path in UI.rglob("*.*") if "vendor" not in path.parts)
 

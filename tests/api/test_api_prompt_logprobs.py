@@ -10,7 +10,6 @@ from cobali_ray.api.body.params import MAX_PROMPT_VALUES
 from cobali_ray.core.request.events import Delta, End, TokenLogprob
 from cobali_ray.errors import InternalError
 
-pytestmark = pytest.mark.anyio
 ANSWER = (" there", "!")
 STREAM = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 

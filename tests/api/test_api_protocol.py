@@ -7,8 +7,6 @@ from structlog.testing import capture_logs
 from cobali_ray.core.views.stats import EngineState, EngineStatus
 from cobali_ray.errors import LoadingError
 
-pytestmark = pytest.mark.anyio
-
 CHAT = "/v1/chat/completions"
 ASK = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 

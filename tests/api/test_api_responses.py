@@ -10,8 +10,6 @@ from response_rules import Checked, Codex, events_of
 from cobali_ray.chat.format import GENERIC, Format
 from cobali_ray.errors import EngineDiedError, QueueFullError
 
-pytestmark = pytest.mark.anyio
-
 PATH = "/v1/responses"
 USER = {"role": "user", "content": "hi"}
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

@@ -10,8 +10,6 @@ from cobali_ray.api.reply import streams
 from cobali_ray.errors import EventsLostError
 from tests.waiting import until
 
-pytestmark = pytest.mark.anyio
-
 CHAT = "/v1/chat/completions"
 ASK = {"messages": [{"role": "user", "content": "hi"}], "stream": True, "resumable": True}
 

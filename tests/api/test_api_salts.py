@@ -2,8 +2,6 @@
 
 import pytest
 
-pytestmark = pytest.mark.anyio
-
 CHAT = "/v1/chat/completions"
 ASKS = {
     CHAT: {"model": "fake", "messages": [{"role": "user", "content": "hi"}]},

@@ -10,8 +10,6 @@ from cobali_ray.core.request.events import Delta, End
 from cobali_ray.errors import DeadlineExceededError, EventsLostError
 from tests.waiting import until
 
-pytestmark = pytest.mark.anyio
-
 CHAT = "/v1/chat/completions"
 ASK = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 

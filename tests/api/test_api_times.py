@@ -12,8 +12,6 @@ from tests.waiting import until
 CHAT = "/v1/chat/completions"
 ASK = {"model": CARD.model_id, "messages": [{"role": "user", "content": "say hello"}]}
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def slow(client, clock):

@@ -9,8 +9,6 @@ from structlog.testing import capture_logs
 
 from cobali_ray.chat.format import GENERIC, Format
 
-pytestmark = pytest.mark.anyio
-
 CHAT = "/v1/chat/completions"
 USER = {"role": "user", "content": "weather in Łódź?"}
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

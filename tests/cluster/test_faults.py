@@ -63,11 +63,6 @@ async def until_ready(*statuses):
 
 
 @pytest.fixture(scope="module")
-def anyio_backend():
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
 async def served():
     """Three machines, and two engines that answer."""
     if why := missing():

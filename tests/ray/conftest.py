@@ -119,11 +119,6 @@ async def deployed(cluster, name, values):
 
 
 @pytest.fixture(scope="session")
-def anyio_backend():
-    return "asyncio"
-
-
-@pytest.fixture(scope="session")
 def cluster(tmp_path_factory):
     """Start everything once; stop everything of ours, and only ours, in the end."""
     with warnings.catch_warnings():

@@ -6,7 +6,7 @@ from conftest import deployed
 from tests.chaos.crowd import ghosts
 from tests.kinds.clients import KINDS, crowd, site
 
-pytestmark = [pytest.mark.ray, pytest.mark.anyio]
+pytestmark = pytest.mark.ray
 
 N_CLIENTS = 40
 TINY, BERT = "synthetic-tiny", "synthetic-bert"

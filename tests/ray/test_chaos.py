@@ -6,7 +6,7 @@ import pytest
 
 from tests.chaos.crowd import endure, ghosts, kill, leave, n_files, stop
 
-pytestmark = [pytest.mark.ray, pytest.mark.anyio]
+pytestmark = pytest.mark.ray
 
 
 def pid_of(server):

@@ -8,7 +8,7 @@ import pytest
 from cobali_workloads.servers.process import cobali_server
 from tests.chaos.deaths import kill_one, witness
 
-pytestmark = [pytest.mark.ray, pytest.mark.anyio]
+pytestmark = pytest.mark.ray
 
 STALL_TIMEOUT_S = 5.0
 N = 8

@@ -7,7 +7,7 @@ from rich.progress import Progress
 
 from tests.fuzz import __main__ as fuzzing
 
-pytestmark = [pytest.mark.ray, pytest.mark.anyio]
+pytestmark = pytest.mark.ray
 
 
 async def test_no_request_harms_the_server_or_its_streams(server, monkeypatch):

@@ -9,7 +9,7 @@ from conftest import SCRIPTED, deploy, deployed
 from tests.chaos.crowd import Report, read
 from tests.waiting import until
 
-pytestmark = [pytest.mark.ray, pytest.mark.anyio]
+pytestmark = pytest.mark.ray
 
 NAME = "moving"
 LONG_S = 8.0

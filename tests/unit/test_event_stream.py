@@ -11,11 +11,6 @@ from cobali_ray.errors import EngineDiedError, RequestCancelledError
 STATS = RequestStats(3, 1, 2, 0.1, 0.2, 0.3, 0.4, 0.5)
 
 
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
 async def test_it_is_over_once_all_its_requests_have_ended():
     left = []
     stream = EventStream(["a", "b"], left.append)

@@ -25,11 +25,6 @@ FIELDS = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
 @pytest.fixture(params=[False, True], ids=["inline", "overlap"])
 def overlaps(request):
     return request.param

@@ -10,13 +10,7 @@ from uvicorn.protocols.http import httptools_impl
 
 from cobali_ray.actors.front import MEND_UVICORN
 
-pytestmark = pytest.mark.anyio
 PARTS = [b"data: a\n\n", b"", b"data: b\n\n"]
-
-
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
 
 
 @pytest.fixture

@@ -45,11 +45,6 @@ WAIT_S = 60
 DIGEST = bytes(32)
 
 
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
 def rows(start, length, *, whole=False):
     return Rows(start, length, DIGEST, 0, whole)
 
@@ -326,7 +321,6 @@ def server():
     server.__del__()
 
 
-@pytest.mark.anyio
 async def test_no_more_images_are_looked_at_than_the_queue_holds(server):
     server, projector = server
     read, gate = projector.read, threading.Event()

@@ -27,11 +27,6 @@ WAIT_S = 60
 ANSWER = HttpAnswer("unmatched", "GET", 401)
 
 
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
 class Engine(LocalHandle):
     """An engine that answers `attend` when told to."""
 

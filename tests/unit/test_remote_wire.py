@@ -28,11 +28,6 @@ SHUT_OUT = {
 HOST = "127.0.0.1"
 
 
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch):
     """Take every node for a machine of its own, and let nobody wait long."""

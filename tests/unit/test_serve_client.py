@@ -52,11 +52,6 @@ from cobali_ray.testing import LocalHandle, LocalResponse
 WAIT_S = 60
 
 
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
 class Handle(LocalHandle):
     """A Serve handle of an engine in this process; `kill` is what kill -9 looks like from the ingress."""
 

@@ -30,11 +30,6 @@ IN_QUEUE = RequestStats(10, 0, 0, None, None, None, None, 1.8)
 IN_PREFILL = RequestStats(10, 0, 0, 0.5, None, None, None, 1.8)
 
 
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
 class Receiver:
     """A collector: takes spans at /v1/traces and answers with a status of the test's choice."""
 

@@ -67,11 +67,6 @@ def an_error(kind):
     return kind(*(VALUES[inspect.formatannotation(p.annotation).strip("'")] for p in parameters))
 
 
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
 # -- encode and decode ----------------------------------------------------------------------------------
 
 number = st.integers(-(2**31), 2**31)

@@ -12,11 +12,6 @@ from cobali_workloads.report.rounds import Rounds
 CONFIG = {"viewers": 10, "streams": 2, "tokens": 3, "rounds": 2}
 
 
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
 def answer(*times, **said):
     return RequestTimeline(due_s=0, sent_s=0, deltas_s=times, ended_s=times[-1], n_output=len(times), **said)
 
@@ -50,7 +45,6 @@ def test_the_verdict_is_the_median_of_the_ratios_within_rounds(watched, ratios, 
     assert word in verdict.note
 
 
-@pytest.mark.anyio
 async def test_a_server_that_shows_no_ticks_is_named():
     async def refuse(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
