@@ -126,6 +126,7 @@ class FakeClient:
         self.vocabulary = ["<s>"]
         self.form = Format(calls=GENERIC)
         self.source, self.bos, self.eos, self.infill = "", "<s>", "</s>", None
+        self.turn_marks = frozenset()
         self.markers, self.end_tokens = Markers(self), frozenset()
         self.incarnation_id, self.n_ticks, self.asked = "e1", 0, []
         self.lives = []

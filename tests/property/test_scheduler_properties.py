@@ -23,12 +23,16 @@ from cobali_ray.core.instructions import (
     Filled,
     Finish,
     Forget,
+    ForgetStates,
     Moved,
     Ready,
     Refused,
     Restore,
+    RestoreState,
     Sampled,
     Save,
+    SaveState,
+    StatesMoved,
     Stopped,
     Submitted,
     Swap,
@@ -90,12 +94,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_queue=st.sampled_from([128, 3]),
         drafts=st.booleans(),
         n_scored_rows=st.sampled_from([256, 2, 5]),
+        states=st.sampled_from(["", "", "hybrid", "alone"]),
+        n_states=st.sampled_from([50, 2, 1, 0]),
     )
     def open(
         self, n_slots, share, chunk, order, target_s, min_prefix, n_host_cells, copies, dense, cut_s, grain,
-        mixed, max_queue, drafts, n_scored_rows,
+        mixed, max_queue, drafts, n_scored_rows, states, n_states,
     ):  # fmt: skip
-        self.drafts = drafts
+        self.drafts = drafts = drafts and not states
+        self.kind, self.states, self.lost_states = states, {}, []
         self.mixed = mixed  # several tenants and classes, or one of each
         self.limits = EngineLimits(
             n_slots=n_slots,
@@ -105,8 +112,12 @@ class SchedulerMachine(RuleBasedStateMachine):
             prefill_chunk=chunk,
             prefill_order=order,
             min_prefix=min_prefix,
-            n_host_cells=n_host_cells,
+            n_host_cells=0 if states == "alone" else n_host_cells,
             host_block=4,
+            state_bytes=100 if states else 0,
+            n_states=n_states if states else 0,
+            state_step=2,
+            states_alone=states == "alone",
             copies=copies,
             dense=dense,
             grain=grain,
@@ -139,11 +150,28 @@ class SchedulerMachine(RuleBasedStateMachine):
         out = self.scheduler.handle(event)
         self.events.append(event)
         self.told.append(repr(out))
-        n_moved, lost = 0, []
+        n_moved, lost, n_states = 0, [], 0
         for one in out:
             match one:
+                case SaveState():
+                    n_states += 1
+                    assert one.state_id not in self.states
+                    assert one.n_tokens == len(self.cache[one.slot_id]) or one.slot_id in self.empty
+                    if self.moves_fail or one.slot_id in self.empty:
+                        self.lost_states.append(one.state_id)
+                    else:
+                        self.states[one.state_id] = list(self.cache[one.slot_id])
+                case RestoreState() if one.slot_id in self.empty:
+                    pass
+                case RestoreState():
+                    n_states += 1
+                    self.go_back(one.slot_id, one.state_id, one.n_keep)
+                case ForgetStates():
+                    for state_id in one.state_ids:
+                        assert (self.states.pop(state_id, None) is not None) or self.moves_failed
                 case Truncate():
                     self.empty.pop(one.slot_id, None)
+                    assert not self.kind or one.n_keep in {0, len(self.cache[one.slot_id])}
                     assert one.n_keep <= len(self.cache[one.slot_id])
                     del self.cache[one.slot_id][one.n_keep :]
                 case Copy() if one.donor_id in self.empty:
@@ -151,6 +179,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 case Copy():
                     assert not self.cache[one.slot_id]
                     assert 0 < one.n_keep <= len(self.cache[one.donor_id])
+                    assert not self.kind or one.n_keep == len(self.cache[one.donor_id])
                     self.cache[one.slot_id] = self.cache[one.donor_id][: one.n_keep]
                 case Swap():
                     held = [len(self.cache[i]) for i in (one.slot_id, one.other_id) if i not in self.empty]
@@ -171,12 +200,17 @@ class SchedulerMachine(RuleBasedStateMachine):
                 case Restore():
                     n_moved += one.n_keep
                     assert not self.cache[one.slot_id]
-                    if self.moves_fail or not all(block_id in self.host for block_id in one.block_ids):
+                    assert (one.state_id is not None) == bool(self.kind)
+                    if self.kind == "alone":
+                        self.go_back(one.slot_id, one.state_id, one.n_keep)
+                    elif self.moves_fail or not all(block_id in self.host for block_id in one.block_ids):
                         self.empty[one.slot_id] = one.block_ids
                     else:
                         held = [token for block_id in one.block_ids for token in self.host[block_id]]
                         assert 0 < one.n_keep <= len(held)
                         self.cache[one.slot_id] = held[: one.n_keep]
+                        if self.kind:
+                            self.go_back(one.slot_id, one.state_id, one.n_keep)
                 case Forget():
                     for block_id in one.block_ids:
                         assert (self.host.pop(block_id, None) is not None) or self.moves_failed
@@ -193,16 +227,32 @@ class SchedulerMachine(RuleBasedStateMachine):
                 case Clear():
                     self.cache = [[] for _ in self.cache]
                     self.seq_ids.sort()
-                    self.host, self.empty = {}, {}
+                    self.host, self.empty, self.states, self.lost_states = {}, {}, {}, []
                     self.plan = self.emit = None
+            assert len(self.states) <= self.limits.n_states
             assert sum(map(len, self.cache)) <= self.limits.n_cells
             assert sum(map(len, self.host.values())) <= self.limits.n_host_cells
         if n_moved:
             self.do(Moved(n_moved, 1e-5 * n_moved, lost))
+        if n_states:
+            lost_states, self.lost_states = self.lost_states, []
+            self.do(StatesMoved(n_states, 1e-5 * n_states, lost_states))
         if self.empty and self.plan is not None:
             self.plan, empty, self.empty = None, self.empty, {}
             lost = [block_id for block_ids in empty.values() for block_id in block_ids]
             self.do(Unrestored(list(empty), lost, self.now_s))
+
+    def go_back(self, slot_id, state_id, n_keep):
+        """Have a slot stand where a state was saved, which must be one of what the slot holds."""
+        saved = self.states.get(state_id)
+        if saved is None or self.moves_fail:
+            assert self.moves_failed, "only states that there are"
+            self.cache[slot_id], self.empty[slot_id] = [], ()
+            self.lost_states.append(state_id)
+            return
+        assert len(saved) == n_keep
+        assert self.kind == "alone" or saved == self.cache[slot_id][:n_keep]
+        self.cache[slot_id] = list(saved)
 
     def begin(self, plan):
         """Check a plan against the cache, as a backend would, and what every plan must keep."""
@@ -252,10 +302,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         priority=st.sampled_from([0, 0, 1, 2]),
         n_said=st.sampled_from([0, 0, 0, 1, 5]),
         n_top=st.sampled_from([None, None, 0, 1]),
+        turns=st.lists(st.integers(1, 15), max_size=3),
     )
     def submit(
-        self, n_prompt, kind, max_tokens, timeout_s, ready, salt, adapter, tenant, priority, n_said, n_top
-    ):
+        self, n_prompt, kind, max_tokens, timeout_s, ready, salt, adapter, tenant, priority, n_said, n_top,
+        turns,
+    ):  # fmt: skip
         request_id = f"r{len(self.requests)}"
         prompt = tuple(10 + i if i < 6 else 100 * kind + i for i in range(n_prompt))
         self.requests[request_id] = one = Request(
@@ -271,6 +323,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             sent_tokens=(8,) * max(min(n_said, max_tokens - 1), 0),
             n_prompt_logprobs=n_top,
             attempt=int(n_said > 0),
+            turns=tuple(sorted(turns)),
         )
         self.do(Submitted(one, self.now_s, ready=ready))
         self.sequences[request_id] = self.scheduler.sequence(request_id)
@@ -359,7 +412,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         slot_id = data.draw(st.sampled_from(idle))
         if n == 0:
             self.do(Emptied(slot_id))
-        elif n + slots.n_cells_running <= self.limits.n_cells:
+        elif n + slots.n_cells_running <= self.limits.n_cells and not self.kind:
             tokens = array("i", [10 + i if i < 6 else i for i in range(n)])
             self.do(Filled(slot_id, tokens, salt))
             self.cache[slot_id] = [(token, "") for token in tokens]
