@@ -142,6 +142,8 @@ class LlamaConfig(LlamaSettings):
     """Loaded beside the model; their files were checked."""
     worker_cache: Path | None = None
     """A folder for the library by which workers are reached."""
+    cache_bytes: int | None = None
+    """What its cache will take, by what its file says; None: that is not known."""
     measurements: Path | None = None
     """A folder that remembers what was measured of a model; None: whatever needs it is measured anew."""
 

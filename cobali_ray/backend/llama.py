@@ -129,17 +129,16 @@ class LlamaBackend:
             pass_cells=None if plain is None else plain.pass_cells,
         )
         self._windows = lc.llama_model_n_swa(self._model) > 0
-        self.cuts_tails = self._attends() and not (config.unified and self._windows)
-        # Recurrent layers only go back to where their state was saved; in a shared pool, cells that left a
-        # sliding window are given to other slots without telling.
-        self.keeps_states = not self._attends()
-        self.states_alone = bool(lc.llama_model_is_recurrent(self._model))
-        self.copies = self.cuts_tails or self.keeps_states
-        self.shares = self.copies and config.unified
         # A state lacks the cells that left a window; DeepSeek V4's windows are in its file alone.
         name = library.metadata(lc, self._model, "general.architecture")
         named = library.metadata(lc, self._model, f"{name}.attention.sliding_window")
         windows = self._windows or (bool(named) and not self._attends())
+        # In a shared pool, cells that left a sliding window are given to other slots without telling.
+        self.cuts_tails = self._attends() and not (config.unified and self._windows)
+        self.keeps_states = not self._attends() and not windows
+        self.states_alone = bool(lc.llama_model_is_recurrent(self._model))
+        self.copies = self.cuts_tails or self.keeps_states
+        self.shares = self.copies and config.unified
         self.dense = not config.unified and not windows
         self.verifies = config.verifies and self.cuts_tails and self._device is None
         self.generates = True
@@ -266,6 +265,8 @@ class LlamaBackend:
             )
 
     def _kv_bytes(self, config: LlamaConfig) -> int:
+        if config.cache_bytes is not None:
+            return config.cache_bytes
         return memory.kv_bytes(
             self._lc, self._model, config.n_cells_requested, type_k=config.type_k, type_v=config.type_v
         )

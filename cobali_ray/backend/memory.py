@@ -29,7 +29,7 @@ TYPES: dict[CellType, CellFormat] = {
     "q4_0": CellFormat(2, 32, 18),
     "iq4_nl": CellFormat(20, 32, 18),
 }
-_CELL_BYTES = 64
+HOST_CELL_BYTES = 64
 """What llama.cpp remembers of one cell on the host beside keys and values, about."""
 
 
@@ -72,10 +72,13 @@ def cell_bytes(
 ) -> int:
     """Return the bytes of one cell: the keys and values of one token in every layer."""
     heads = n_layers * n_heads_kv
-    return _bytes(heads * key_width, type_k) + _bytes(heads * value_width, type_v) + _CELL_BYTES
+    return (
+        number_bytes(heads * key_width, type_k) + number_bytes(heads * value_width, type_v) + HOST_CELL_BYTES
+    )
 
 
-def _bytes(n: int, kind: CellType) -> int:
+def number_bytes(n: int, kind: CellType) -> int:
+    """Return the bytes of so many numbers in cells."""
     form = TYPES[kind]
     return -(-n // form.n_together) * form.n_bytes
 

@@ -132,6 +132,7 @@ class Tiers:
             self._tell(messages.Truncate(slot_id, 0))
             self._tell(messages.Copy(donor_id, slot_id, n_there))
         if n_keep < n_there and state is not None:
+            self.states.n_restored += 1
             self._tell(messages.RestoreState(slot_id, state.state_id, n_keep))
         return place
 
@@ -201,6 +202,7 @@ class Tiers:
         if n_keep:
             self.host.n_hits += 1
             self.host.n_restored += n_keep
+            self.states.n_restored += state_id is not None
             block_ids = tuple([block.block_id for block in kept])
             self._tell(messages.Restore(held.slot_id, block_ids, n_keep, state_id))
             if self.disk.open:

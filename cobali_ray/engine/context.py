@@ -9,6 +9,7 @@ from typing import Any, Final
 import structlog
 
 from cobali_ray.backend import memory
+from cobali_ray.backend.cache_need import CacheNeed, cache_need
 from cobali_ray.backend.config import DEFAULT_N_CTX, MAX_CELLS
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.ggufmeta import read_header
@@ -19,6 +20,8 @@ _log = structlog.get_logger(__name__)
 MEMORY_SHARE = 0.5
 """Part of the memory beside the weights that all slots together may take; buffers for computing, the other
 processes and what else the machine does have the rest."""
+UNSPECIFIED = (1 << 32) - 1
+"""A kind of pooling that is none."""
 STEP = 256
 """llama.cpp's own step of contexts."""
 PLAIN: Final = frozenset(
@@ -63,11 +66,12 @@ def n_ctx_of(settings: EngineSettings, path: Path | None, *, on_gpu: bool = Fals
         return DEFAULT_N_CTX
     header = read_header(path)
     n_trained = _number(header.metadata, "context_length")
-    cell_bytes = None if on_gpu else cell_bytes_of(header.metadata, settings)
+    need = None if on_gpu else need_of(header.metadata, settings)
     available = memory.available_bytes()
     free = None if available is None else max(available - header.size_bytes, 0)
-    n_ctx = largest_context(settings, n_trained=n_trained, cell_bytes=cell_bytes, free_bytes=free)
-    _log.info("n_ctx_auto", n_ctx=n_ctx, n_ctx_train=n_trained, cell_bytes=cell_bytes, free_bytes=free)
+    n_ctx = largest_context(settings, n_trained=n_trained, need=need, free_bytes=free)
+    told = {} if need is None else need._asdict()
+    _log.info("n_ctx_auto", n_ctx=n_ctx, n_ctx_train=n_trained, free_bytes=free, **told)
     return n_ctx
 
 
@@ -85,7 +89,14 @@ def needed_bytes(settings: EngineSettings, path: Path | None) -> int:
     n_cells = _n_cells(settings, n_ctx)
     if settings.llama.pooling is not None:  # a second context
         n_cells += n_ctx
-    return header.size_bytes + n_cells * (cell_bytes_of(header.metadata, settings) or 0)
+    need = need_of(header.metadata, settings)
+    return header.size_bytes + (0 if need is None else need.total(n_cells, settings.limits.n_slots))
+
+
+def cache_bytes(settings: EngineSettings, path: Path, n_ctx: int) -> int | None:
+    """Return what the cache of a model will take; None where its file does not tell."""
+    need = need_of(read_header(path).metadata, settings)
+    return None if need is None else need.total(_n_cells(settings, n_ctx), settings.limits.n_slots)
 
 
 def refusal_of_cache(settings: EngineSettings, path: Path) -> ConfigError | None:
@@ -99,8 +110,8 @@ def refusal_of_cache(settings: EngineSettings, path: Path) -> ConfigError | None
     n_ctx = settings.llama.n_ctx
     if n_ctx == "auto" or most is None or name not in PLAIN or per_layer or _only_embeds(said):
         return None
-    cell_bytes = cell_bytes_of(said, settings) or 0
-    n_cells = _n_cells(settings, n_ctx)
+    need, n_cells = need_of(said, settings), _n_cells(settings, n_ctx)
+    cell_bytes = 0 if need is None else need.cell_bytes
     if n_cells * cell_bytes <= most:
         return None
     n_free = max((memory.available_bytes() or 0) - header.size_bytes, 0) // cell_bytes
@@ -122,11 +133,11 @@ def _n_cells(settings: EngineSettings, n_ctx: int) -> int:
 
 
 def largest_context(
-    settings: EngineSettings, *, n_trained: int | None, cell_bytes: int | None, free_bytes: int | None
+    settings: EngineSettings, *, n_trained: int | None, need: CacheNeed | None, free_bytes: int | None
 ) -> int:
     """Return the tokens of one slot, given what is known: nothing that is unknown makes it longer than 4,096.
 
-    A cell is one token's keys and values. `kv_cells` bounds the memory already, where it is set.
+    `kv_cells` bounds the memory already, where it is set.
     """
     n_slots = settings.limits.n_slots
     bounds = [MAX_CELLS // n_slots]
@@ -134,39 +145,25 @@ def largest_context(
         bounds.append(n_trained)
     if settings.llama.kv_cells is not None:
         bounds.append(settings.llama.kv_cells)
-    elif cell_bytes and free_bytes is not None:
-        n_cells = int(MEMORY_SHARE * free_bytes) // cell_bytes
-        bounds.append(max(n_cells // n_slots // STEP * STEP, STEP))
+    elif need is not None and free_bytes is not None:
+        for_cells = max(int(MEMORY_SHARE * free_bytes) - n_slots * need.slot_bytes, 0)
+        if need.cell_bytes:  # else a longer text takes no more
+            bounds.append(max(for_cells // need.cell_bytes // n_slots // STEP * STEP, STEP))
     else:
         bounds.append(DEFAULT_N_CTX)
     return min(bounds if n_trained else [*bounds, DEFAULT_N_CTX])
 
 
-def cell_bytes_of(said: Mapping[str, Any], settings: EngineSettings) -> int | None:
-    """Return the bytes of one cell; None where states or latent attention make them another count."""
-    name = said.get("general.architecture", "")
-    if any(key.startswith((f"{name}.ssm.", f"{name}.wkv.")) for key in said):
-        return None
-    if _number(said, "attention.kv_lora_rank"):
-        return None
-    n_layers, n_heads = _number(said, "block_count"), _number(said, "attention.head_count")
-    width = _number(said, "embedding_length")
-    if not (n_layers and n_heads and width):
-        return None
-    return memory.cell_bytes(
-        n_layers=n_layers,
-        n_heads_kv=_number(said, "attention.head_count_kv") or n_heads,
-        key_width=_number(said, "attention.key_length") or width // n_heads,
-        value_width=_number(said, "attention.value_length") or width // n_heads,
-        type_k=settings.llama.type_k,
-        type_v=settings.llama.type_v,
-    )
+def need_of(said: Mapping[str, Any], settings: EngineSettings) -> CacheNeed | None:
+    """Return what a cache will take by a file's metadata; None where they do not tell."""
+    return cache_need(said, type_k=settings.llama.type_k, type_v=settings.llama.type_v)
 
 
 def _only_embeds(said: Mapping[str, Any]) -> bool:
     """Whether the file is of a model without a KV cache, or one that is not used to generate."""
     name = said.get("general.architecture")
-    return _number(said, "pooling_type") is not None or said.get(f"{name}.attention.causal") is False
+    pools = _number(said, "pooling_type") not in {None, UNSPECIFIED}
+    return pools or said.get(f"{name}.attention.causal") is False
 
 
 def _number(said: Mapping[str, Any], key: str) -> int | None:

@@ -27,7 +27,7 @@ from cobali_ray.core.request.limits import EngineLimits, PrefillOrder
 from cobali_ray.core.story import Story
 from cobali_ray.engine.block_files import BlockFiles
 from cobali_ray.engine.calibration import calibration
-from cobali_ray.engine.context import n_ctx_of, refusal_of_cache, require_servable
+from cobali_ray.engine.context import cache_bytes, n_ctx_of, refusal_of_cache, require_servable
 from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.errors import ConfigError
@@ -295,12 +295,10 @@ def _disk(
     folder, block = settings.kept.disk_cache_dir, limits.host_block
     if folder is None or (path is None and scripted_tick_s(settings.model) is None):
         return None
-    if not limits.n_host_cells:
+    if limits.state_bytes or not limits.n_host_cells:
         why = "it is filled from host memory, and there is none"
-        _log.warning("no_disk_cache", setting="disk_cache_dir", detail=why)
-        return None
-    if limits.state_bytes:
-        why = "states of this model are not kept on disk, and its cells are of no use without"
+        if limits.state_bytes:
+            why = "states of this model are not kept on disk, and its cells are of no use without"
         _log.warning("no_disk_cache", setting="disk_cache_dir", detail=why)
         return None
 
@@ -373,7 +371,7 @@ def _state_cache(backend: Backend, settings: EngineSettings) -> tuple[int, int]:
 def _host_cache(backend: Backend, settings: EngineSettings) -> tuple[int, int]:
     """Return the bytes of a cell outside the cache, and those that all may take in host memory."""
     wanted = settings.kept.host_cache_mib or settings.kept.slot_save_path is not None
-    if not wanted or not settings.limits.min_prefix:
+    if backend.states_alone or not wanted or not settings.limits.min_prefix:
         return 0, 0
     cell_bytes = backend.measure_cell()
     if not cell_bytes:
@@ -430,6 +428,7 @@ def llama_config(settings: EngineSettings, path: Path) -> LlamaConfig:
         speculation=settings.speculation == "auto",
         mmproj=projector_path(settings),
         adapters=adapters_of(settings, path),
+        cache_bytes=cache_bytes(settings, path, n_ctx),
         measurements=_measurements(settings),
         worker_cache=worker_cache(),
     )

@@ -8,7 +8,7 @@ from cobali_ray.backend import library, memory
 from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.llama import LlamaBackend
 from cobali_ray.core.request.request import SamplingParams
-from cobali_ray.engine.context import cell_bytes_of
+from cobali_ray.engine.context import need_of
 from cobali_ray.engine.opening import limits_of, model_path, open_backend
 from cobali_ray.models.ggufmeta import read_header
 from cobali_ray.settings import EngineSettings, read_settings
@@ -74,8 +74,8 @@ def test_a_cell_is_as_large_by_the_header_as_by_the_loaded_model(tiny, open_tiny
     said = read_header(tiny).metadata
     plain, small = EngineSettings(), EngineSettings(type_k="q8_0", type_v="q4_0")
     model = open_tiny()._model
-    assert cell_bytes_of(said, plain) == memory.kv_bytes(library.load(), model, 1) == 2048 + 64
+    assert need_of(said, plain) == (memory.kv_bytes(library.load(), model, 1), 0) == (2048 + 64, 0)
     types = {"type_k": "q8_0", "type_v": "q4_0"}
-    assert cell_bytes_of(said, small) == memory.kv_bytes(library.load(), model, 1, **types) == 544 + 288 + 64
-    assert cell_bytes_of(said | {"qwen2.attention.kv_lora_rank": 512}, plain) is None
-    assert cell_bytes_of(said | {"qwen2.ssm.state_size": 16}, plain) is None
+    known = memory.kv_bytes(library.load(), model, 1, **types)
+    assert need_of(said, small) == (known, 0) == (544 + 288 + 64, 0)
+    assert need_of(said | {"qwen2.ssm.inner_size": 16}, plain) is None, "which layers have states?"

@@ -5,6 +5,7 @@ import re
 import pytest
 from gguf import GGUFWriter
 
+from cobali_ray.backend.cache_need import CacheNeed
 from cobali_ray.engine.context import (
     largest_context,
     n_ctx_of,
@@ -18,33 +19,38 @@ from cobali_ray.models.registry import resolve
 from cobali_ray.settings import EngineSettings, read_settings
 
 GB = 10**9
+CELLS, SMALL = CacheNeed(12_288, 0), CacheNeed(1, 0)
 
 
 @pytest.mark.parametrize(
     ("settings", "known", "expected"),
     [
-        pytest.param({}, {"n_trained": 32_768, "cell_bytes": 12_288, "free_bytes": 64 * GB}, 32_768,
+        pytest.param({}, {"n_trained": 32_768, "need": CELLS, "free_bytes": 64 * GB}, 32_768,
             id="trained"),
-        pytest.param({}, {"n_trained": 131_072, "cell_bytes": 12_288, "free_bytes": 8 * GB}, 20_224,
+        pytest.param({}, {"n_trained": 131_072, "need": CELLS, "free_bytes": 8 * GB}, 20_224,
             id="memory"),
-        pytest.param({"n_slots": 4}, {"n_trained": 131_072, "cell_bytes": 12_288, "free_bytes": 8 * GB},
+        pytest.param({"n_slots": 4}, {"n_trained": 131_072, "need": CELLS, "free_bytes": 8 * GB},
             81_152, id="fewer"),
-        pytest.param({"n_slots": 1}, {"n_trained": 131_072, "cell_bytes": 12_288, "free_bytes": 8 * GB},
+        pytest.param({"n_slots": 1}, {"n_trained": 131_072, "need": CELLS, "free_bytes": 8 * GB},
             131_072, id="one-at-a-time"),
-        pytest.param({}, {"n_trained": 1000, "cell_bytes": 1, "free_bytes": GB}, 1000, id="odd-training"),
-        pytest.param({}, {"n_trained": 8192, "cell_bytes": 12_288, "free_bytes": 1}, 256,
+        pytest.param({}, {"n_trained": 1000, "need": SMALL, "free_bytes": GB}, 1000, id="odd-training"),
+        pytest.param({}, {"n_trained": 8192, "need": CELLS, "free_bytes": 1}, 256,
             id="hardly-any-memory"),
-        pytest.param({}, {"n_trained": 8192, "cell_bytes": None, "free_bytes": GB}, 4096, id="unknown-cells"),
-        pytest.param({}, {"n_trained": 8192, "cell_bytes": 100, "free_bytes": None}, 4096,
+        pytest.param({}, {"n_trained": 8192, "need": None, "free_bytes": GB}, 4096, id="unknown-cells"),
+        pytest.param({}, {"n_trained": 8192, "need": CacheNeed(100, 0), "free_bytes": None}, 4096,
             id="unknown-memory"),
-        pytest.param({}, {"n_trained": 2048, "cell_bytes": None, "free_bytes": None}, 2048,
+        pytest.param({}, {"n_trained": 2048, "need": None, "free_bytes": None}, 2048,
             id="short-training"),
-        pytest.param({}, {"n_trained": None, "cell_bytes": 100, "free_bytes": GB}, 4096,
+        pytest.param({}, {"n_trained": None, "need": CacheNeed(100, 0), "free_bytes": GB}, 4096,
             id="unknown-training"),
-        pytest.param({"kv_cells": 20_000}, {"n_trained": 131_072, "cell_bytes": None, "free_bytes": 1},
+        pytest.param({"kv_cells": 20_000}, {"n_trained": 131_072, "need": None, "free_bytes": 1},
             20_000, id="kv-cells"),
-        pytest.param({"n_slots": 256}, {"n_trained": 2**30, "cell_bytes": 1, "free_bytes": 2**62}, 8_388_607,
+        pytest.param({"n_slots": 256}, {"n_trained": 2**30, "need": SMALL, "free_bytes": 2**62}, 8_388_607,
             id="positions"),
+        pytest.param({}, {"n_trained": 131_072, "need": CacheNeed(12_288, 100 * 10**6), "free_bytes": 8 * GB},
+            12_032, id="states-of-each-slot"),
+        pytest.param({}, {"n_trained": 131_072, "need": CacheNeed(0, 10**6), "free_bytes": GB}, 131_072,
+            id="states-and-no-cells"),
     ],
 )  # fmt: skip
 def test_the_largest_context(settings, known, expected):

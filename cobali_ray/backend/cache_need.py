@@ -1,0 +1,140 @@
+"""What a model's cache will take, by what its file says of its layers. Pure.
+
+A layer with attention keeps keys and values of every token, a layer with latent attention one vector of each,
+a recurrent one a state for each slot, and some keep nothing of their own. Where a file does not say which
+layers are which, nothing is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from cobali_ray.backend.memory import HOST_CELL_BYTES, number_bytes
+from cobali_ray.core.request.limits import CellType
+
+RECURRENT = frozenset({"arwkv7", "mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7"})
+"""Architectures all of whose layers are recurrent, and have no attention."""
+BOTH = frozenset({"falcon-h1"})
+"""Those whose layers have both."""
+INTERVALS = {"qwen35": 4, "qwen35moe": 4, "qwen3next": 4}
+"""Those in which every so many layers have attention, unless the file says otherwise."""
+UNKNOWN = frozenset({"deepseek4", "gemma3n", "kimi-linear"})
+"""Those that keep what is not counted here."""
+_F32 = 4
+
+
+class CacheNeed(NamedTuple):
+    """The bytes of a cache, beside buffers for computing."""
+
+    cell_bytes: int
+    """Of one token."""
+    slot_bytes: int
+    """Of the states of one slot."""
+
+    def total(self, n_cells: int, n_slots: int) -> int:
+        return n_cells * self.cell_bytes + n_slots * self.slot_bytes
+
+
+def cache_need(
+    said: Mapping[str, Any], *, type_k: CellType = "f16", type_v: CellType = "f16"
+) -> CacheNeed | None:
+    """Return what the metadata of a file tell; None where that is not enough."""
+    file = _File(said)
+    n_layers, width = file.number("block_count"), file.number("embedding_length")
+    n_layers -= file.number("nextn_predict_layers")
+    if file.name in UNKNOWN or not (n_layers > 0 and width) or file.number("attention.indexer.key_length"):
+        return None
+    recurrent = [file.is_recurrent(i) for i in range(n_layers)]
+    if None in recurrent:
+        return None
+    n_owning = n_layers - file.number("attention.shared_kv_layers")
+    n_keys = n_values = 0
+    for i in range(n_owning):
+        if file.name in RECURRENT or (recurrent[i] and file.name not in BOTH):
+            continue
+        n_heads = file.number("attention.head_count", i)
+        n_heads_kv = file.number("attention.head_count_kv", i, default=n_heads)
+        if not n_heads and n_heads_kv:
+            return None
+        head = width // n_heads if n_heads else 0
+        window = "_swa" if file.has_window(i) else ""
+        if window and not file.tells_windows and file.varies("attention.key_length"):
+            return None
+        key = file.number(f"attention.key_length{window}") or file.number("attention.key_length") or head
+        value = file.number(f"attention.value_length{window}") or file.number("attention.value_length")
+        if file.number("attention.kv_lora_rank"):  # values are a part of the keys
+            n_keys += file.number("attention.kv_lora_rank") + file.number("rope.dimension_count")
+        else:
+            n_keys += n_heads_kv * key
+            n_values += n_heads_kv * (value or head)
+    cell_bytes = number_bytes(n_keys, type_k) + number_bytes(n_values, type_v)
+    n_states = sum([bool(one) for one in recurrent])
+    return CacheNeed(cell_bytes + HOST_CELL_BYTES * bool(cell_bytes), n_states * file.state_bytes(width))
+
+
+class _File:
+    """What a file says of its architecture."""
+
+    def __init__(self, said: Mapping[str, Any]) -> None:
+        self.name: str = said.get("general.architecture", "")
+        self._said = said
+
+    def _value(self, key: str) -> Any:
+        return self._said.get(f"{self.name}.{key}")
+
+    def number(self, key: str, layer: int = 0, *, default: int = 0) -> int:
+        """Return a number, of a layer where each has its own."""
+        value = self._value(key)
+        if isinstance(value, list):
+            value = value[layer] if layer < len(value) else default
+        return int(value) if isinstance(value, int) else default
+
+    @property
+    def tells_windows(self) -> bool:
+        """Whether it says which layers have windows, if any do."""
+        return isinstance(self._value("attention.sliding_window_pattern"), list)
+
+    def varies(self, key: str) -> bool:
+        """Whether layers with windows have another number than those without."""
+        return self.number(f"{key}_swa") not in {0, self.number(key)}
+
+    def has_window(self, layer: int) -> bool:
+        """Whether a layer has a sliding window, or may have one."""
+        if not self.number("attention.sliding_window"):
+            return False
+        return bool(self.number("attention.sliding_window_pattern", layer)) if self.tells_windows else True
+
+    def is_recurrent(self, layer: int) -> bool | None:
+        """Say whether a layer has a state; None where nobody can."""
+        if not any(
+            map(self.number, ("ssm.inner_size", "ssm.state_size", "shortconv.l_cache", "wkv.head_size"))
+        ):
+            return False
+        if self.name in RECURRENT | BOTH:
+            return True
+        for key in ("attention.recurrent_layers", "attention.head_count_kv"):
+            if isinstance(self._value(key), list):
+                has = self.number(key, layer) > 0
+                if key == "attention.recurrent_layers":
+                    return has
+                of_layers = self._value("feed_forward_length")
+                return not has and not (isinstance(of_layers, list) and self._mixes_nothing(layer))
+        interval = self.number("full_attention_interval") or INTERVALS.get(self.name, 0)
+        return (layer + 1) % interval != 0 if interval else None
+
+    def _mixes_nothing(self, layer: int) -> bool:
+        """Whether a layer without attention is nothing but a feed-forward network."""
+        return self.name.startswith("nemotron_h") and self.number("feed_forward_length", layer) > 0
+
+    def state_bytes(self, width: int) -> int:
+        """Return the bytes of the state of one recurrent layer."""
+        if cache := self.number("shortconv.l_cache"):
+            return _F32 * width * (cache - 1)
+        if head := self.number("wkv.head_size"):
+            return _F32 * width * (self.number("token_shift_count", default=2) + head)
+        inner, size = self.number("ssm.inner_size"), self.number("ssm.state_size")
+        n_shifted = max(self.number("ssm.conv_kernel") - 1, 0) * (
+            inner + 2 * self.number("ssm.group_count") * size
+        )
+        return _F32 * (n_shifted + size * inner)

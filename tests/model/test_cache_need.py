@@ -1,0 +1,54 @@
+"""What a cache is said to take before its model is loaded is what llama.cpp then allocates, by family."""
+
+import ctypes
+import re
+
+import archs
+import llama_cpp as lc
+import pytest
+
+from cobali_ray.backend import library
+from cobali_ray.backend.cache_need import UNKNOWN, cache_need
+from cobali_ray.backend.memory import HOST_CELL_BYTES
+from cobali_ray.models.ggufmeta import read_header
+
+pytestmark = pytest.mark.model
+N_SLOTS, N_CTX = 3, 256
+MIB = 1 << 20
+
+
+def allocated(path):
+    """Return the MiB of keys and values, and of states, that llama.cpp says it allocates."""
+    said = []
+
+    @lc.llama_log_callback
+    def hear(_level, text, _data):
+        said.append(text.decode())
+
+    library.load()
+    lc.llama_log_set(hear, None)
+    try:
+        model = lc.llama_model_load_from_file(str(path).encode(), lc.llama_model_default_params())
+        params = lc.llama_context_default_params()
+        params.n_ctx, params.n_seq_max, params.swa_full = N_SLOTS * N_CTX, N_SLOTS, True
+        context = lc.llama_init_from_model(model, params)
+        lc.llama_free(context)
+        lc.llama_model_free(model)
+    finally:
+        lc.llama_log_set(library._callback(), ctypes.c_void_p(0))
+    sizes = re.findall(r"(llama_kv_cache|llama_memory_recurrent): size = +([0-9.]+) MiB", "".join(said))
+    cells = sum(float(size) for name, size in sizes if name == "llama_kv_cache")
+    return cells, sum(float(size) for name, size in sizes if name == "llama_memory_recurrent")
+
+
+@pytest.mark.parametrize("family", archs.FAMILIES)
+def test_a_cache_takes_what_the_file_says(tmp_path, family):
+    path = archs.write(tmp_path / "m.gguf", family)
+    need = cache_need(read_header(path).metadata)
+    if need is None:
+        assert archs.FAMILIES[family].arch in UNKNOWN | {"deepseek32"}
+        return
+    cells, states = allocated(path)
+    per_cell = need.cell_bytes - HOST_CELL_BYTES * bool(need.cell_bytes)
+    assert N_SLOTS * N_CTX * per_cell / MIB == pytest.approx(cells, abs=0.011)
+    assert N_SLOTS * need.slot_bytes / MIB == pytest.approx(states, abs=0.011)
