@@ -67,12 +67,14 @@ def places(settings: EngineSettings) -> tuple[EngineDeployment, ...]:
 def gpu_shares(found: Sequence[EngineDeployment], n_gpus: int) -> dict[str, float]:
     """Return the part of a GPU that each engine has reserved: equal ones, which fit on whole GPUs.
 
-    Whoever has devices of workers alone needs none.
+    Whoever names several devices of this machine has as many; whoever has those of workers alone needs none.
     """
     users = [place for place in found if place.settings.llama.n_gpu_layers != 0]
     users = [place for place in users if not place.settings.llama.borrows_all]
     own = 1.0 / -(-len(users) // n_gpus) if users and n_gpus else 0.0
     shares = {place.engine_id: own if place in users else 0.0 for place in found}
+    several = {place.engine_id: place.settings.llama.n_named_here for place in found}
+    shares |= {engine_id: float(min(n, n_gpus)) for engine_id, n in several.items() if n > 1 and n_gpus}
     told = {place.engine_id: place.settings.processes.gpu_share for place in found}
     return shares | {engine_id: share for engine_id, share in told.items() if share is not None}
 

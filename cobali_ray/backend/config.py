@@ -86,6 +86,11 @@ class LlamaSettings:
         """Whether workers lend all devices that are named."""
         return all(map(is_lent, self.devices))
 
+    @property
+    def n_named_here(self) -> int:
+        """How many devices of this machine are named."""
+        return sum(not is_lent(word) for word in self.devices) if self.devices != (AUTO,) else 0
+
     def faults_of_devices(self) -> Iterator[str]:
         """Say which settings of devices cannot be meant, and why."""
         named, n = self.devices != (AUTO,), len(self.devices)

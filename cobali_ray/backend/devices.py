@@ -11,6 +11,7 @@ from cobali_ray.backend import ggml
 from cobali_ray.backend.config import AUTO, MAX_DEVICES, SPLIT_MODES, LlamaConfig
 from cobali_ray.backend.endpoint import WORKER, is_endpoint, is_lent
 from cobali_ray.backend.rpc import LentDevices
+from cobali_ray.backend.rpc_build import built
 from cobali_ray.backend.workers import WorkerProcess
 from cobali_ray.errors import ConfigError
 
@@ -123,6 +124,8 @@ def _found(config: LlamaConfig, behind: list[LentDevices | WorkerProcess]) -> It
     base, cache = ggml.load(), config.worker_cache
     if cache is None and any(map(is_lent, config.devices)):
         raise ConfigError("devices", "workers need a folder for the library that is built for them")
+    if cache is not None and WORKER in config.devices:
+        built(cache)  # once, and before any of them has a deadline
     started = {
         number: WorkerProcess(cache, n_threads=config.n_threads, memory_mib=config.worker_memory_mib)
         for number, word in enumerate(config.devices)

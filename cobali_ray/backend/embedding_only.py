@@ -8,7 +8,7 @@ from cobali_ray.backend import library
 from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.devices import Devices, open_devices
 from cobali_ray.backend.embedder import LlamaEmbedder, only_embeds, pooling_of
-from cobali_ray.backend.fit import require_fit
+from cobali_ray.backend.fit import require_fit, too_large
 from cobali_ray.backend.llama import LlamaBackend, load_model
 from cobali_ray.backend.port import Backend, Embedder, Words
 from cobali_ray.backend.vocab import Vocab
@@ -23,11 +23,21 @@ def open_llama(config: LlamaConfig) -> Backend:
     devices = open_devices(config)
     try:
         require_fit(config, devices)
+        return _on(config, devices)
+    except BaseException:
+        devices.close()
+        raise
+
+
+def _on(config: LlamaConfig, devices: Devices) -> Backend:
+    try:
         model = load_model(config, devices)
         kind = EmbeddingBackend if only_embeds(library.load(), model) else LlamaBackend
         return kind(config, model, devices)
-    except BaseException:
-        devices.close()
+    except ConfigError as error:
+        # What workers lend was looked at before, and is let go already.
+        if not devices.lent and (refusal := too_large(config, devices)) is not None:
+            raise refusal from error
         raise
 
 

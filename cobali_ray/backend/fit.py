@@ -117,25 +117,28 @@ def require_fit(config: LlamaConfig, devices: Devices) -> None:
 
     What is too large for a GPU of this machine llama.cpp finds out itself. Raises ConfigError.
     """
-    if not devices.lent:
-        return
-    found = needs(config, devices)
-    if found is not None:
-        for one in found:
-            _log.info(
-                "device",
-                name=one.device,
-                weights_mib=one.weights // _MIB,
-                cells_mib=one.cells // _MIB,
-                buffers_mib=one.buffers // _MIB,
-                free_mib=one.free // _MIB,
-            )
-        if (refusal := refusal_of(config, found)) is not None:
-            raise refusal
+    if devices.lent and (refusal := too_large(config, devices)) is not None:
+        raise refusal
+
+
+def too_large(config: LlamaConfig, devices: Devices) -> ConfigError | None:
+    """Return an error that says what would make the model fit; None where it does, or that is not known."""
+    if not devices.used or (found := needs(config, devices)) is None:
+        return None
+    for one in found:
+        _log.info(
+            "device",
+            name=one.device,
+            weights_mib=one.weights // _MIB,
+            cells_mib=one.cells // _MIB,
+            buffers_mib=one.buffers // _MIB,
+            free_mib=one.free // _MIB,
+        )
+    return refusal_of(config, found)
 
 
 def refusal_of(config: LlamaConfig, found: list[MemoryNeed]) -> ConfigError | None:
-    """Return an error that says what would make the model fit; None where it does."""
+    """Say what would make it fit, if any device is too small."""
     short = [one for one in found if not one.fits]
     if not short:
         return None

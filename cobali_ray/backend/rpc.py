@@ -98,8 +98,8 @@ class LentDevices:
         require_alive: Callable[[], None] | None = None,
     ) -> None:
         """Connect. Raises ConfigError that names the endpoint; `require_alive` as for `greet`."""
+        lib, base = load(cache), ggml.load()  # which may have to be built first
         greet(endpoint, timeout_s, require_alive)
-        lib, base = load(cache), ggml.load()
         self.endpoint = ":".join(map(str, address_of(endpoint)))
         handles: list[int] = []
         self._held: list[int] = []

@@ -18,6 +18,8 @@ from ctypes import POINTER, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from cobali_ray.backend import ggml, memory, rpc, threads
 from cobali_ray.errors import ConfigError
 from cobali_ray.ports import require_free
@@ -126,6 +128,15 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--memory", type=int)
     given = parser.parse_args(words)
     _end_with_parent()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger("info"),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),  # which is that of the engine
+    )
     serve(given.port, cache=given.cache, n_threads=given.threads, memory_bytes=given.memory)
 
 

@@ -15,7 +15,9 @@ import structlog
 
 from cobali_ray.backend import memory, threads
 from cobali_ray.backend.config import AUTO, LlamaConfig
+from cobali_ray.backend.endpoint import is_lent
 from cobali_ray.backend.port import Backend
+from cobali_ray.backend.rpc_build import built
 from cobali_ray.backend.scripted import ScriptedBackend, ScriptedEmbedder
 from cobali_ray.backend.select import choose_select
 from cobali_ray.chat.template import ChatTemplate
@@ -151,9 +153,12 @@ def _open_log(path: Path, flags: int) -> None:
 def find_model(settings: EngineSettings, progress: Progress) -> None:
     """Find, make or download the model file, and check what is read next to it. Raises ConfigError.
 
-    Also that this machine can hold its KV cache, where that is not a GPU's to hold.
+    Also that this machine can hold its KV cache, where that is not a GPU's to hold, and build what workers
+    need.
     """
     chat_template(settings)
+    if any(map(is_lent, settings.llama.devices)):
+        built(worker_cache())
     if (path := model_path(settings, progress)) is not None:
         require_servable(settings, path)
         projector_path(settings)

@@ -131,7 +131,9 @@ class Alone:
     def __init__(self, path, kind, flash_attn):
         self.noise = 0.01 if flash_attn == "off" else 0.1  # which sums in f16
         self.lc = lc = library.load()
-        self.model = lc.llama_model_load_from_file(str(path).encode(), lc.llama_model_default_params())
+        on_the_cpu = lc.llama_model_default_params()
+        on_the_cpu.n_gpu_layers = 0
+        self.model = lc.llama_model_load_from_file(str(path).encode(), on_the_cpu)
         params = lc.llama_context_default_params()
         params.n_ctx = params.n_batch = params.n_ubatch = N_CTX
         params.n_threads = params.n_threads_batch = 1

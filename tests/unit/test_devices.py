@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from cobali_ray.actors.layout import gpu_shares, places
+from cobali_ray.backend import embedding_only, fit
 from cobali_ray.backend.config import LlamaConfig
+from cobali_ray.backend.devices import ComputeDevice, Devices
 from cobali_ray.backend.endpoint import address_of
 from cobali_ray.backend.fit import MemoryNeed, refusal_of
 from cobali_ray.backend.rpc import PROTOCOL, greet
@@ -55,10 +57,11 @@ def test_devices_are_read_as_they_are_written():
 
 
 @pytest.mark.parametrize(
-    ("devices", "share"), [("auto", 1), ("CUDA0", 1), (f"worker,{HERE}", 0), (f"CUDA0,{HERE}", 1)]
+    ("devices", "share"),
+    [("auto", 1), ("CUDA0", 1), (f"worker,{HERE}", 0), (f"CUDA0,{HERE}", 1), ("CUDA0,CUDA1", 2)],
 )
-def test_an_engine_on_workers_alone_has_no_gpu_reserved(devices, share):
-    assert list(gpu_shares(places(read_settings({"devices": devices})), 1).values()) == [share]
+def test_an_engine_has_as_many_gpus_reserved_as_it_names(devices, share):
+    assert list(gpu_shares(places(read_settings({"devices": devices})), 2).values()) == [share]
 
 
 @pytest.fixture
@@ -136,6 +139,19 @@ def test_a_model_that_is_too_large_says_what_would_make_it_fit(free, changes, re
     assert said == remedies
     lacking = (184 - free) * MIB / 1e6
     assert last == f"add a device that has {lacking:.1f} MB free to devices"
+
+
+@pytest.mark.parametrize(("free", "why"), [(160, "To make it fit"), (184, "no reason given")])
+def test_why_a_gpu_could_not_hold_a_model_is_looked_at_afterwards(monkeypatch, free, why):
+    def fail(*_):
+        raise ConfigError("model", "no reason given")
+
+    gpu = ComputeDevice("CUDA0", "a GPU", "GPU", 1)
+    monkeypatch.setattr(embedding_only, "open_devices", lambda _: Devices([gpu]))
+    monkeypatch.setattr(embedding_only, "load_model", fail)
+    monkeypatch.setattr(fit, "needs", lambda *_: [need(free=free)])
+    with pytest.raises(ConfigError, match=why):
+        embedding_only.open_llama(config())
 
 
 def test_what_fits_is_not_refused():
