@@ -107,16 +107,24 @@ def open_devices(config: LlamaConfig) -> Devices:
     behind: list[LentDevices | WorkerProcess] = []
     try:
         named = list(_found(config, behind))
+        if config.split_mode == "none":
+            named = _main(named, config.main_device)
     except BaseException:
         for one in behind:
             one.close()
         raise
-    if config.split_mode == "none" and named:
-        wanted = named[0].name if config.main_device is None else config.main_device
-        if wanted not in (names := [device.name for device in named]):
-            raise ConfigError("main_device", f"{wanted} is not among the devices: {', '.join(names)}")
-        named = [named[names.index(wanted)]]
     return Devices(named, behind)
+
+
+def _main(named: list[ComputeDevice], name: str | None) -> list[ComputeDevice]:
+    """Return the one device that is used: the one of this name, or else the first; none if there is none."""
+    if name is None:
+        return named[:1]
+    chosen = [device for device in named if device.name == name]
+    if not chosen:
+        names = ", ".join(device.name for device in named) or "none"
+        raise ConfigError("main_device", f"{name} is not among the devices, which are: {names}")
+    return chosen
 
 
 def _found(config: LlamaConfig, behind: list[LentDevices | WorkerProcess]) -> Iterator[ComputeDevice]:

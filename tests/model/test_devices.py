@@ -3,6 +3,7 @@
 What takes longer, and a real GPU, is in tests/gpu (`make accelerator`).
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -12,11 +13,14 @@ import psutil
 import pytest
 from test_archs import Served, alone_on, converse, differences, drawn, models  # noqa: F401 - two are fixtures
 from test_llama_device import TICKS, Pair
+from typer.testing import CliRunner
 
 from cobali_ray.backend import rpc_build
 from cobali_ray.backend.devices import open_devices
 from cobali_ray.backend.fit import needs
+from cobali_ray.backend.llama import LlamaBackend
 from cobali_ray.backend.rpc import greet
+from cobali_ray.cli import app
 from cobali_ray.core.request.request import GREEDY
 from cobali_ray.engine.opening import llama_config, open_backend, worker_cache
 from cobali_ray.errors import ConfigError
@@ -86,8 +90,31 @@ def test_what_is_too_large_for_one_device_is_served_on_two(tiny):
     config = llama_config(read_settings(asked | TWO), tiny)
     devices = open_devices(config)
     assert all(need.fits and need.weights and need.cells and need.buffers for need in needs(config, devices))
-    devices.close()
-    open_backend(read_settings(asked | TWO), tiny).close()
+    LlamaBackend(config, devices=devices).close()
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        pytest.param({"devices": "CPU"}, "devices: CPU holds no layers", id="the-cpu"),
+        pytest.param({"devices": "CUDA7"}, "devices: there is no CUDA7", id="not-there"),
+        pytest.param(
+            {"split_mode": "none", "main_device": "CUDA7", "n_gpu_layers": -1},
+            "main_device: CUDA7 is not among the devices",
+            id="main-not-there",
+        ),
+    ],
+)
+def test_a_device_that_can_hold_no_layer_is_refused_by_name(tiny, asked, why):
+    with pytest.raises(ConfigError, match=why):
+        open_backend(read_settings(asked), tiny)
+
+
+def test_the_command_lists_devices():
+    done = CliRunner().invoke(app, ["devices", "builtin:synthetic-tiny", "--json"])
+    (cpu,) = [one for one in json.loads(done.stdout)["devices"] if one["kind"] == "CPU"]
+    assert not cpu["holds_layers"]
+    assert cpu["total_bytes"] > 0
 
 
 SCRIPT = """
