@@ -64,7 +64,7 @@ def serve(
     for number in (signal.SIGINT, signal.SIGTERM):  # Python's own handlers wait for the call below to return
         signal.signal(number, signal.SIG_DFL)
     sys.stdout.flush()
-    kept = None if weights is None else f"{weights}/".encode()
+    kept = None if weights is None else str(weights).encode()
     devices = (c_void_p * 1)(handle)
     lib.ggml_backend_rpc_start_server(f"127.0.0.1:{port}".encode(), kept, n_threads, 1, devices)
     del tell
