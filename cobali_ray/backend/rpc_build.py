@@ -70,11 +70,12 @@ def _source(scratch: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     _run([*command, "--no-deps", "--no-binary", _PACKAGE, "--dest", str(scratch), wanted], "fetched")
     with tarfile.open(next(scratch.glob("*.tar.gz"))) as package:
+        package.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4 and newer
         for member in package:
             path = Path(member.name)
             header = path.suffix == ".h" and str(path.parent).endswith(_HEADERS)
             if member.isfile() and (header or any(part in member.name for part in _WANTED)):
-                package.extract(member, scratch / "source", filter="data")
+                package.extract(member, scratch / "source")
     return next((scratch / "source").glob("*/vendor/llama.cpp/ggml"))
 
 

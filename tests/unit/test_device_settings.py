@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cobali_ray.actors.layout import gpu_shares, places
-from cobali_ray.backend import embedding_only, fit
+from cobali_ray.backend import embedding_only, fit, rpc_build
 from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.devices import ComputeDevice, Devices
 from cobali_ray.backend.endpoint import address_of
@@ -106,6 +106,35 @@ def test_nobody_at_an_endpoint_is_said_with_what_starts_a_worker():
         endpoint = f"127.0.0.1:{server.getsockname()[1]}"
     with pytest.raises(ConfigError, match=f"{endpoint}: nobody answers there .*`cobali worker`"):
         greet(endpoint, timeout_s=0.2)
+
+
+@pytest.mark.parametrize(
+    ("compiler", "why"),
+    [
+        pytest.param("exit 3", "exit code 3", id="silent"),
+        pytest.param(
+            "echo 'a.cpp:1: fatal error: no such header' >&2; exit 1", "no such header", id="says-why"
+        ),
+    ],
+)
+def test_a_library_that_cannot_be_built_says_why_and_leaves_nothing(tmp_path, monkeypatch, compiler, why):
+    script = tmp_path / "compiler"
+    script.write_text(f"#!/bin/sh\n{compiler}\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(rpc_build, "_source", lambda scratch: scratch)
+    with pytest.raises(ConfigError, match=f"devices: .* could not be compiled: .*{why}"):
+        rpc_build.built(tmp_path / "cache", {"CXX": str(script)})
+    assert [file.name for file in (tmp_path / "cache").rglob("*") if file.is_file()] == ["lock"]
+
+
+def test_a_library_is_built_once(tmp_path, monkeypatch):
+    script = tmp_path / "compiler"
+    script.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\necho built >> "$2"\n')
+    script.chmod(0o755)
+    monkeypatch.setattr(rpc_build, "_source", lambda scratch: scratch)
+    for _ in range(2):
+        library = rpc_build.built(tmp_path / "cache", {"CXX": str(script)})
+    assert library.read_text() == "built\n"
 
 
 def need(*, weights=100, cells=64, buffers=20, free=1000):
