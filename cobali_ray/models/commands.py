@@ -110,7 +110,7 @@ def list_models(
 
 
 def _is_random(row: dict[str, Any]) -> bool:
-    return bool(row["source"] == "builtin" and row["name"].startswith(SYNTHETIC))
+    return row["source"] == "builtin" and str(row["name"]).startswith(SYNTHETIC)
 
 
 def list_console() -> Console:

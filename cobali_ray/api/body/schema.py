@@ -208,7 +208,10 @@ class SampledBody(BodyModel):
     include_stop_str_in_output: bool | None = Field(
         None, description="Show the stop string or stop token that ended the answer; default false."
     )
-    seed: int | None = Field(None, description="Same request, same draws; answer i of n draws with seed + i.")
+    seed: int | None = Field(
+        None,
+        description="The same request and seed give the same random numbers; answer i of n uses seed + i.",
+    )
     ignore_eos: bool | None = Field(None, description="Never end at an end token; default false.")
     min_tokens: int | None = Field(None, description="Let no token end the answer before this many.")
     stop: Annotated[Stop, Field(description="One string or up to 16, of at most 1,000 characters each.")] = ()
