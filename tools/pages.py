@@ -11,6 +11,9 @@ from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from cobali_ray import __version__
 
 ROOT = Path(__file__).resolve().parent.parent
 FRONT = "README.md"
@@ -21,13 +24,23 @@ ELSEWHERE = (
 )
 """Pages outside docs/."""
 ICON = "cobali_ray/ui/icon.svg"
+TYPEFACE = "cobali_ray/ui/vendor/inter-5.3.0.woff2"
+"""The live page's, which site.css names."""
+FIRST_PART = re.compile(r"^(# .+?\n)\n(.+?)(?=^## )", re.DOTALL | re.MULTILINE)
+BUTTONS = (
+    ("The first five minutes", "docs/tour.md", "md-button--primary"),
+    ("Install", "docs/install.md", ""),
+    ("Settings", "docs/settings.md", ""),
+)
+"""Of the front page: what they say, and where they lead."""
 LINK = re.compile(r"\]\(([^)#\s]+)")
 CODE_IN_TABLE = re.compile(r"`[^`]*`")
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Replace each pattern in the nav by the pages that match it, sorted by name."""
+    """Replace each pattern in the nav by the pages that match it, sorted by name, and name the version."""
     config.nav = _filled(config.nav)
+    config.copyright = f"Version {__version__}"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -37,7 +50,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     own = [file.src_uri for file in files if file.src_dir == config.docs_dir]
     pages = [_file(f"{docs}/{name}", name, config) for name in own]
     pages += [
-        _file(name, "index.md" if name == FRONT else name, config) for name in (FRONT, *ELSEWHERE, ICON)
+        _file(name, "index.md" if name == FRONT else name, config)
+        for name in (FRONT, *ELSEWHERE, ICON, TYPEFACE)
     ]
     known = {page.src_uri for page in pages}
     linked = {name for page in pages if page.is_documentation_page() for name in _linked(page)}
@@ -45,12 +59,29 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return Files([*theme, *pages])
 
 
-def on_page_markdown(markdown: str, **_: object) -> str:
-    """Remove the backslash before a bar in a table's code: GitHub needs it, and Python-Markdown shows it."""
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Make the front page's first part a title with buttons, and mend code in tables.
+
+    A bar in a table's code has a backslash, which GitHub needs and Python-Markdown shows.
+    """
+    if page.file.src_uri == FRONT:
+        page.meta["hide"] = ["navigation", "toc"]
+        links = " ".join(f"[{text}]({target}){{ .md-button {kind} }}" for text, target, kind in BUTTONS)
+        markdown = FIRST_PART.sub(
+            lambda part: f'<div class="front" markdown>\n\n{part[1]}\n{_with(part[2], links)}\n</div>\n\n',
+            markdown,
+            count=1,
+        )
     return "\n".join(
         CODE_IN_TABLE.sub(lambda code: code[0].replace("\\|", "|"), line) if line.startswith("|") else line
         for line in markdown.split("\n")
     )
+
+
+def _with(text: str, links: str) -> str:
+    """Return the front page's first part with the links between its first paragraph and its picture."""
+    lead, rest = text.split("\n\n", 1)
+    return f"{lead}\n\n{links}\n\n{rest}"
 
 
 def _filled(nav: list | dict | str) -> list:

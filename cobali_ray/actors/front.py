@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 
-from cobali_ray.api.door.ids import HEADER_BYTES, SANE_ID
+from cobali_ray.api.door.ids import CLIENT_HEADER, HEADER_BYTES, SANE_ID
 from cobali_ray.errors import FrontEndError, HeadersTooLargeError, StartError
 from cobali_ray.ports import free_blocks
 from cobali_ray.signals import end_with_parent
@@ -261,6 +261,7 @@ def mend(text: str, *, pages: Mapping[int, Path], host: str) -> str:
         "stick-table type ipv6 size 64k expire 1m store conn_cur",
         "tcp-request connection track-sc0 src",
         f"tcp-request connection reject if {{ sc0_conn_cur gt {n_most * 3 // 4} }}",
+        f"http-request set-header {CLIENT_HEADER} %[src]",
         *_request_id(),
         "http-request deny deny_status 429 "
         f"if {{ sc0_conn_cur gt {n_most // 2} }} !{{ path_end {' '.join(PROBES)} }}",

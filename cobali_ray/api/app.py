@@ -106,7 +106,7 @@ def build_api(
     app.add_exception_handler(HTTPException, _on_http_error)
     # From the inside out: a browser asks without a key whether it may send one, and whoever may ask
     # at all may read why a key is wrong.
-    app.add_middleware(Lock, keyring=keyring)
+    app.add_middleware(Lock, keyring=keyring, clock=clock, behind_front=listens is not None)
     app.add_middleware(
         CORSMiddleware,
         allow_origin_regex=".*",  # the frame has sent the others away

@@ -188,6 +188,10 @@ _SENTENCES: Mapping[str, Callable[[Event], str | None]] = MappingProxyType(
         "request_failed": _failed,
         "ignored_fields": lambda e: f"A request has fields that the server ignores: {e['fields']}",
         "api_keys_reloaded": lambda e: f"The API keys were read again; there are {e['n_keys']}.",
+        "key_refused": lambda e: (
+            f"{e['n_requests']:,} request{'' if e['n_requests'] == 1 else 's'} from {e['address']} refused: "
+            f"{'wrong' if e['key'] == 'wrong' else 'no'} API key."
+        ),
         "settings_read": lambda e: (
             f"The settings were read again; changed: {', '.join(e['changed']) or 'nothing'}."
         ),

@@ -16,6 +16,7 @@ from cobali_ray.api.door.faults import Fault, error_shape
 from cobali_ray.api.door.ids import HEADER_BYTES, request_id_of
 from cobali_ray.api.door.keyring import Keyring
 from cobali_ray.api.door.origins import Origins, is_loopback
+from cobali_ray.api.door.refused import RefusedKeys, log_refusal
 from cobali_ray.api.door.spans import HttpTracer, route_traced
 from cobali_ray.errors import ForeignHostError, ForeignOriginError, HeadersTooLargeError, WrongKeyError
 from cobali_ray.telemetry.names import HttpAnswer
@@ -39,8 +40,9 @@ def fault_response(fault: Fault) -> Response:
 class Lock:
     """ASGI middleware that lets nobody pass without a key."""
 
-    def __init__(self, app: ASGIApp, *, keyring: Keyring) -> None:
-        self._app, self._keyring = app, keyring
+    def __init__(self, app: ASGIApp, *, keyring: Keyring, clock: ApiClock, behind_front: bool) -> None:
+        self._app, self._keyring, self._clock, self._behind_front = app, keyring, clock, behind_front
+        self._refused = RefusedKeys()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or answer that it needs a key."""
@@ -48,8 +50,13 @@ class Lock:
         if scope["type"] == "http" and not is_open(_path_in_app(scope)):
             context: RequestContext = scope[SCOPE_KEY]
             await self._keyring.refresh()
-            if (caller := self._keyring.ring.find(Headers(scope=scope))) is None:
+            headers = Headers(scope=scope)
+            if (caller := self._keyring.ring.find(headers)) is None:
                 app = fault_response(context.blame(WrongKeyError()))
+                peer, *_ = scope.get("client") or ("",)
+                log_refusal(
+                    self._refused, headers, peer, behind_front=self._behind_front, now_s=self._clock.now()
+                )
             else:
                 context.caller, context.quota = caller, self._keyring.quota(caller)
         await app(scope, receive, send)

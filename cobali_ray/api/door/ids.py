@@ -6,6 +6,8 @@ import re
 import uuid
 from urllib.parse import quote
 
+CLIENT_HEADER = "x-cobali-client"
+"""In which HAProxy says where a request came from, whatever the client wrote there."""
 HEADER_BYTES = 16 << 10
 SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 MAX_NAMED_FIELDS = 32
