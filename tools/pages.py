@@ -28,7 +28,7 @@ TYPEFACE = "cobali_ray/ui/vendor/inter-5.3.0.woff2"
 """The live page's, which site.css names."""
 FIRST_PART = re.compile(r"^(# .+?\n)\n(.+?)(?=^## )", re.DOTALL | re.MULTILINE)
 BUTTONS = (
-    ("The first five minutes", "docs/tour.md", "md-button--primary"),
+    ("The first five minutes", "docs/tour.md", ".md-button--primary"),
     ("Install", "docs/install.md", ""),
     ("Settings", "docs/settings.md", ""),
 )

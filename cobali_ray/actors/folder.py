@@ -1,4 +1,4 @@
-"""A server's own folder, of its sockets and of HAProxy's files, and what a server that was killed left there.
+"""A server's own folder, of its sockets and of HAProxy's files, and what servers that have ended left behind.
 
 A server holds a lock on a file in its folder. Linux lets go of it when the server ends, however it ends: a
 lock that can be had proves that nobody is there any more. A process belongs to the server if the environment
@@ -23,6 +23,10 @@ from cobali_ray.actors.processes import end_all, started_with
 from cobali_ray.ports import FOLDER, socket_dir
 
 LOCK: Final = "lock"
+SESSION_LOCK: Final = "cobali-serve.lock"
+"""In a session of Ray: it is a server's, and not of a `ray start` or of another program."""
+KEPT_SESSIONS: Final = 5
+"""Sessions of servers that have ended whose logs stay, beside those that run."""
 
 
 @contextlib.contextmanager
@@ -66,11 +70,32 @@ def take_over() -> set[int]:
 
 
 @contextlib.contextmanager
-def _lock_of_the_dead(folder: Path) -> Iterator[None]:
+def held_session(session: Path) -> Iterator[None]:
+    """Mark a session of Ray as this server's while inside; remove old ones of servers that have ended."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):  # a full disk: then it stays when it is old
+            lock = held.enter_context((session / SESSION_LOCK).open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        _prune_sessions(session.parent)
+        yield
+
+
+def _prune_sessions(sessions: Path) -> None:
+    """Remove this user's sessions of servers that have ended, all but the latest; names tell the time."""
+    ended = []
+    for session in sorted(sessions.glob("session_*")):
+        with contextlib.suppress(OSError), _lock_of_the_dead(session, SESSION_LOCK):
+            ended.append(session)
+    for session in ended[:-KEPT_SESSIONS]:
+        shutil.rmtree(session, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _lock_of_the_dead(folder: Path, name: str = LOCK) -> Iterator[None]:
     """Have the lock of a server of this user that has ended; raises OSError if it runs, or is not ours."""
     found = folder.lstat()
     if not S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise PermissionError(folder)
-    with (folder / LOCK).open("r+") as lock:
+    with (folder / name).open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield

@@ -34,7 +34,7 @@ from typing import Any
 import httpx2
 
 from cobali_ray.actors.deployed import APP_NAME, DIED, POLL_S, deploy, renewed, wait_loaded
-from cobali_ray.actors.folder import own_folder, processes_of, take_over
+from cobali_ray.actors.folder import held_session, own_folder, processes_of, take_over
 from cobali_ray.actors.fork_server import ForkServer
 from cobali_ray.actors.front import (
     LOOPBACK,
@@ -209,6 +209,7 @@ class _ServerRun:
                     self._output, dashboard=self._dashboard, meanwhile=_import_serve, spare=self._forks.pid
                 )
                 running.enter_context(watching_node(self._node_died))
+                running.enter_context(held_session(logs_folder().parent))
                 self._apart.move(logs_folder() / "cobali-serve.log")
                 workers = Workers(self._output)
                 workers.hear()

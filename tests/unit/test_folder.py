@@ -9,7 +9,15 @@ import sys
 import pytest
 
 from cobali_ray.actors import folder as folders
-from cobali_ray.actors.folder import fork_socket, own_folder, processes_of, take_over
+from cobali_ray.actors.folder import (
+    KEPT_SESSIONS,
+    SESSION_LOCK,
+    fork_socket,
+    held_session,
+    own_folder,
+    processes_of,
+    take_over,
+)
 from cobali_ray.actors.fork_worker import SOCKET
 
 WAIT_S = 60
@@ -96,3 +104,31 @@ def test_a_link_to_another_folder_is_not_followed(place, server):
     process.wait(WAIT_S)
     take_over()
     assert (elsewhere / "lock").exists()
+
+
+def test_of_sessions_of_servers_that_have_ended_the_latest_stay(tmp_path):
+    def session(number, *, marked=True):
+        made = tmp_path / f"session_2026-01-01_00-00-{number:02}_1_1"
+        (made / "logs").mkdir(parents=True)
+        if marked:
+            (made / SESSION_LOCK).touch()
+        return made
+
+    others = session(0, marked=False)  # a `ray start`, which may run
+    ended = [session(number) for number in range(2, KEPT_SESSIONS + 4)]
+    (tmp_path / "session_latest").symlink_to(ended[-1])
+    elsewhere = tmp_path / "elsewhere"
+    ended[0].rename(elsewhere)
+    ended.pop(0).symlink_to(elsewhere)
+    with held_session(session(1)) as _, held_session(session(60)):
+        assert not ended[0].exists()
+        there = {path.name for path in tmp_path.glob("session_*_1_1") if not path.is_symlink()}
+        kept = [session.name for session in ended[-KEPT_SESSIONS:]]
+        running = [f"session_2026-01-01_00-00-{number}_1_1" for number in ("01", "60")]
+        assert there == {others.name, *kept, *running}
+        assert (elsewhere / "logs").exists(), "a link is not followed"
+
+
+def test_a_session_that_cannot_be_marked_is_served_all_the_same(tmp_path):
+    with held_session(tmp_path / "gone" / "session"):
+        pass
