@@ -31,17 +31,18 @@ def build(args: dict[str, Any]) -> Application:
     return join(read_settings(args))
 
 
-def join(settings: EngineSettings, *, listens: str | None = None) -> Application:
+def join(settings: EngineSettings, *, listens: str | None = None, code: str = "") -> Application:
     """Join engines and ingress to one Serve application.
 
     `listens` is the address where clients reach it; None: Serve's own proxy, which knows its address.
-    Deployed again, only those parts are restarted that are told something else than before.
+    Deployed again, only those parts are restarted that are told something else than before, and all where
+    `code`, the name of what they run, is another.
     """
     require_tracing(settings)
     if settings.api.api_keys_file is not None:
         read_keys(settings.api.api_keys_file)  # what is wrong with it is said here and now
     check_folder(settings.api.data_dir)
-    found, version = places(settings), versions(settings, listens)
+    found, version = places(settings), versions(settings, listens, code)
     n_gpus = int(ray.cluster_resources().get("GPU", 0)) if ray.is_initialized() else 0
     shares = gpu_shares(found, n_gpus)
     engines = [

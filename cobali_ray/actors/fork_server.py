@@ -54,9 +54,13 @@ class ForkServer:
     """
 
     def __init__(self, environ: MutableMapping[str, str], folder: Path) -> None:
-        """Start it, and name its socket, which lies in `folder`, in `environ`."""
+        """Start it, and name its socket, which lies in `folder`, in `environ`.
+
+        Another one may have had the socket: from now on workers are forks of this one.
+        """
         path = fork_socket(folder)
         environ[fork_worker.SOCKET] = str(path)
+        path.unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(path))
             listener.listen(64)

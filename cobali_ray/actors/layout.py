@@ -122,12 +122,12 @@ def for_ingress(settings: EngineSettings, listens: str | None = None) -> ForIngr
     return ForIngress(settings.api, settings.server, listens)
 
 
-def versions(settings: EngineSettings, listens: str | None = None) -> dict[str, str]:
-    """Return a name for what each deployment is told: Serve restarts those whose name changes."""
+def versions(settings: EngineSettings, listens: str | None = None, code: str = "") -> dict[str, str]:
+    """Return a name for what each deployment runs and is told: Serve restarts those whose name changes."""
     found = places(settings)
-    told = {place.deployment: _version(place.settings.values()) for place in found}
+    told = {place.deployment: _version(place.settings.values(), code) for place in found}
     return told | {
-        INGRESS: _version(asdict(settings.api), asdict(settings.server), listens, served_by(found))
+        INGRESS: _version(asdict(settings.api), asdict(settings.server), listens, served_by(found), code)
     }
 
 

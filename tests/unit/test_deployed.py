@@ -2,11 +2,13 @@
 
 import contextlib
 import io
+import os
 
 import orjson
 import pytest
 
 from cobali_ray.actors import deployed
+from cobali_ray.actors.code import code_version
 from cobali_ray.actors.output import JsonLines
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import EngineSettings
@@ -18,17 +20,18 @@ class Serve:
     """Fails when it is told to."""
 
     def __init__(self, *failures):
-        self.failures, self.deployed = list(failures), []
+        self.failures, self.deployed, self.codes = list(failures), [], []
 
-    def deploy(self, settings, *, listens):
+    def deploy(self, settings, *, listens, code):
         self.deployed.append(settings)
+        self.codes.append(code)
         if self.failures and (failure := self.failures.pop(0)) is not None:
             raise failure
 
 
 @pytest.fixture
 def renew(monkeypatch):
-    def go(serve, reread=lambda: NEW, wait=lambda goes_on: None):
+    def go(serve, reread=lambda: NEW, wait=lambda goes_on: None, code=("one", "one")):
         monkeypatch.setattr(deployed, "deploy", serve.deploy)
         monkeypatch.setattr(deployed, "_wait_running", wait)
         said = io.StringIO()
@@ -37,6 +40,7 @@ def renew(monkeypatch):
             reread,
             JsonLines(said),
             listens="127.0.0.1",
+            code=code,
             in_time=lambda _: contextlib.nullcontext(),
             goes_on=lambda: True,
         )
@@ -50,6 +54,37 @@ def test_new_settings_are_deployed(renew):
     settings, said = renew(serve)
     assert (settings, serve.deployed) == (NEW, [NEW])
     assert [(line["event"], line["changed"]) for line in said] == [("settings_read", ["engine"])]
+
+
+def test_new_code_is_deployed_with_the_same_settings(renew):
+    serve = Serve()
+    _, said = renew(serve, lambda: OLD, code=("one", "two"))
+    assert serve.codes == ["two"]
+    assert said[0]["changed"] == ["engine", "ingress"]
+
+
+def test_new_code_that_does_not_start_is_undone(renew):
+    serve = Serve(RuntimeError("no module named cobali"))
+    settings, said = renew(serve, lambda: NEW, code=("one", "two"))
+    assert (settings, serve.codes) == (OLD, ["two", "one"])
+    assert said[0]["event"] == "settings_kept"
+
+
+def test_the_code_is_another_once_a_file_of_it_changes(tmp_path):
+    (tmp_path / "ui").mkdir()
+    file = tmp_path / "ui" / "page.js"
+    file.write_text("one")
+    before = code_version(tmp_path)
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "x.pyc").touch()
+    os.utime(file, (1, 1))
+    old = code_version(tmp_path)
+    assert old != before
+    os.utime(file, (1, 1))
+    assert code_version(tmp_path) == old
+    file.write_text("three")
+    os.utime(file, (1, 1))
+    assert code_version(tmp_path) != old, "by its size"
 
 
 def test_what_ray_raises_leaves_all_as_it_was(renew):

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from cobali_ray.actors import fork_worker
-from cobali_ray.actors.fork_server import NO_JOB
+from cobali_ray.actors import fork_server, fork_worker
+from cobali_ray.actors.folder import fork_socket
+from cobali_ray.actors.fork_server import NO_JOB, ForkServer
 
 WAIT_S = 60
 BARE = "from cobali_ray.actors import fork_server as f; f.MODULES = (); f.main()"
@@ -22,6 +23,7 @@ import json, os, resource, signal, sys
 print(json.dumps({
     "argv": sys.argv[1:], "folder": os.getcwd(), "said": os.environ["SAID"], "job": os.environ["RAY_JOB_ID"],
     "name": __name__, "n_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0], "pid": os.getpid(),
+    "parent": os.getppid(),
     "leads": os.getpgrp() == os.getpid(), "reaps": signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL,
 }))
 print("trouble", file=sys.stderr)
@@ -65,6 +67,7 @@ def test_a_fork_is_what_was_asked_for(server, tmp_path):
     )
     found = json.loads(worker.stdout)
     assert found.pop("pid") != process.pid
+    assert found.pop("parent") == process.pid
     assert found == {
         "argv": ["--worker-id=7"], "folder": str(tmp_path), "said": "hello", "job": NO_JOB,
         "name": "__main__", "n_files": 999, "leads": True, "reaps": True,
@@ -84,6 +87,26 @@ def test_it_goes_on_after_nonsense(server, tmp_path):
 def test_without_it_ray_s_own_script_makes_the_worker(tmp_path):
     worker = start_worker(str(tmp_path / "nobody"), tmp_path, "--language=PYTHON")
     assert worker.stdout == f"set up {[str(tmp_path / 'default_worker.py'), '--language=PYTHON']}\n"
+
+
+def test_workers_are_forks_of_the_one_that_was_started_last(tmp_path, monkeypatch):
+    """So new code gets into workers, and the processes of the code before keep their parent."""
+    popen = subprocess.Popen
+    monkeypatch.setattr(
+        fork_server.subprocess,
+        "Popen",
+        lambda command, **options: popen([sys.executable, "-c", BARE, command[-1]], **options),
+    )
+    environ = dict(os.environ)
+    servers = [ForkServer(environ, tmp_path) for _ in range(2)]
+    monkeypatch.undo()
+    try:
+        worker = start_worker(str(fork_socket(tmp_path)), tmp_path)
+        assert json.loads(worker.stdout)["parent"] == servers[1].pid
+        assert servers[0]._process.poll() is None
+    finally:
+        for server in servers:
+            server.close()
 
 
 def test_it_ends_with_its_parent_and_leaves_no_worker_waiting(server):
