@@ -361,6 +361,14 @@ class ModelNotAllowedError(BadRequestError):
     template = "This API key may not use the model '{asked}'."
 
 
+class OperatorKeyError(BadRequestError):
+    """Something that concerns all requests, asked with a key that is not an operator's."""
+
+    status = 403
+    code = "operator_key_needed"
+    template = "This API key may not do that: it needs operator: true in the setting api_keys_file."
+
+
 class WrongKeyError(BadRequestError):
     """A missing or wrong API key."""
 
@@ -439,6 +447,14 @@ class StreamStoppedError(BadRequestError):
     status = 410
     code = "stream_stopped"
     template = "This answer was stopped by DELETE /v1/streams/{{id}}."
+
+
+class UnknownRequestError(BadRequestError):
+    """A client asks where a request is that is not known, or another key's."""
+
+    status = 404
+    code = "request_not_found"
+    template = "This key has no such request under way, nor one that ended lately."
 
 
 @dataclass(eq=False)
@@ -641,6 +657,15 @@ class RequestCancelledError(CobaliError):
     code = "request_cancelled"
     outcome = "cancelled"
     template = "The request was cancelled."
+
+
+class SupersededError(CobaliError):
+    """A newer request of the same key, user and route took its place, as both had asked for."""
+
+    status = 409
+    code = "superseded"
+    outcome = "cancelled"
+    template = "A newer request took the place of this one (supersedes)."
 
 
 class InternalError(CobaliError):

@@ -35,6 +35,7 @@ from cobali_ray.core.dispatch.messages import (
     Unheard,
 )
 from cobali_ray.core.views.cache import CacheView, SlotMove
+from cobali_ray.core.views.progress import RequestView
 from cobali_ray.core.views.stats import EngineState, EngineStatus, ModelCard, TickFeed
 from cobali_ray.errors import (
     CobaliError,
@@ -290,6 +291,14 @@ class ServeEngineClient:
         view: CacheView = await self._fetch(self._engine.cache)
         return view
 
+    async def find(self, asked: str, tenant: str) -> list[RequestView]:
+        """Ask the engine for a tenant's requests of this name; one that is away knows none."""
+        try:
+            found: list[RequestView] = await self._ask(self._engine.find, asked, tenant)
+        except EngineDiedError:
+            return []
+        return found
+
     async def move_slot(self, action: str, slot_id: int, filename: str) -> SlotMove:
         """Have the engine save, restore or erase a slot, however long that takes."""
         if self._away is not None:
@@ -298,6 +307,21 @@ class ServeEngineClient:
         if isinstance(moved, CobaliError):
             raise moved
         return cast("SlotMove", moved)
+
+    async def pause(self) -> int:
+        """Have the engine park who runs and begin nothing."""
+        return await self._switch(self._engine.pause)
+
+    async def resume(self) -> int:
+        """Have it go on."""
+        return await self._switch(self._engine.resume)
+
+    async def _switch(self, method: Any) -> int:
+        try:
+            n: int = await self._ask(method, within_s=None)
+        except EngineDiedError:
+            raise LoadingError from None
+        return n
 
     async def load(self) -> None:
         """Have the engine load its model, however long that takes, and learn what it is."""

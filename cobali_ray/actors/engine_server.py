@@ -26,6 +26,7 @@ from cobali_ray.actors.wire import Pusher
 from cobali_ray.core.request.embedding import EmbeddingRequest
 from cobali_ray.core.request.request import Request
 from cobali_ray.core.views.cache import CacheView, SlotMove
+from cobali_ray.core.views.progress import Place, RequestView, view_of_life
 from cobali_ray.core.views.stats import Attendance, EngineState, EngineStatus, LoadView, TickFeed
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.opening import MonotonicClock, chat_template, model_path, pin
@@ -86,6 +87,8 @@ class EngineServer:
         self._pusher, self._node = Pusher(engine_id, **place), place["host"]
         self._requests = OpenRequests(self._pusher, self._tracer, self._cancel)
         self._answers = Counter[HttpAnswer]()
+        self._paused = False
+        """Also for a model that is loaded later."""
         self._n_expanding = 0
         """Requests whose images are being looked at."""
         self._slot_pool = ThreadPoolExecutor(1, thread_name_prefix="slots")
@@ -94,7 +97,7 @@ class EngineServer:
         )
 
     def _open_model(self) -> LoadedModel:
-        return LoadedModel(
+        model = LoadedModel(
             self._settings,
             self._path,
             self._clock,
@@ -102,6 +105,9 @@ class EngineServer:
             engine_id=self._engine_id,
             node=self._node,
         )
+        if self._paused:
+            model.loop.act(Engine.pause)
+        return model
 
     # -- requests -------------------------------------------------------------------------------------
 
@@ -163,6 +169,16 @@ class EngineServer:
     async def unload(self) -> CobaliError | None:
         """Give the model's memory back, unless requests are open."""
         return await self._host.unload()
+
+    async def pause(self) -> int:
+        """Park who runs and begin nothing until `resume`; return how many are parked."""
+        self._paused, model = True, self._host.model
+        return 0 if model is None else await asyncio.wrap_future(model.loop.act(Engine.pause))
+
+    async def resume(self) -> int:
+        """Go on; return how many requests waited for that."""
+        self._paused, model = False, self._host.model
+        return 0 if model is None else await asyncio.wrap_future(model.loop.act(Engine.resume))
 
     async def move_slot(self, action: str, slot_id: int, filename: str) -> SlotMove | CobaliError:
         """Save, restore or erase a slot. A refusal is returned, as by `run`."""
@@ -262,6 +278,17 @@ class EngineServer:
             tier_tokens=seen.tier_tokens,
             settings={name: settings[name] for name in CACHE_SETTINGS},
         )
+
+    async def find(self, asked: str, tenant: str) -> list[RequestView]:
+        """Return where a tenant's requests of this name are; none without a model."""
+        if (model := self._host.model) is None:
+            return []
+        lives = model.telemetry.collector.find(asked, tenant)
+        places: dict[str, Place] = {}
+        if any(life.state == "queued" for life in lives):
+            places = await asyncio.wrap_future(model.loop.ask(Engine.places))
+        now_s = self._clock.now()
+        return [view_of_life(life, places.get(life.request_id), now_s) for life in lives]
 
     async def ticks(self, last: int, since: int, before: int | None) -> TickFeed | None:
         """Return records of ticks and requests as JSON, made on this event loop; None without a model."""

@@ -41,6 +41,7 @@ from cobali_ray.api.routes.facts import Facts
 from cobali_ray.api.routes.generation import Generation
 from cobali_ray.api.routes.openapi import describe
 from cobali_ray.api.routes.page import Page
+from cobali_ray.api.routes.requests import Requests
 from cobali_ray.errors import CobaliError
 from cobali_ray.settings import ApiSettings
 from cobali_ray.store.database import Store
@@ -84,6 +85,7 @@ def build_api(
     app.include_router(Facts(fleet, settings, intake).router())
     app.state.viewers = {name: Viewers(engine, clock) for name, engine in fleet.engines.items()}
     app.include_router(Debug(fleet, app.state.viewers).router())
+    app.include_router(Requests(fleet).router())
     app.include_router(Cache(fleet, settings, intake).router())
     app.include_router(Page().router())
     keyring = Keyring(settings.api_keys, settings.api_keys_file, clock, n_ingress=settings.n_ingress)

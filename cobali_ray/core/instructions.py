@@ -47,6 +47,18 @@ class Cancelled(NamedTuple):
     now_s: float
 
 
+class Paused(NamedTuple):
+    """Nothing is to be computed until Resumed comes: the next tick parks all who run."""
+
+    now_s: float
+
+
+class Resumed(NamedTuple):
+    """Who was parked goes on."""
+
+    now_s: float
+
+
 class TickBegun(NamedTuple):
     """The backend is free for the next pass."""
 
@@ -197,8 +209,9 @@ class Failed(NamedTuple):
 
 
 Event: TypeAlias = (
-    Submitted | Ready | Cancelled | TickBegun | Embedded | Refused | Sampled | Emitted | TickEnded
-    | Moved | StatesMoved | Unrestored | Filled | Emptied | BlocksListed | BlocksWritten | BlocksLoaded
+    Submitted | Ready | Cancelled | Paused | Resumed | TickBegun | Embedded | Refused | Sampled | Emitted
+    | TickEnded | Moved | StatesMoved | Unrestored | Filled | Emptied | BlocksListed | BlocksWritten
+    | BlocksLoaded
     | EngineStopping | Failed
 )  # fmt: skip
 

@@ -2,11 +2,11 @@
 
     events                                                      instructions
     Submitted, Ready, Cancelled,            handle(event)       Truncate, Copy, Save, Restore, Forget,
-    TickBegun, Embedded, Refused,          ──────────────►      SaveState, RestoreState, ForgetStates,
-    Sampled, Emitted, TickEnded, Failed,                        LoadBlocks, Hold, StoreBlocks, Assign,
-    Moved, StatesMoved, Unrestored, Filled,                     Swap, Embed, Compute, Emit, Finish, Clear
-    Emptied, BlocksListed, BlocksWritten,
-    BlocksLoaded, EngineStopping
+    Paused, Resumed, TickBegun, Embedded,  ──────────────►      SaveState, RestoreState, ForgetStates,
+    Refused, Sampled, Emitted, TickEnded,                       LoadBlocks, Hold, StoreBlocks, Assign,
+    Failed, Moved, StatesMoved, Unrestored,                     Swap, Embed, Compute, Emit, Finish, Clear
+    Filled, Emptied, BlocksListed,
+    BlocksWritten, BlocksLoaded, EngineStopping
 
 It owns all there is to know of scheduling: who waits for a slot or to be embedded, the slots and what they,
 host memory and the disk hold, the deadlines, the pass under way, the pacing. The engine carries out what it
@@ -145,10 +145,14 @@ class Scheduler:
         """How long a request has its slot, as a mean of the last ones."""
         self.head_waits = False
         """Whether the head of the queue found no room at the last look: then a free slot takes nobody."""
+        self.paused = False
+        """Whether nobody gets a slot, and who has one is to leave it."""
         self._handlers: dict[type, Callable[[Any], None]] = {
             messages.Submitted: self._submitted,
             messages.Ready: self._ready,
             messages.Cancelled: self._cancelled,
+            messages.Paused: self._pause,
+            messages.Resumed: self._resume,
             messages.TickBegun: self._tick_begun,
             messages.Embedded: self._embedded,
             messages.Refused: self._refused,
@@ -195,7 +199,8 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether a tick would do anything; a request that is not ready gives none."""
-        return bool(self.slots.running or self._emit or self.queue.has_ready or self.n_embedding)
+        waits = not self.paused and (self.queue.has_ready or self.n_embedding)
+        return bool(self.slots.running or self._emit or waits)
 
     @property
     def n_embedding(self) -> int:
@@ -205,7 +210,7 @@ class Scheduler:
     @property
     def n_free_slots(self) -> int:
         """Slots that take somebody at the next look."""
-        return 0 if self.head_waits else self.slots.n_idle
+        return 0 if self.head_waits or self.paused else self.slots.n_idle
 
     @property
     def n_open(self) -> int:
@@ -327,6 +332,14 @@ class Scheduler:
         if one := self._open.get(event.request_id):
             self._end(one, event.now_s, RequestCancelledError())
 
+    def _pause(self, event: messages.Paused) -> None:
+        self.paused = True
+        self.drain_rate.note(0, event.now_s, waiting=False)  # the pause says nothing of how fast they leave
+
+    def _resume(self, event: messages.Resumed) -> None:
+        del event
+        self.paused = False
+
     def _failed(self, event: messages.Failed) -> None:
         if event.request_id is not None:
             if one := self._open.get(event.request_id):
@@ -414,6 +427,10 @@ class Scheduler:
         for one in self._deadlines.expired(now_s):
             if one.status is not Status.FINISHED:
                 self._end(one, now_s, DeadlineExceededError(one.request.timeout_s or 0.0))
+        if self.paused:
+            for running in self.slots.running[::-1]:  # so that the oldest is first in line again
+                self._park(running, now_s)
+            return
         self._shared = self.texts is not None and self._embed(self.texts, now_s)
         if not self._shared:
             self._go_on(now_s)
@@ -636,11 +653,19 @@ class Scheduler:
         """Send a sequence back to the head of its line; host memory keeps what is computed."""
         self.tiers.save(victim.slot_id, victim.tokens, victim.n_computed, victim.salt)
         self._release(victim, now_s, victim.n_computed, keep=False)
-        victim.change(StatusChange.PREEMPT)
-        self.queue.push_front(victim, now_s)
-        victim.n_preempted += 1
+        self._queue_again(victim, now_s)
+
+    def _park(self, running: Sequence, now_s: float) -> None:
+        """Do the same where nobody else wants the slot: it keeps what is computed, for then."""
+        self._release(running, now_s, running.n_computed, keep=True)
+        self._queue_again(running, now_s)
+
+    def _queue_again(self, sequence: Sequence, now_s: float) -> None:
+        sequence.change(StatusChange.PREEMPT)
+        self.queue.push_front(sequence, now_s)
+        sequence.n_preempted += 1
         self.counts.n_preempted += 1
-        self.counts.n_preempted_class[victim.priority] += 1
+        self.counts.n_preempted_class[sequence.priority] += 1
 
     # -- the pass is over -----------------------------------------------------------------------------
 

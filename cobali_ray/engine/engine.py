@@ -201,6 +201,16 @@ class Engine:
         """End a request wherever it stands; nothing happens where it has ended."""
         self._tell(protocol.Cancelled(request_id, self._clock.now()))
 
+    def pause(self) -> int:
+        """Compute nothing from now on; return how many requests the next tick parks."""
+        self._tell(protocol.Paused(self._clock.now()))
+        return len(self.slots.running)
+
+    def resume(self) -> int:
+        """Go on; return how many requests wait for that."""
+        self._tell(protocol.Resumed(self._clock.now()))
+        return self.scheduler.n_open
+
     def fail_all(self, error: CobaliError) -> None:
         """End every open request with `error` and start over with an empty cache."""
         self._embed = self._compute = self._emit = None

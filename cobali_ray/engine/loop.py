@@ -300,6 +300,7 @@ class EngineLoop:
             n_queued=max(self._entered.requests.n - engine.scheduler.counts.left.n, 0),
             n_slots=engine.limits.n_slots,
             last_tick_age_s=age,
+            paused=engine.scheduler.paused,
             detail=f"no tick finished for {age:.0f} s" if status is EngineStatus.STALLED else "",
         )
 

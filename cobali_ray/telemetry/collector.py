@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from cobali_ray.core.request.embedding import EmbeddingRequest
 from cobali_ray.core.request.events import TIERS, End
+from cobali_ray.core.request.life import Life
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.core.views.spans import NO_SPANS
@@ -237,6 +238,10 @@ class Collector:
     def seen(self, last: int, since: int = 0, before: int | None = None) -> LivesView:
         """Return the newest `last` records of ticks `since .. before`, who ended in them, and who is open."""
         return self._read(lambda: self._seen(last, since, before))
+
+    def find(self, asked: str, tenant: str) -> list[Life]:
+        """Return a tenant's requests of this name, open ones and those that ended lately."""
+        return self._read(lambda: self._lives.find(asked, tenant))
 
     def _seen(self, last: int, since: int, before: int | None) -> LivesView:
         size, end = len(self._ring), self._n_ticks if before is None else min(before, self._n_ticks)

@@ -8,6 +8,7 @@ from cobali_ray.core.request.events import End
 from cobali_ray.core.request.life import Life, ended_life, life_of
 from cobali_ray.core.request.lifecycle import Status
 from cobali_ray.core.request.sequence import Sequence
+from cobali_ray.core.views.progress import named
 from cobali_ray.core.views.stats import TickStats
 
 
@@ -82,6 +83,23 @@ class Lives:
     def open(self) -> list[Sequence]:
         """Return the open requests, oldest first."""
         return list(self._open.values())
+
+    def find(self, asked: str, tenant: str) -> list[Life]:
+        """Return a tenant's requests of this name, see `named`: the open ones, else those that ended last."""
+        found = [
+            life_of(one)
+            for one in self._open.values()
+            if one.account.tenant == tenant and named(one.request_id, one.request.x_request_id, asked)
+        ]
+        size = len(self._ring)
+        for i in range(self._n_ended - 1, max(self._n_ended - size, 0) - 1, -1):
+            record = self._ring[i % size]
+            if record is None:
+                break
+            life = record[1]
+            if life.tenant == tenant and named(life.request_id, life.x_request_id, asked):
+                found.append(life)
+        return found
 
     def ended(self, first: int, before: int) -> list[Life]:
         """Return who ended in the ticks `first .. before`, oldest first."""

@@ -129,7 +129,7 @@ class FakeClient:
         self.turn_marks = frozenset()
         self.markers, self.end_tokens = Markers(self), frozenset()
         self.incarnation_id, self.n_ticks, self.asked = "e1", 0, []
-        self.lives = []
+        self.lives, self.views = [], []
         self.held, self.moved, self.moves = HELD, SlotMove(0, 84, "a.bin", 5000, 0.0123), []
 
     def __setattr__(self, name, value):
@@ -288,11 +288,23 @@ class FakeClient:
             raise self.held
         return self.held
 
+    async def find(self, asked, tenant):
+        self.asked.append((asked, tenant))
+        return self.views
+
     async def move_slot(self, action, slot_id, filename):
         self.moves.append((action, slot_id, filename))
         if isinstance(self.moved, Exception):
             raise self.moved
         return self.moved
+
+    async def pause(self):
+        self.engine = replace(self.engine, paused=True)
+        return self.n_open
+
+    async def resume(self):
+        self.engine = replace(self.engine, paused=False)
+        return self.n_open
 
     async def load(self):
         self.loads.append("load")

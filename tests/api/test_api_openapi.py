@@ -36,6 +36,8 @@ GOOD = {
     "/api/copy": {},
     "/v1/models/load": {"model": "fake"},
     "/v1/models/unload": {"model": "fake"},
+    "/v1/pause": {},
+    "/v1/resume": {},
     "/completion": {"prompt": "hi"},
     "/completions": {"prompt": "hi"},
     "/chat/completions": ASK,

@@ -25,10 +25,12 @@ from cobali_ray.core.instructions import (
     Forget,
     ForgetStates,
     Moved,
+    Paused,
     Ready,
     Refused,
     Restore,
     RestoreState,
+    Resumed,
     Sampled,
     Save,
     SaveState,
@@ -418,6 +420,21 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.cache[slot_id] = [(token, "") for token in tokens]
         assert slots.held(slot_id).n_tokens == len(self.cache[slot_id])
 
+    @rule(event=st.sampled_from([Paused, Resumed, Resumed]))
+    def an_operator_pauses_or_resumes(self, event):
+        if hasattr(self, "limits"):
+            self.do(event(self.now_s))
+            assert self.scheduler.paused == (event is Paused)
+
+    @invariant()
+    def nothing_begins_in_a_pause(self):
+        if hasattr(self, "limits") and self.scheduler.paused:
+            assert self.scheduler.n_free_slots == 0
+            last = self.events[-1] if self.events else None
+            if isinstance(last, TickBegun):
+                assert self.plan is None
+                assert not self.scheduler.slots.running, "all who ran are parked"
+
     @rule(odds=st.integers(0, 9))
     def everything_fails(self, odds):
         if hasattr(self, "limits") and odds == 0:
@@ -467,6 +484,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         for request_id in self.unready():
             self.do(Ready(request_id, self.now_s))
+        self.do(Resumed(self.now_s))
         for _ in range(2000):
             if self.emit is not None:
                 self.emit = None

@@ -40,6 +40,7 @@ from cobali_ray.errors import (
     LoadingError,
     QueueFullError,
     RequestCancelledError,
+    SupersededError,
     UnloadedError,
 )
 
@@ -204,6 +205,41 @@ def test_progress_of_a_later_attempt_is_told_by_the_id_that_its_client_knows():
     site.attend(incarnation_id="e2")
     (told,) = site.say(RequestProgress("r~1", 2, 0, 3, 0.1, None, None))
     assert (told.request_id, told.event.request_id) == ("r", "r")
+
+
+SUPERSEDES = {"supersedes": "k", "received_s": 5.0}
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("where", ["sent", "waiting for an engine", "waiting for a load"])
+def test_a_newer_request_takes_the_place_of_an_older_one_wherever_that_is(where, begun):
+    site = Site(loaded=where != "waiting for a load")
+    site.ask("old", **SUPERSEDES)
+    if begun and where != "waiting for a load":
+        site.say(Delta("old", "x", (1,), stats=STATS))
+    if where == "waiting for an engine":
+        site.do(Returned("a", "old", EngineDiedError()))
+    out = site.ask("new", **SUPERSEDES | {"received_s": 6.0})
+    assert ends_with([one for one in out if getattr(one, "request_id", "") == "old"], SupersededError)
+    assert (Cancel("a", "old") in out) == (where == "sent")
+    assert site.dispatcher.find("old", "") == []
+    assert [one.request_id for one in site.dispatcher.find("new", "")] == ["new"], "it goes on"
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"supersedes": "other"}, "it is another's"),
+        ({"supersedes": ""}, "it did not ask for it"),
+        ({"received_s": 5.0}, "it is of the same call"),
+        ({"received_s": 4.0}, "it is the older one, and was overtaken"),
+    ],
+)
+def test_nobody_else_loses_its_place(fields, why):
+    site = Site()
+    site.ask("old", **SUPERSEDES)
+    out = site.ask("new", **SUPERSEDES | {"received_s": 6.0} | fields)
+    assert [type(one) for one in out] == [Send], why
 
 
 def test_an_engine_that_ends_has_its_requests_go_on_behind_what_was_told():

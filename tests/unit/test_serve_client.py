@@ -813,3 +813,54 @@ async def test_vectors_travel_the_whole_way(make):
     assert 'cobali_tenant_prompt_tokens_total{engine="0",tenant="anyone"} 19900.0' in text
     feed = orjson.loads((await setup.handle.server.ticks(100, 0, None)).body)
     assert sum(tick["n_texts"] for tick in feed["ticks"]) == 199
+
+
+async def test_a_paused_engine_keeps_requests_and_says_where_they_are(make):
+    s = await make(n_slots=1)
+    alone = text_of(await s.collect("alone", max_tokens=3000))
+    running = s.generate("a", max_tokens=3000)
+    said = await anext(running)
+    waiting = asyncio.ensure_future(s.collect("b", n_prompt=50))
+    async with asyncio.timeout(WAIT_S):
+        while (await s.client.state()).n_queued == 0:  # noqa: ASYNC110 another thread's count
+            await asyncio.sleep(0)
+    assert await s.client.pause() == 1
+    async with asyncio.timeout(WAIT_S):
+        while (found := await s.client.find("a", ""))[0].life.state != "queued":  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert (await s.client.state()).paused
+    assert found[0].life.n_output > 0
+    assert found[0].progress.n_ahead == 0, "who ran is next"
+    ((queued, progress),) = await s.client.find("b", "")
+    assert (queued.state, queued.n_prompt, progress.n_ahead) == ("queued", 50, 1)
+    assert await s.client.find("b", "another tenant") == []
+    assert await s.client.resume() == 2
+    rest = [event async for events in running for event in events]
+    assert text_of([*said, *rest]) == alone, "the answer is the same"
+    assert (await waiting)[-1].finish_reason == "length"
+    await s.counted(length=3)
+    ((ended, progress),) = await s.client.find("b", "")
+    assert (ended.state, ended.n_output, progress.n_processed) == ("ended", 5, 50)
+
+
+async def test_a_model_that_is_loaded_in_a_pause_begins_nothing(make):
+    s = await make(load="on_demand")
+    assert await s.client.pause() == 0
+    await s.model.load()
+    async with asyncio.timeout(WAIT_S):
+        while not (await s.client.state()).paused:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    asked = asyncio.ensure_future(s.collect("a"))
+    async with asyncio.timeout(WAIT_S):
+        while not await s.client.find("a", ""):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert await s.client.resume() == 1
+    assert (await asked)[-1].finish_reason == "length"
+
+
+async def test_an_engine_that_is_gone_has_no_requests_and_is_not_paused(make):
+    s = await make()
+    s.model.dispatch.hear(Lost(ONLY_ENGINE))
+    assert await s.client.find("a", "") == []
+    with pytest.raises(LoadingError):
+        await s.client.pause()

@@ -31,7 +31,7 @@ class Messages:
     def router(self) -> APIRouter:
         router = APIRouter(tags=["messages"])
         wrong = partial(errors, *BODY_STATUSES, body=AnthropicErrorBody)
-        answers = tells("text/event-stream") | wrong(504, 507)
+        answers = tells("text/event-stream") | wrong(409, 504, 507)
         post(router, "/v1/messages", self.messages, MessagesBody, answers)
         post(router, "/v1/messages/count_tokens", self.count, CountBody, wrong())
         return router

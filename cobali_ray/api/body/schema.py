@@ -259,6 +259,10 @@ class GenerationBody(SampledBody):
     resumable: bool | None = Field(
         None, description="Keep going for five minutes unread; GET /v1/streams/{id} resumes, DELETE stops."
     )
+    supersedes: bool | None = Field(
+        None, description="End the older request of the same key, user and route that said so, too."
+    )
+    user: str | None = Field(None, description="Whose request it is, for supersedes.")
     return_progress: bool | None = Field(
         None, description="Have the stream say how much of the prompt is computed: prompt_progress."
     )

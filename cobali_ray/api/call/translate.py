@@ -94,6 +94,9 @@ class Origin:
     received_s: float | None = None
     """When the HTTP request began to arrive, on the machine's monotonic clock."""
     x_request_id: str = ""
+    route: str = ""
+    """The path that was asked, and whether a header asks to supersede older requests."""
+    supersedes: bool = False
     trace: TraceLink | None = None
     bad_words: tuple[tuple[int, ...], ...] = ()
     """Those of the body, as tokens."""
@@ -192,6 +195,9 @@ def _call(
     terms, priority = origin.caller.terms, priority_of(body.priority, origin.caller.terms)
     adapter = adapter_of(body, card, terms)
     n_choices = n * len(prompts)
+    supersedes = ""
+    if body.supersedes or origin.supersedes:
+        supersedes = "\n".join((origin.caller.tenant, origin.route, body.user or ""))
     requests = []
     tuples = [tuple(prompt) for prompt in prompts]
     turns = [turns_of(prompt, origin.turn_marks) for prompt in tuples]
@@ -213,6 +219,7 @@ def _call(
                 # One answer of each prompt asks for them; they are the same for all.
                 n_prompt_logprobs=None if choice % n else n_scored,
                 timeout_s=timeout_s,
+                supersedes=supersedes,
                 progress=bool(body.stream and (body.return_progress or body.return_queue_progress)),
                 trace=origin.trace,
                 model=card.model_id if adapter is None else adapter.name,

@@ -56,6 +56,9 @@ class RequestContext:
     admitted: bool = False
     method: str = ""
     route: str = "unmatched"
+    path: str = ""
+    supersedes: bool = False
+    """Whether a header asks to end older requests of the same key, user and path."""
     model: str | None = None
     """By the name that the settings give it, once it is known which."""
     status: int | None = None

@@ -38,6 +38,8 @@ class Terms(BaseModel):
     """Most output tokens of one answer."""
     models: tuple[str, ...] = Field(default=(), strict=False)
     """Names under which models may be asked for; empty: all."""
+    operator: bool = False
+    """Whether it may stop what others run: pause the server, and have it go on."""
 
     @property
     def best(self) -> int:
@@ -76,7 +78,7 @@ class _File(BaseModel):
     keys: Annotated[dict[Annotated[str, Field(pattern=r"^[\w.@-]{1,64}$")], _Entry], Field(min_length=1)]
 
 
-_FREE = Terms()
+_FREE = Terms(operator=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ class Ring:
 
 def listed(keys: Iterable[str]) -> Ring:
     """Return the ring of plain keys, each a tenant without limits, called by its place: `key-1`."""
-    return Ring(tuple((_digest(key), f"key-{i}", Terms()) for i, key in enumerate(keys, 1)))
+    return Ring(tuple((_digest(key), f"key-{i}", _FREE) for i, key in enumerate(keys, 1)))
 
 
 def parse(text: str) -> Ring:

@@ -9,6 +9,7 @@ from cobali_ray.backend.port import Words
 from cobali_ray.core.dispatch.engines import EngineRecord
 from cobali_ray.core.dispatch.messages import AnyRequest, Event, ToEngine
 from cobali_ray.core.views.cache import CacheView, SlotMove
+from cobali_ray.core.views.progress import RequestView
 from cobali_ray.core.views.stats import EngineState, ModelCard, TickFeed
 from cobali_ray.telemetry.exposition import EngineMetrics
 from cobali_ray.telemetry.names import HttpAnswer, HttpTime
@@ -58,8 +59,17 @@ class EngineClient(Protocol):
     async def cache(self) -> CacheView:
         """Return what slots and host memory hold. Raises LoadingError while the engine cannot be reached."""
 
+    async def find(self, asked: str, tenant: str) -> list[RequestView]:
+        """Return where a tenant's requests of this name are; see `named`. An engine that is away has none."""
+
     async def move_slot(self, action: str, slot_id: int, filename: str) -> SlotMove:
         """Save, restore or erase a slot. Raises BadRequestError."""
+
+    async def pause(self) -> int:
+        """Park who runs and begin nothing; return how many are parked. Raises LoadingError."""
+
+    async def resume(self) -> int:
+        """Go on; return how many requests waited for that. Raises LoadingError."""
 
     async def load(self) -> None:
         """Load the model, unless it is there, and learn what it is. Raises why it cannot be."""

@@ -14,6 +14,7 @@ from cobali_ray.api.engines.dispatch import Dispatch, EventStream
 from cobali_ray.backend.port import Words
 from cobali_ray.core.dispatch.messages import AnyRequest
 from cobali_ray.core.dispatch.models import ModelPlan
+from cobali_ray.core.dispatch.request import RequestRecord
 from cobali_ray.core.request.request import Request
 from cobali_ray.core.views.stats import EngineState, EngineStatus, ModelCard
 from cobali_ray.errors import InvalidParameterError, LoadingError, UnknownModelError, UnloadedError
@@ -139,7 +140,7 @@ class Fleet:
     ) -> None:
         self.models, self._processes = tuple(models), processes
         self.engines = {id_: engine for model in self.models for id_, engine in model.engines.items()}
-        dispatch = Dispatch([model.plan for model in self.models], self.engines, now)
+        self._dispatch = dispatch = Dispatch([model.plan for model in self.models], self.engines, now)
         for model in self.models:
             model.dispatch = dispatch
 
@@ -170,6 +171,10 @@ class Fleet:
             known = ", ".join(self.engines)
             raise InvalidParameterError("engine", f": there is no engine with this id; the ids are: {known}")
         return engine
+
+    def open_requests(self, asked: str, tenant: str) -> list[RequestRecord]:
+        """Return a tenant's requests of this name that came to this process and have not ended."""
+        return self._dispatch.state.find(asked, tenant)
 
     async def states(self) -> list[EngineState]:
         return [

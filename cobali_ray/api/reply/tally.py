@@ -109,7 +109,7 @@ class StreamWriter:
         told: dict[str, Any] = {}
         if progress.n_ahead is not None:
             if self._call.return_queue_progress:
-                told["queue_progress"] = {"n_ahead": progress.n_ahead, "wait_s": progress.wait_s}
+                told["queue_progress"] = queue_progress(progress)
         elif self._call.return_progress:
             told["prompt_progress"] = prompt_progress(progress)
         return self._writer.progress(self._tally.choice(progress.request_id), told) if told else b""
@@ -123,3 +123,9 @@ def prompt_progress(progress: RequestProgress) -> dict[str, int | float]:
         "processed": progress.n_processed,
         "time_ms": round(progress.seconds * 1e3, 3),
     }
+
+
+def queue_progress(progress: RequestProgress) -> dict[str, int | float | None]:
+    """Return where in the queue a request is, and how long it will be there if that is known."""
+    wait_s = progress.wait_s
+    return {"n_ahead": progress.n_ahead, "wait_s": None if wait_s is None else round(wait_s, 3)}

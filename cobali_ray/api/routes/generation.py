@@ -17,7 +17,7 @@ from cobali_ray.api.body.constraint import constraint_of
 from cobali_ray.api.body.fields import judge_fields
 from cobali_ray.api.body.images import in_order, shown, tokens_of
 from cobali_ray.api.body.params import n_of, requested_max_tokens, whole_number
-from cobali_ray.api.body.reading import parse
+from cobali_ray.api.body.reading import check_choice, parse
 from cobali_ray.api.body.schema import ChatBody, CompletionBody, GenerationBody
 from cobali_ray.api.call.intake import Intake, Source, source_of
 from cobali_ray.api.call.judges import Verdicts
@@ -62,6 +62,8 @@ class Dialect(NamedTuple):
     writer: Callable[[Call], Writer]
 
 
+SUPERSEDES_HEADER = "x-cobali-supersedes"
+"""Asks for what the field `supersedes` does, where an API has no such field."""
 CHAT = Dialect("chatcmpl-", ChatWriter)
 COMPLETION = Dialect("cmpl-", CompletionWriter)
 
@@ -146,6 +148,9 @@ class Generation:
     async def answer(self, http: HttpRequest, read: Read) -> Response:
         """Answer a body of any API. Raises what is wrong with it, and what keeps the engine from it."""
         context = context_of(http)
+        context.path, asked = http.url.path, http.headers.get(SUPERSEDES_HEADER, "false").lower()
+        check_choice(SUPERSEDES_HEADER, asked, ("true", "false"))
+        context.supersedes = asked == "true"
         context.enter(self._clock.now())
         call, dialect = await self._intake.take(http, partial(self._translated, context, read))
         context.read(call.n_prompt, self._clock.now())
@@ -341,6 +346,8 @@ class Generation:
             received_s=source.context.received_s,
             x_request_id=source.context.request_id,
             caller=source.context.caller,
+            route=source.context.path,
+            supersedes=source.context.supersedes,
             bad_words=bad_words_of(body, source.words),
             turn_marks=source.words.turn_marks,
             trace=None if span is None else span.link(operation, body.model or source.card.model_id),

@@ -21,7 +21,7 @@ _ERRORS = {
     403: "The key may not use the model.",
     404: "No such model, or no such path.",
     408: "The body stopped before its end.",
-    409: "The slot, or the model, is busy.",
+    409: "The slot, or the model, is busy, or a newer request took this one's place.",
     413: "The body is too large.",
     415: "The body has a content encoding that is not read here.",
     429: "The queue is full; `Retry-After` says when to come back.",
@@ -97,7 +97,7 @@ def tells(stream: str) -> Responses:
 
 def generation_responses() -> Responses:
     """Return what the two generating routes may answer."""
-    return tells("text/event-stream") | errors(*BODY_STATUSES, 504, 507)
+    return tells("text/event-stream") | errors(*BODY_STATUSES, 409, 504, 507)
 
 
 TAGS = {

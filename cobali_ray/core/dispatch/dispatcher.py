@@ -50,6 +50,8 @@ from cobali_ray.core.dispatch.messages import (
 from cobali_ray.core.dispatch.models import ModelPlan, ModelRecord, cost_of
 from cobali_ray.core.dispatch.request import RequestRecord, Stage
 from cobali_ray.core.request.events import Computing, Delta, End, EngineEvent, RequestProgress
+from cobali_ray.core.request.request import Request
+from cobali_ray.core.views.progress import named
 from cobali_ray.errors import (
     CobaliError,
     DeadlineExceededError,
@@ -60,6 +62,7 @@ from cobali_ray.errors import (
     QueueFullError,
     RefusedError,
     RequestCancelledError,
+    SupersededError,
     UnloadedError,
 )
 
@@ -124,7 +127,21 @@ class Dispatcher:
             raise InvariantError(f"request id {request_id} is in use")
         one = self._open[request_id] = RequestRecord(event.request, model, self._now_s)
         model.n_open += 1
+        if one.supersedes:
+            self._supersede(one)
         self._place(one)
+
+    def _supersede(self, one: RequestRecord) -> None:
+        """End the older requests whose place this one takes; those of its own call are as old as it is."""
+        older = [
+            other
+            for other in self._open.values()
+            if other.supersedes == one.supersedes and other.received_s < one.received_s
+        ]
+        for other in older:
+            other.answered = True  # its engine may have charged its tenant already
+            self._unsend(other, cancels=True)
+            self._end(other, SupersededError())
 
     def _place(self, one: RequestRecord) -> None:
         """Decide what becomes of a request that no engine has.
@@ -482,6 +499,16 @@ class Dispatcher:
         self._say(Log(level, event, fields))
 
     # -- for whoever looks ------------------------------------------------------------------------------
+
+    def find(self, asked: str, tenant: str) -> list[RequestRecord]:
+        """Return a tenant's open requests of this name; see `named`."""
+        return [
+            one
+            for one in self._open.values()
+            if isinstance(one.request, Request)
+            and one.request.tenant == tenant
+            and named(one.request_id, one.request.x_request_id, asked)
+        ]
 
     def check(self) -> None:
         """Raise InvariantError where the books do not balance."""

@@ -74,6 +74,17 @@ class RequestRecord:
         return self.request.request_id
 
     @property
+    def supersedes(self) -> str:
+        """What it has in common with those whose place it takes; "": it takes nobody's."""
+        return self.request.supersedes if isinstance(self.request, Request) else ""
+
+    @property
+    def received_s(self) -> float:
+        """When its HTTP request began to arrive; without HTTP, when it came here."""
+        received_s = self.request.received_s
+        return self.began_s if received_s is None else received_s
+
+    @property
     def begun(self) -> bool:
         """Whether the client was told something."""
         return bool(self.tokens or self.n_scored)

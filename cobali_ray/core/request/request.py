@@ -224,6 +224,8 @@ class Request:
     timeout_s: float | None = None
     reply_to: str = ""
     """Where the events of this request go; opaque to the engine."""
+    supersedes: str = ""
+    """It ends older requests with the same word here, and newer ones end it; "": it does neither."""
     progress: bool = False
     """Whether its client is told how far it is, until its first token."""
     trace: TraceLink | None = None

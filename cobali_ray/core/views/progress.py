@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from cobali_ray.core.queue.forecast import AnswerLengths, Stayer
 from cobali_ray.core.request.events import RequestProgress, RequestStats
+from cobali_ray.core.request.life import Life
 from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.core.scheduler import Scheduler
 
@@ -22,6 +23,35 @@ class Place(NamedTuple):
     """How many will get a slot before, if nobody comes after it."""
     wait_s: float | None
     """How long until it has one; None: too little is known."""
+
+
+class RequestView(NamedTuple):
+    """Where one request is that an engine has, or had lately."""
+
+    life: Life
+    progress: RequestProgress
+    """Of its prompt, and its place in the queue if it waits; with a token, as it was then."""
+
+
+def view_of_life(life: Life, place: Place | None, now_s: float) -> RequestView:
+    """Return what a client may know of one of its requests."""
+    n_processed = life.n_prompt if life.n_output else min(life.n_computed, life.n_prompt)
+    until_s = min([at_s for at_s in (life.first_token_s, life.ended_s, now_s) if at_s is not None])
+    seconds = 0.0 if life.assigned_s is None else until_s - life.assigned_s
+    ahead = (None, None) if place is None else place
+    counts = (n_processed, life.n_cached, life.n_prompt)
+    return RequestView(life, RequestProgress(life.request_id, *counts, seconds, *ahead))
+
+
+def named(request_id: str, x_request_id: str, asked: str) -> bool:
+    """Whether a client means this request: by its answer's id, or by that of its HTTP request.
+
+    One with several answers is several requests here, and so is one that goes on at another engine.
+    """
+    if asked == x_request_id:
+        return True
+    own, _, choice = request_id.partition("~")[0].partition(asked)
+    return not own and (not choice or (choice[0] == "-" and choice[1:].isdigit()))
 
 
 class _Listener:

@@ -156,6 +156,8 @@ class EngineState:
     """Since its last request ended, while none is open."""
     engine_id: str = ""
     """Which engine: as whoever asked it calls it."""
+    paused: bool = False
+    """Whether requests that are taken wait until an operator has it go on."""
 
 
 class LoadView(NamedTuple):

@@ -1,0 +1,143 @@
+"""The routes about requests under way: where one is; and to pause all of them, and go on."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final
+
+from fastapi import APIRouter, Response
+from fastapi import Request as HttpRequest
+
+from cobali_ray import errors as known_errors
+from cobali_ray.api.door.context import context_of
+from cobali_ray.api.engines.client import EngineClient
+from cobali_ray.api.engines.fleet import Fleet
+from cobali_ray.api.reply.replies import json_response
+from cobali_ray.api.reply.tally import prompt_progress, queue_progress
+from cobali_ray.api.routes.debug import OF_ENGINE
+from cobali_ray.api.routes.openapi import errors, get
+from cobali_ray.core.dispatch.request import RequestRecord, Stage
+from cobali_ray.core.request.events import RequestProgress
+from cobali_ray.core.request.request import Request
+from cobali_ray.core.views.progress import RequestView
+from cobali_ray.errors import OperatorKeyError, UnknownRequestError
+
+STATES: Final = ("generating", "prefilling", "queued", "loading", "restarting", "ended")
+"""Where a choice may be; of several the first of these is where the request is."""
+_CHOICE = re.compile(r"(?<=[0-9a-f]{32})-\d+$")
+
+
+class Requests:
+    """What is asked about requests, and done to all of them."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    def router(self) -> APIRouter:
+        router = APIRouter(tags=["requests"])
+        get(router, "/v1/requests/{request_id}", self.where, responses=errors(401, 404, 500))
+        fails = errors(400, 401, 403, 500, 503)
+        for path, endpoint in (("/v1/pause", self.pause), ("/v1/resume", self.resume)):
+            router.post(path, response_model=None, responses=fails, openapi_extra=OF_ENGINE)(endpoint)
+        return router
+
+    async def where(self, http: HttpRequest, request_id: str) -> Response:
+        """Tell where a request is: in the queue, in its prompt, in its answer, or that it has ended.
+
+        It is named by the id of its answer, or by the x-request-id it was sent with, which may be chosen.
+        """
+        tenant = context_of(http).caller.tenant
+        each = await asyncio.gather(*(one.find(request_id, tenant) for one in self._fleet.engines.values()))
+        if views := latest(view for found in each for view in found):
+            life = views[0].life
+            return _described(life.request_id, life.x_request_id, life.model, [_choice(v) for v in views])
+        if not (records := self._fleet.open_requests(request_id, tenant)):
+            raise UnknownRequestError
+        first, choices = records[0].request, [_elsewhere(record) for record in records]
+        names = (first.x_request_id, first.model) if isinstance(first, Request) else ("", "")
+        return _described(first.request_id, *names, choices)
+
+    async def pause(self, http: HttpRequest) -> Response:
+        """Park all running requests and begin none, until resumed; streams stay open."""
+        return await self._switch(http, lambda engine: engine.pause(), paused=True)
+
+    async def resume(self, http: HttpRequest) -> Response:
+        """Go on with all requests after a pause."""
+        return await self._switch(http, lambda engine: engine.resume(), paused=False)
+
+    async def _switch(
+        self, http: HttpRequest, act: Callable[[EngineClient], Awaitable[int]], *, paused: bool
+    ) -> Response:
+        if not context_of(http).caller.terms.operator:
+            raise OperatorKeyError
+        engines = self._fleet.engines
+        if (engine_id := http.query_params.get("engine")) is not None:
+            engines = {engine_id: self._fleet.engine(engine_id)}
+        counts = await asyncio.gather(*(act(engine) for engine in engines.values()))
+        found = {id_: {"n_requests": n} for id_, n in zip(engines, counts, strict=True)}
+        return json_response({"paused": paused, "engines": found})
+
+
+def latest(views: Iterable[RequestView]) -> list[RequestView]:
+    """Return one view of each choice, in their order, of the client's request that came last.
+
+    A choice is known twice where it went on at another engine. A name may have been used before.
+    """
+    views = list(views)
+    if not views:
+        return []
+    newest = max(views, key=lambda view: view.life.received_s or view.life.arrived_s)
+    call_id = _call_id(newest.life.request_id)
+    of_choice = dict[str, RequestView]()
+    for view in sorted(views, key=lambda view: view.life.attempt):
+        if _call_id(view.life.request_id) == call_id:
+            of_choice[view.life.request_id.partition("~")[0]] = view
+    return sorted(of_choice.values(), key=lambda view: view.life.arrived_s)
+
+
+def _call_id(request_id: str) -> str:
+    """Return the id of the answer that an engine's request belongs to."""
+    return _CHOICE.sub("", request_id.partition("~")[0])
+
+
+def _described(request_id: str, x_request_id: str, model: str, choices: Sequence[dict[str, Any]]) -> Response:
+    states = {choice["state"] for choice in choices}
+    return json_response(
+        {
+            "id": _call_id(request_id),
+            "object": "request",
+            "x_request_id": x_request_id,
+            "model": model,
+            "state": next(state for state in STATES if state in states),
+            "choices": [{"index": index} | choice for index, choice in enumerate(choices)],
+        }
+    )
+
+
+def _choice(view: RequestView) -> dict[str, Any]:
+    life, progress = view
+    error = None if life.error is None else getattr(known_errors, life.error).code
+    return {
+        "state": life.state,
+        "queue_progress": queue_progress(progress) if life.state == "queued" else None,
+        "prompt_progress": prompt_progress(progress),
+        "completion_tokens": life.n_output,
+        "finish_reason": life.finish_reason,
+        "error": error,
+    }
+
+
+def _elsewhere(record: RequestRecord) -> dict[str, Any]:
+    """Describe a choice that no engine says it has: it waits for one, or is on its way."""
+    states = {Stage.LOAD: "loading", Stage.RETURN: "restarting"}
+    progress = RequestProgress(record.request_id, 0, 0, record.request.n_prompt, 0.0, None, None)
+    return {
+        "state": states.get(record.stage, "queued"),
+        "queue_progress": None,
+        "prompt_progress": prompt_progress(progress),
+        "completion_tokens": len(record.tokens),
+        "finish_reason": None,
+        "error": None,
+    }
