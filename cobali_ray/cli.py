@@ -28,6 +28,7 @@ class _Commands(LazyGroup):
     places = {  # noqa: RUF012
         "chat": "cobali_ray.terminal.chat:chat",
         "complete": "cobali_ray.terminal.complete:complete",
+        "batch": "cobali_ray.terminal.batch:app",
         "ps": "cobali_ray.actors.servers:ps",
         "env": "cobali_ray.actors.cluster:env",
         "models": "cobali_ray.models.commands:app",
@@ -39,7 +40,7 @@ class _Commands(LazyGroup):
         "trace": "cobali_workloads.commands.trace:trace",
     }
     panels = {  # noqa: RUF012
-        **dict.fromkeys(("chat", "complete", "ps", "env"), USE),
+        **dict.fromkeys(("chat", "complete", "batch", "ps", "env"), USE),
         "models": MODELS,
         **dict.fromkeys(("devices", "worker"), DEVICES),
         **dict.fromkeys(("run", "bench", "simulate", "trace"), MEASURE),
@@ -155,6 +156,7 @@ def serve(
     from cobali_ray.engine.opening import check_machine, find_model, make_places
     from cobali_ray.models.builtin import Progress
     from cobali_ray.settings import EngineSettings, read_settings
+    from cobali_ray.store.database import check_folder
 
     def given() -> dict[str, Any]:
         if model is not None and model_argument is not None:
@@ -171,6 +173,7 @@ def serve(
         require_tracing(settings)
         if settings.api.api_keys_file is not None:
             read_keys(settings.api.api_keys_file)
+        check_folder(settings.api.data_dir)
         return settings
 
     def read(progress: Progress) -> EngineSettings:

@@ -1,1 +1,1 @@
-"""Talk to a server from a terminal: `cobali chat` and `cobali complete`. Knows HTTP, and no engine."""
+"""Talk to a server from a terminal: `cobali chat`, `complete` and `batch`. Knows HTTP, and no engine."""

@@ -46,7 +46,10 @@ class ServerClient:
     def __init__(self, url: str, key: str | None, transport: httpx2.BaseTransport | None = None) -> None:
         """`transport` is in place of the network."""
         self.url, headers = address_of(url), bearer(key)
-        self._http = httpx2.Client(base_url=self.url, headers=headers, timeout=TIMEOUT, transport=transport)
+        limits = httpx2.Limits(max_connections=None)  # whoever asks knows how much
+        self._http = httpx2.Client(
+            base_url=self.url, headers=headers, timeout=TIMEOUT, transport=transport, limits=limits
+        )
 
     def close(self) -> None:
         self._http.close()
@@ -77,6 +80,13 @@ class ServerClient:
             self._require_good(answer)
             found: dict[str, Any] = orjson.loads(answer.content)
         return found
+
+    def ask(self, path: str, body: bytes) -> httpx2.Response:
+        """Send a body as it is, and return whatever the answer is. Raises NoAnswerError where none comes."""
+        try:
+            return self._http.post(path, content=body, headers={"content-type": "application/json"})
+        except httpx2.TransportError as error:
+            raise NoAnswerError(f"the server at {self.url} does not answer: {why_of(error)}") from error
 
     def check(self, path: str, body: dict[str, Any]) -> str:
         """Return the fields that the server does not know. Raises what it would refuse the chat with."""

@@ -1,0 +1,207 @@
+"""`cobali batch`: have a file of requests answered, by a server that runs or by one of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Annotated, Any, Final
+
+import httpx2
+import orjson
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from cobali_ray.core.request.request import MAX_PRIORITY
+from cobali_ray.errors import NoAnswerError, why_of
+from cobali_ray.models.completion import complete_model
+from cobali_ray.store.lines import RESPONSES, Answer, LineRequest, answer_line
+from cobali_ray.terminal.asking import ServerClient
+from cobali_ray.terminal.batch_files import AnswerFile, QuestionFile
+from cobali_ray.terminal.servers import Key, Url, server_for
+
+AT_ONCE: Final = 20
+"""Requests under way: as many as a server has slots by default, and some that wait for one."""
+MAX_TRIES: Final = 5
+"""Of a line that the server fails on."""
+MAX_SILENCE_S: Final = 600.0
+"""How long a server may give no answer at all before it is given up."""
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 30.0
+REFUSED: Final = frozenset({429, 503, 529})
+"""The server has no room, or is not there yet: a line is not to blame, however often."""
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Have a file of requests answered.")
+
+
+@app.callback()
+def _group() -> None:
+    """Have a file of requests answered."""
+
+
+@app.command()
+def run(
+    questions: Annotated[
+        Path, typer.Argument(metavar="INPUT", help="JSON Lines with custom_id, method, url and body.")
+    ],
+    *,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="Where answers go, line by line; one that is there goes on."),
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="For lines that name none: a model of the running server, or one to start a server for.",
+            autocompletion=complete_model,
+            show_default=False,
+        ),
+    ] = None,
+    url: Url = None,
+    key: Key = None,
+    at_once: Annotated[int, typer.Option(min=1, max=256, help="Most requests under way.")] = AT_ONCE,
+) -> None:
+    """Answer every line of a file, in an order that computes common beginnings once.
+
+    Stopped at any moment, the same command goes on where it was. Lines and answers are those of OpenAI's
+    Batch API.
+
+    Examples:
+      cobali batch run questions.jsonl -o answers.jsonl
+      cobali batch run questions.jsonl -o answers.jsonl --model builtin:tiny
+      cobali batch run questions.jsonl -o answers.jsonl --url http://127.0.0.1:8000 --at-once 32
+    """
+    console = Console(stderr=True)
+    asked = QuestionFile(questions)
+    with AnswerFile(output) as answers:
+        lines = answers.without_answer(asked)
+        n_before, n_bad, took_s = len(asked) - len(lines), 0, 0.0
+        if lines:
+            with (
+                server_for(model, url=url, key=key, console=console) as (server, name),
+                _bar(console, len(asked), n_before) as bar,
+            ):
+                began = time.monotonic()
+                for custom_id, answer in answered(server, name, (asked.read(one) for one in lines), at_once):
+                    answers.add(answer_line(custom_id, answer))
+                    n_bad += not answer.good
+                    bar.advance(bar.task_ids[0])
+                took_s = time.monotonic() - began
+    before = f"; {n_before:,} were there already" if n_before else ""
+    bad = f", of which {n_bad:,} are errors" if n_bad else ""
+    console.print(f"{len(lines):,} lines answered{bad} in {took_s:.1f} s{before}.", highlight=False)
+
+
+def _bar(console: Console, n: int, n_before: int) -> Progress:
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    bar = Progress(*columns, console=console, transient=True)
+    bar.add_task("", total=n, completed=n_before)
+    return bar
+
+
+def answered(
+    server: ServerClient,
+    model: str,
+    lines: Iterator[LineRequest],
+    at_once: int,
+    pause: Callable[[float], None] = time.sleep,
+) -> Iterator[tuple[str, Answer]]:
+    """Yield the answers as they come, with their ids. Raises NoAnswerError where none come any more."""
+    results: SimpleQueue[tuple[str, Answer] | Exception | None] = SimpleQueue()
+    crew = _Crew(server, model, lines, results, pause)
+    # Daemons: whoever is interrupted waits for nobody's answer.
+    threads = [threading.Thread(target=crew.work, daemon=True) for _ in range(at_once)]
+    for thread in threads:
+        thread.start()
+    n_working = at_once
+    while n_working:
+        result = results.get()
+        if result is None:
+            n_working -= 1
+        elif isinstance(result, Exception):
+            raise result
+        else:
+            yield result
+
+
+class _Crew:
+    """Threads that ask one line after another."""
+
+    def __init__(
+        self,
+        server: ServerClient,
+        model: str,
+        lines: Iterator[LineRequest],
+        results: SimpleQueue[tuple[str, Answer] | Exception | None],
+        pause: Callable[[float], None],
+    ) -> None:
+        self._server, self._model, self._lines = server, model, lines
+        self._results, self._pause = results, pause
+        self._lock = threading.Lock()
+        self._heard_s = time.monotonic()
+        """When the server answered anything last."""
+
+    def work(self) -> None:
+        try:
+            while (line := self._next()) is not None:
+                self._results.put((line.custom_id, self._ask(line)))
+        except Exception as error:  # the command ends with it
+            self._results.put(error)
+        self._results.put(None)
+
+    def _next(self) -> LineRequest | None:
+        with self._lock:
+            return next(self._lines, None)
+
+    def _ask(self, line: LineRequest) -> Answer:
+        body: dict[str, Any] = {"model": self._model} | dict(line.body)
+        if line.endpoint != RESPONSES:  # which knows no classes
+            body.setdefault("priority", MAX_PRIORITY)
+        content, n_tries, pause_s = orjson.dumps(body), 0, FIRST_PAUSE_S
+        while True:
+            wait_s = pause_s
+            try:
+                reply = self._server.ask(line.endpoint, content)
+            except NoAnswerError as error:
+                if time.monotonic() - self._heard_s > MAX_SILENCE_S:
+                    raise NoAnswerError(f"{error}; run the same command again to go on") from None
+            else:
+                self._heard_s = time.monotonic()
+                n_tries += reply.status_code not in REFUSED
+                if (
+                    reply.status_code < httpx2.codes.INTERNAL_SERVER_ERROR
+                    and reply.status_code not in REFUSED
+                ):
+                    return _answer_of(reply)
+                if n_tries >= MAX_TRIES:
+                    return _answer_of(reply)
+                if (said := reply.headers.get("retry-after", "")).isdigit():
+                    wait_s = max(wait_s, float(said))
+            self._pause(min(wait_s, MAX_PAUSE_S))
+            pause_s = min(2 * pause_s, MAX_PAUSE_S)
+
+
+def _answer_of(reply: httpx2.Response) -> Answer:
+    """Return an answer; what is no JSON, such as a proxy's page, as an error that says so."""
+    body = reply.content
+    try:
+        orjson.loads(body)
+    except ValueError as error:
+        why = f"the answer is no JSON: {why_of(error)}"
+        body = orjson.dumps({"error": {"message": why, "type": "server_error", "param": None, "code": None}})
+    return Answer(reply.status_code, body, reply.headers.get("x-request-id", ""))
