@@ -30,6 +30,7 @@ from cobali_ray.core.cost.runs import run_lengths
 from cobali_ray.core.cost.ticktime import TickShape
 from cobali_ray.core.plan.adapters import AdapterTurns
 from cobali_ray.core.plan.goodput import MAX_STREAMS, Drafts, Speculation
+from cobali_ray.core.plan.leftover import Leftovers, Turnout, mixed
 from cobali_ray.core.plan.pace import Pacer, PrefillPlan
 from cobali_ray.core.plan.plan import Plan, Span, cut_at_images, cut_at_states, lay_out
 from cobali_ray.core.queue.admission import DrainRate, retry_after_s
@@ -83,6 +84,8 @@ class _NextPass(NamedTuple):
     shape: TickShape
     prefill: PrefillPlan
     drafts: Drafts | None
+    turnout: Turnout | None
+    """Set where requests of the last class are beside others."""
 
 
 class Scheduler:
@@ -123,9 +126,11 @@ class Scheduler:
         self._streams: list[Sequence] = []
         self._prompts: list[Sequence] = []
         self._adapters: set[str] = set()
+        self._mixed = False
+        """Whether requests of the last class have slots beside others."""
         self._sorted = True
-        """Whether these three still hold: nobody came, left or began to decode."""
-        self._turns = AdapterTurns()
+        """Whether these four still hold: nobody came, left or began to decode."""
+        self._turns, self._leftovers = AdapterTurns(), Leftovers()
         self.counts = Counts()
         self._embedding: Seq[TextPiece] = ()
         """The texts under way."""
@@ -580,6 +585,8 @@ class Scheduler:
             self.pacer.begin(asked.prefill)
             if self._speculation is not None:
                 self._speculation.begin(asked.drafts)
+            if asked.turnout is not None:
+                self._leftovers.took(asked.turnout)
             self.counts.n_adapter_changes += self._turns.took(asked.plan.adapter, now_s)
             self._out.append(messages.Compute(asked.plan))
 
@@ -588,11 +595,17 @@ class Scheduler:
         self._sort()
         by_slot, limits, n_adapters = self.slots.by_slot, self.limits, len(self._adapters)
         adapter, within_s = next(iter(self._adapters), ""), inf
-        streams, prompts = self._streams, self._prompts
+        streams: Seq[Sequence] = self._streams
+        prompts: Seq[Sequence] = self._prompts
         if n_adapters > 1:
             adapter, within_s = self._turns.next(self.slots.running, now_s, self.pacer)
             streams = [s for s in streams if s.adapter == adapter]
             prompts = [s for s in prompts if s.adapter == adapter]
+        turnout = None
+        if self._mixed:
+            turnout = self._leftovers.beside(streams, prompts, self.pacer)
+            streams, prompts = turnout.streams, turnout.prompts
+            within_s = min(within_s, turnout.within_s)
         texts_first = self._shared and bool(streams)  # they had what the streams can spare
         prefill = self.pacer.plan(streams, () if texts_first else prompts, limits, within_s=within_s)
         chunks: Seq[Span] = prefill.chunks
@@ -607,7 +620,8 @@ class Scheduler:
             if drafts is not None and drafts.tokens:
                 plan = lay_out(streams, chunks, by_slot, limits.grain.pass_cells, drafts.tokens)
                 shape = self._shape(plan, streams)
-        return _NextPass(plan._replace(adapter=adapter) if adapter else plan, shape, prefill, drafts)
+        plan = plan._replace(adapter=adapter) if adapter else plan
+        return _NextPass(plan, shape, prefill, drafts, turnout)
 
     def _shape(self, plan: Plan, streams: Seq[Sequence]) -> TickShape:
         context = plan.context
@@ -637,6 +651,7 @@ class Scheduler:
             self._streams = sorted(streams, key=attrgetter("seq_id"))
             self._prompts = [s for s in self.slots.running if not s.decoding]
             self._adapters = {s.adapter for s in self.slots.running}
+            self._mixed = self.accounts.several and mixed(self.slots.running)
             self._sorted = True
 
     def _preempt_youngest(self, now_s: float, error: CobaliError) -> None:

@@ -301,7 +301,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         salt=st.sampled_from(["", "", "other", None]),
         adapter=st.sampled_from(["", "", "a", "b"]),
         tenant=st.sampled_from("abc"),
-        priority=st.sampled_from([0, 0, 1, 2]),
+        priority=st.sampled_from([0, 0, 1, 2, 9, 9]),
         n_said=st.sampled_from([0, 0, 0, 1, 5]),
         n_top=st.sampled_from([None, None, 0, 1]),
         turns=st.lists(st.integers(1, 15), max_size=3),

@@ -1,0 +1,86 @@
+"""Leftovers: what requests of the last class may compute beside others. Pure.
+
+They take part in a pass as far as the others do not notice: as many of their streams as lengthen it by
+`NOTICED` at most, by the measured times of passes. On a device where a row more costs next to nothing that is
+all of them; on a CPU, where each row takes its time, it is mostly none while others are there. So that they
+go on under a load that never ends, one pass in `TURN` computes for all of them, and takes no longer than any
+other that has more to do than the streams' next tokens. Where nobody else is, nothing of this holds.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from math import inf
+from typing import Final, NamedTuple
+
+from cobali_ray.core.plan.pace import Pacer
+from cobali_ray.core.request.request import MAX_PRIORITY
+from cobali_ray.core.request.sequence import Sequence
+
+NOTICED: Final = 0.05
+"""How much longer a pass may take, as a share of what it takes without them."""
+TURN: Final = 128
+"""Of so many passes beside others one takes longer: fewer than one gap of a stream in a hundred."""
+
+
+class Turnout(NamedTuple):
+    """Who takes part in a pass."""
+
+    streams: Seq[Sequence]
+    prompts: Seq[Sequence]
+    within_s: float = inf
+    """How long the pass may take."""
+    whole: bool = True
+    """Whether nobody is left out."""
+
+
+def mixed(running: Iterable[Sequence]) -> bool:
+    """Whether there are some of the last class, and others."""
+    return len({s.priority == MAX_PRIORITY for s in running}) > 1
+
+
+class Leftovers:
+    """Counts passes, and nothing else."""
+
+    def __init__(self) -> None:
+        self._n_passed = 0
+        """Passes since the last turn in which not all could take part."""
+
+    def beside(self, streams: Seq[Sequence], prompts: Seq[Sequence], pacer: Pacer) -> Turnout:
+        """Return who takes part. To ask changes nothing; `took` takes what is computed."""
+        mine = [s for s in streams if s.priority == MAX_PRIORITY]
+        others = [s for s in streams if s.priority != MAX_PRIORITY]
+        prompts_of_others = [s for s in prompts if s.priority != MAX_PRIORITY]
+        alone = not others and not prompts_of_others
+        if alone or (not mine and len(prompts_of_others) == len(prompts)) or not pacer.model.knows_decode:
+            return Turnout(streams, prompts)
+        others_s = pacer.model.decode_s(len(others), sum([s.n_computed for s in others]))
+        if self._n_passed >= TURN:
+            all_s = pacer.model.decode_s(len(streams), sum([s.n_computed for s in streams]))
+            return Turnout(streams, prompts, max(pacer.most_s(others_s), all_s))
+        mine.sort(key=_waits_longest)
+        n = _n_unnoticed(mine, others, others_s, pacer)
+        chosen = {s.slot_id for s in (*others, *mine[:n])}
+        taking_part = [s for s in streams if s.slot_id in chosen]
+        whole = len(taking_part) == len(streams) and len(prompts_of_others) == len(prompts)
+        return Turnout(taking_part, prompts_of_others, whole=whole)
+
+    def took(self, turnout: Turnout) -> None:
+        """Note that a pass is computed."""
+        self._n_passed = 0 if turnout.whole else self._n_passed + 1
+
+
+def _waits_longest(stream: Sequence) -> float:
+    return stream.last_token_s or 0.0
+
+
+def _n_unnoticed(mine: Seq[Sequence], others: Seq[Sequence], others_s: float, pacer: Pacer) -> int:
+    """Return how many of these streams lengthen the others' pass by no more than `NOTICED`."""
+    cells = sum([s.n_computed for s in others])
+
+    def seconds(n: int) -> float:
+        return pacer.model.decode_s(len(others) + n, cells + sum([s.n_computed for s in mine[:n]]))
+
+    return bisect_right(range(1, len(mine) + 1), (1 + NOTICED) * others_s, key=seconds)

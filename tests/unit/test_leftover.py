@@ -1,0 +1,99 @@
+"""What the last class computes beside others: what they do not notice, and now and then all."""
+
+from math import inf
+from types import SimpleNamespace
+
+import pytest
+from test_fair import Setup, ask
+
+from cobali_ray.core.plan.leftover import TURN, Leftovers, mixed
+
+
+class Times:
+    """A pacer of a machine on which a pass takes `base_s`, and `row_s` for each row."""
+
+    def __init__(self, base_s, row_s, *, known=True):
+        self.model, self.knows_decode = self, known
+        self._base_s, self._row_s = base_s, row_s
+
+    def decode_s(self, n, context, runs=()):
+        return self._base_s + n * self._row_s if n else 0.0
+
+    def most_s(self, decode_s):
+        return 3 * decode_s
+
+
+def sequence(slot_id, priority=9, last_token_s=1.0):
+    return SimpleNamespace(slot_id=slot_id, priority=priority, n_computed=10, last_token_s=last_token_s)
+
+
+def slots(some):
+    return [s.slot_id for s in some]
+
+
+LIVE, MINE = [sequence(0, 0), sequence(1, 8)], [sequence(2 + i, last_token_s=9 - i) for i in range(6)]
+CPU, GPU = Times(1.0, 1.0), Times(1.0, 0.001)
+
+
+@pytest.mark.parametrize(
+    ("times", "part"),
+    [
+        pytest.param(CPU, [0, 1], id="rows-cost"),
+        pytest.param(GPU, [0, 1, 2, 3, 4, 5, 6, 7], id="rows-are-free"),
+        pytest.param(Times(1.0, 0.02), [0, 1, 6, 7], id="some-fit-those-that-waited-longest"),
+        pytest.param(Times(1.0, 1.0, known=False), [0, 1, 2, 3, 4, 5, 6, 7], id="nothing-is-known-yet"),
+    ],
+)
+def test_streams_take_part_that_the_others_do_not_notice(times, part):
+    turnout = Leftovers().beside(LIVE + MINE, [], times)
+    assert (slots(turnout.streams), turnout.within_s) == (part, inf)
+    assert turnout.whole is (len(part) == 8)
+
+
+def test_prompts_wait_and_others_prompts_do_not():
+    live, mine = sequence(8, 0), sequence(9)
+    turnout = Leftovers().beside(LIVE + MINE, [mine, live], GPU)
+    assert slots(turnout.prompts) == [8]
+    assert not turnout.whole
+    turnout = Leftovers().beside(MINE, [live], CPU)
+    assert (slots(turnout.streams), slots(turnout.prompts)) == ([], [8])
+
+
+@pytest.mark.parametrize(
+    ("streams", "prompts"), [(MINE, [sequence(9)]), (LIVE, [sequence(9, 0)]), ([], MINE)]
+)
+def test_who_is_alone_has_everything(streams, prompts):
+    turnout = Leftovers().beside(streams, prompts, CPU)
+    assert (turnout.streams, turnout.prompts, turnout.within_s, turnout.whole) == (
+        streams,
+        prompts,
+        inf,
+        True,
+    )
+
+
+def test_all_have_a_turn_after_enough_passes():
+    leftovers, sizes = Leftovers(), []
+    for _ in range(2 * (TURN + 1)):
+        turnout = leftovers.beside(LIVE + MINE, [sequence(9)], CPU)
+        assert turnout == leftovers.beside(LIVE + MINE, [sequence(9)], CPU)._replace(prompts=turnout.prompts)
+        leftovers.took(turnout)
+        sizes.append((len(turnout.streams), len(turnout.prompts), turnout.within_s))
+    assert sizes == ([(2, 0, inf)] * TURN + [(8, 1, 9.0)]) * 2
+
+
+def test_somebody_is_told_apart_only_beside_others():
+    assert [mixed(some) for some in ([], LIVE, MINE, LIVE + MINE)] == [False, False, False, True]
+
+
+def test_the_scheduler_computes_the_last_class_beside_others_now_and_then():
+    s = Setup(n_slots=2)
+    s.submit(ask("first", max_tokens=20))
+    s.tick(20)  # and what rows take is learnt
+    s.submit(ask("late", priority=9, max_tokens=200), ask("live", max_tokens=200))
+    s.tick(TURN + 10)
+    n = {one.request_id: one.n_output for one in s.scheduler.slots.running}
+    assert n["live"] > TURN
+    assert n["late"] <= 3, "its turn, and what it had before the other was there"
+    s.tick(400)
+    assert s.ends.keys() == {"first", "live", "late"}
