@@ -7,6 +7,7 @@ import pytest
 from test_fair import Setup, ask
 
 from cobali_ray.core.plan.leftover import TURN, Leftovers, mixed
+from cobali_ray.core.queue.waiting import MAX_PARKED
 
 
 class Times:
@@ -97,3 +98,17 @@ def test_the_scheduler_computes_the_last_class_beside_others_now_and_then():
     assert n["late"] <= 3, "its turn, and what it had before the other was there"
     s.tick(400)
     assert s.ends.keys() == {"first", "live", "late"}
+
+
+@pytest.mark.parametrize(("priority", "n_parked"), [(8, MAX_PARKED), (9, 5)])
+def test_only_the_last_class_gives_its_slot_to_others_as_often_as_they_want_it(priority, n_parked):
+    s = Setup(n_slots=1)
+    s.submit(ask("late", priority=priority, max_tokens=200))
+    s.tick(2)
+    for i in range(5):
+        s.submit(ask(f"live{i}", max_tokens=2))
+        s.tick(6)
+    (late,) = (one for one in [*s.scheduler.slots.running, *s.scheduler.queue] if one.request_id == "late")
+    assert late.n_parked == n_parked
+    s.tick(300)
+    assert len(s.ends) == 6

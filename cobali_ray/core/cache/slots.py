@@ -37,6 +37,7 @@ from cobali_ray.core.queue.fair import yields
 from cobali_ray.core.queue.waiting import MAX_PARKED
 from cobali_ray.core.request.lifecycle import Status
 from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import MAX_PRIORITY
 from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.errors import InvariantError
 
@@ -279,17 +280,17 @@ class Slots:
         """
         if len(self.running) < 2:
             return None
-        return max(reversed(self.running), key=lambda s: (s.n_parked < MAX_PARKED, s.priority))
+        return max(reversed(self.running), key=lambda s: (_may_leave(s), s.priority))
 
     def victims(self, claimant: Sequence, weights: Mapping[str, float]) -> list[Sequence]:
         """Return who must leave its slot for a claimant, in this order, until that fits; newest first.
 
         Those of worse classes, the worst first. Else one of a tenant that was served far more and has more
         than its share of the slots, if the claimant's has less; shares are by `weights`, of the slots that
-        their class has. Nobody is parked more than `MAX_PARKED` times.
+        their class has. Nobody is parked more than `MAX_PARKED` times, but those of the last class by others.
         """
         mine, tenant = claimant.priority, claimant.account.tenant
-        may = [s for s in reversed(self.running) if s.n_parked < MAX_PARKED]
+        may = [s for s in reversed(self.running) if _may_leave(s)]
         if worse := sorted((s for s in may if s.priority > mine), key=lambda s: -s.priority):
             return worse if self.fits(claimant, worse) else []
         peers = [s for s in self.running if s.priority == mine]
@@ -299,6 +300,7 @@ class Slots:
         if n_slots[tenant] + 1 > each * weights[tenant]:
             return []
         most = max(over, key=over.__getitem__, default="")
+        may = [s for s in may if s.n_parked < MAX_PARKED]
         theirs = [s for s in may if s.priority == mine and s.account.tenant == most and over[most] >= 1]
         return [s for s in theirs if yields(s.rank, claimant.rank)][:1]
 
@@ -331,3 +333,8 @@ class Slots:
         if self.n_used() > self._limits.n_cells:
             problems.append("more cells used than there are")
         return problems
+
+
+def _may_leave(sequence: Sequence) -> bool:
+    """Whether it may lose its slot once more. The last class always may: in it, it would compute nothing."""
+    return sequence.n_parked < MAX_PARKED or sequence.priority == MAX_PRIORITY
