@@ -144,13 +144,16 @@ def test_every_import_and_link_leads_to_a_file():
         folder = path.parent.relative_to(UI).as_posix()
         linked |= {posixpath.normpath(posixpath.join(folder, name)) for name in beside}
         linked |= {name.removeprefix("ui/") for name in re.findall(r'"(ui/[^"]+)"', text)}
+    for path in (UI / "vendor").glob("*.css"):
+        fonts = re.findall(r'url\("([^":]+)"\)', path.read_text(encoding="utf-8"))
+        linked |= {f"vendor/{name}" for name in fonts}
     assert linked <= set(assets())
     unused = {name for name in assets() if not name.endswith(".txt")} - linked
     assert unused == {"index.html", "docs.html"}
 
 
 def test_vendored_files_have_their_licences():
-    for name in ("highlight", "htm", "inter", "marked", "preact", "swagger-ui", "uplot"):
+    for name in ("highlight", "htm", "inter", "katex", "marked", "preact", "swagger-ui", "uplot"):
         assert assets()[f"vendor/{name}-LICENSE.txt"].body
 
 

@@ -109,7 +109,7 @@ def make_page(browser, kept):
         page.set_default_timeout(WAIT_MS)
 
         def complain(text):
-            expected = (*allow, LATE, *(["status of 500"] if site.ends else []))
+            expected = (*allow, LATE, *(["status of 500", "status of 404"] if site.ends else []))
             if not any(word in text for word in expected):
                 trouble.append(text)
 

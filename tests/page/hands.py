@@ -26,12 +26,19 @@ def drawn(page):
     page.evaluate("() => new Promise((next) => requestAnimationFrame(() => requestAnimationFrame(next)))")
 
 
+def open_settings(page):
+    """Open the settings of a chat, which are closed at first; those of a comparison are open."""
+    toggle = page.get_by_role("button", name="Settings", exact=True)
+    if page.locator("main.view-chat").count() and toggle.get_attribute("aria-expanded") == "false":
+        toggle.click()
+
+
 def say(page, text, **settings):
-    """Send a message; on a small screen the settings are a drawer."""
+    """Send a message; the chat's settings are opened for it, on a small screen as a drawer."""
     drawn(page)
     drawer = bool(settings) and page.viewport_size["width"] <= 900
-    if drawer:
-        page.get_by_role("button", name="Settings", exact=True).click()
+    if settings:
+        open_settings(page)
     for name, value in settings.items():
         page.locator(f"[name={name}]").fill(str(value))
     if drawer:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import httpx2
-from hands import say
+from hands import open_settings, say
 from PIL import Image
 from playwright.sync_api import expect, sync_playwright
 from stack import Site
@@ -56,6 +56,7 @@ def chat(page, folder, name="page-chat.png"):
 
 def tool_call(page, folder):
     page.get_by_role("button", name="New chat", exact=True).click()
+    open_settings(page)
     page.get_by_text("Tools", exact=True).click()
     page.get_by_role("checkbox", name="Calculator").check()
     page.get_by_role("button", name="What is 17 + 25?").click()

@@ -66,7 +66,7 @@ def ask(make_page, site, **options):
 
 def finish(page, voice):
     voice.end(completion_tokens=30)
-    expect(page.locator(".numbers .badge")).to_be_visible()
+    expect(page.locator(".numbers .badge")).to_be_attached()
 
 
 def test_an_answer_is_drawn_as_markdown(make_page, site):
@@ -134,22 +134,39 @@ def test_an_open_fence_looks_like_code_and_what_is_finished_keeps_its_elements(m
     assert page.evaluate("getSelection().toString()") == "First paragraph here."
 
 
-def test_math_stays_as_it_was_written(make_page, site):
+def test_math_is_drawn_and_what_is_none_stays_as_it_was_written(make_page, site):
     page, voice, answer = ask(make_page, site)
-    written = [
-        r"$a_1 * b_1 * c_{*}$",
-        r"\(x_1 \cdot \_y\)",
-        "$$\n\\int_0^1 *x* \\\\ dx\n$$",
-        "\\[ \\frac{1}{2} \\]",
-    ]
+    fetched = []
+    page.on("request", lambda request: fetched.append(request.url.rsplit("/", 1)[-1]))
+    tex = [r"a_1 * b_1 * c_{*}", r"x_1 \cdot \_y", "\n\\int_0^1 *x* \\\\ dx\n", r" \frac{1}{2} "]
+    voice.say(content="Words without any.\n\n")
+    expect(answer.locator(".markdown")).to_have_text("Words without any.")
+    assert not [name for name in fetched if "atex" in name.lower()], "it is fetched for the first formula"
     voice.say(
-        content=f"So {written[0]} and {written[1]}, for $5 or $6-$7 *in all*.\n\n{written[2]}\n\n{written[3]}"
+        content=f"So ${tex[0]}$ and \\({tex[1]}\\), for $5 or $6-$7 *in all*.\n\n$${tex[2]}$$\n\n"
+        f"\\[{tex[3]}\\]"
+        "\n\nNone: $\\nosuchcommand{x}$, \\(\\href{https://x.example}{x}\\)"
     )
     finish(page, voice)
-    math = answer.locator(".math")
-    expect(math).to_have_count(4)
-    assert [one.inner_text() for one in math.all()] == written
+    expect(answer.locator(".katex")).to_have_count(5)
+    drawn = answer.locator("annotation").all_text_contents()
+    assert [one.strip() for one in drawn[:4]] == [one.strip() for one in tex]
+    expect(answer.locator(".katex-display")).to_have_count(2)
+    expect(answer.locator(".math")).to_have_text("$\\nosuchcommand{x}$")
+    expect(answer.locator(".katex a")).to_have_count(0)
     expect(answer.locator("em")).to_have_text("in all")
+    assert {name for name in fetched if name.startswith("KaTeX_Main")}, "fonts of this server"
+    assert not violations(page)
+
+
+def test_without_katex_math_is_the_text_that_it_is_written_as(make_page, site):
+    page = make_page(site, "chat", allow=["ERR_"])
+    page.route("**/ui/vendor/katex-*.js", lambda route: route.abort())
+    voice = Voice(page)
+    say(page, "hello")
+    voice.say(content="It is $x^2$.\n\n$$\ny\n$$\n")
+    finish(page, voice)
+    expect(page.get_by_role("article").locator(".math")).to_have_text(["$x^2$", "$$\ny\n$$", "$$\ny\n$$"])
 
 
 def test_without_its_libraries_an_answer_is_plain_text(make_page, site):
@@ -240,7 +257,7 @@ def test_numbers_are_the_servers_and_say_so(make_page, site):
     speed = numbers.locator("div", has_text="speed")
     expect(speed).to_have_attribute("title", re.compile("as the server measured it"))
     expect(numbers.locator("div", has_text="TTFT")).to_have_attribute("title", re.compile("server measured"))
-    pace = float(re.search(r"([\d.,]+).tok/s", speed.inner_text())[1].replace(",", ""))
+    pace = float(re.search(r"([\d.,]+).tok/s", speed.text_content())[1].replace(",", ""))
     assert pace < 110, "a tick takes 10 ms"
 
 
@@ -261,7 +278,8 @@ def test_wide_code_and_tables_scroll_in_their_own_box(make_page, site):
     finish(page, voice)
     expect(answer.locator("figure.code")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") == 360
-    for box in (".table", "figure.code pre", "p.math"):
+    expect(page.locator(".katex-display")).to_have_count(1)
+    for box in (".table", "figure.code pre", ".formula-block"):
         assert answer.locator(box).evaluate("(element) => element.scrollWidth > element.clientWidth + 100"), (
             box
         )

@@ -5,7 +5,7 @@ import re
 
 import pytest
 from axe import violations
-from hands import Voice, say
+from hands import Voice, open_settings, say
 from stack import Site
 
 pytest.importorskip("playwright")
@@ -240,6 +240,7 @@ def test_the_list_and_its_forms_are_accessible(make_page, site):
     assert not violations(page), "with a menu open"
     page.get_by_role("button", name="Rename").click()
     page.get_by_role("button", name="Edit", exact=True).click()
+    open_settings(page)
     page.get_by_text("Tools", exact=True).click()
     assert not violations(page), "with forms open"
 
@@ -248,15 +249,14 @@ def test_the_settings_close_and_open_again(make_page, site):
     page = make_page(site, "chat", viewport={"width": 390, "height": 740})
     opener = page.get_by_role("button", name="Settings", exact=True)
     settings = page.get_by_role("complementary", name="Settings")
-    expect(settings).to_have_count(0)  # on a phone it is a drawer
-    opener.click()
-    for width in (390, 1440):
+    for width in (390, 1440):  # on a phone it is a drawer
         page.set_viewport_size({"width": width, "height": 740})
+        expect(settings).to_have_count(0)
+        opener.click()
+        expect(settings.get_by_label("System prompt")).to_be_visible()
         settings.get_by_role("button", name="Close settings").click()
         expect(settings).to_have_count(0)
         expect(opener).to_be_focused()
-        opener.click()
-        expect(settings.get_by_label("System prompt")).to_be_visible()
 
 
 def test_on_a_phone_the_list_is_a_drawer(make_page):

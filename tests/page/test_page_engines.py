@@ -4,7 +4,7 @@ import re
 import threading
 
 import pytest
-from hands import say
+from hands import open_settings, say
 from stack import Site
 
 from cobali_ray.actors.model_host import ModelHost
@@ -20,6 +20,7 @@ def chosen(page):
 
 
 def choose(page, model):
+    open_settings(page)
     page.get_by_role("combobox", name="Model").select_option(model)
 
 
@@ -102,8 +103,11 @@ def test_a_model_that_is_not_loaded_can_be_chosen_and_its_first_message_loads_it
         expect(page.locator(".pill")).to_contain_text("not loaded")
         expect(page.locator(".notice")).to_have_count(0)
         page.get_by_role("link", name="Live ticks").click()
-        expect(page.get_by_role("heading", name="The model is not loaded")).to_be_visible()
-        expect(page.get_by_role("group", name="Engines")).to_contain_text("unloaded")
+        expect(page.get_by_role("heading", name="The model is not loaded yet")).to_be_visible()
+        expect(page.get_by_role("main").get_by_role("link", name="Ask it something")).to_be_visible()
+        card = page.get_by_role("group", name="Engines").get_by_role("button", name="engine b")
+        expect(card).to_contain_text("model-b")
+        expect(card).to_contain_text("not loaded yet: loads with the first request")
         assert any("debug/ticks" in url and "engine=a" in url for url in asked)
         assert not any("debug/ticks" in url and "engine=b" in url for url in asked), "it has none"
         page.get_by_role("link", name="Chat").click()
@@ -136,4 +140,4 @@ def test_a_model_that_cannot_be_loaded_is_told(make_page, monkeypatch):
             expect(one.locator(".notice")).to_contain_text(
                 "could not be loaded. model: mine.gguf is damaged. The next message to it tries again."
             )
-        expect(late.get_by_role("heading", name="The model is not loaded")).to_be_visible()
+        expect(late.get_by_role("heading", name="The model could not be loaded")).to_be_visible()

@@ -18,10 +18,10 @@ def test_events_are_the_same_wherever_the_wire_cuts_them(of):
     })"""
     pieces = [[EVENTS[:i], EVENTS[i:]] for i in range(len(EVENTS))] + [list(EVENTS)]
     whole = [
-        {"event": "gone", "data": "{}"},
-        {"event": "message", "data": "a\nb"},
-        {"event": "message", "data": "é → ✓"},
-        {"event": "message", "data": ""},
+        {"event": "gone", "data": "{}", "id": None},
+        {"event": "message", "data": "a\nb", "id": None},
+        {"event": "message", "data": "é → ✓", "id": "4"},
+        {"event": "message", "data": "", "id": None},
     ]
     for i, found in enumerate(of("parts/sse.js", cut, pieces)):
         assert found == whole, f"cut at {i}"

@@ -329,3 +329,17 @@ def test_two_fingers_zoom(make_page, site):
         client.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
     until(page, f"() => ({SHOWN})().then(({{ n }}) => Math.abs(n - {before['n'] / 2}) <= 2)")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_three_plain_sentences_say_how_to_read_the_ticks_until_they_are_put_away(make_page, site):
+    page = make_page(site, "ticks")
+    said = page.get_by_role("region", name="How to read this")
+    expect(said.get_by_role("listitem")).to_have_count(3)
+    said.get_by_role("button", name="Got it").click()
+    expect(said).to_have_count(0)
+    page.reload()
+    back = page.get_by_role("button", name="How to read this")
+    expect(back).to_be_visible()
+    expect(said).to_have_count(0)
+    back.click()
+    expect(said).to_be_visible()

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from hands import open_settings
 
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
@@ -17,6 +18,7 @@ def test_the_first_five_minutes(make_page, tiny):
     expect(answer).to_contain_text("stop")
 
     page.get_by_role("button", name="New chat", exact=True).click()
+    open_settings(page)
     page.get_by_text("Tools", exact=True).click()
     page.get_by_role("checkbox", name="Calculator").check()
     page.get_by_role("button", name="What is 17 + 25?").click()

@@ -4,7 +4,7 @@ import re
 
 import httpx2
 import pytest
-from hands import IDLE, Voice, compare, say, until
+from hands import IDLE, Voice, compare, open_settings, say, until
 from stack import Site
 
 pytest.importorskip("playwright")
@@ -51,6 +51,7 @@ def test_a_refused_message_has_no_count_of_an_answer(make_page, site):
 
 def test_a_setting_that_cannot_be_is_said_not_to_be_sent(make_page, site):
     page = make_page(site, "chat")
+    open_settings(page)
     page.locator("[name=temperature]").fill("-3")
     expect(page.locator("#temperature-hint")).to_have_text("at least 0; not sent")
 
@@ -60,10 +61,11 @@ def test_a_key_that_has_become_valid_opens_the_page(make_page, site):
     for path in ("**/debug/**", "**/v1/**"):
         page.route(path, lambda route: route.fulfill(**LOCKED))
     page.reload()
+    open_settings(page)
     form = page.get_by_role("form", name="API key")
     enter(page, "soon")
     expect(form).to_contain_text("refused")
-    expect(page.locator(".settings [role=alert]")).to_be_visible()
+    expect(page.locator(".settings")).to_contain_text("once a key is accepted")
     page.unroute_all()
     enter(page, "soon")
     expect(page.locator(".pill")).to_contain_text("of 8 slots busy")
@@ -219,6 +221,7 @@ def test_asking_again_does_not_wait_for_a_comparison_and_keeps_what_is_written(m
 def test_of_several_engines_one_is_chosen_and_shown(make_page):
     with Site(engines=("a", "b")) as site:
         page = make_page(site, "chat", allow=["ERR_"])
+        open_settings(page)
         page.get_by_role("combobox", name="Model").select_option("model-b")
         say(page, "to the second", max_tokens=20)
         expect(page.get_by_role("article")).to_contain_text("length")

@@ -90,7 +90,8 @@ function Pause({ answer: { pause, pauses = [], text, reasoning } }) {
   }, [Boolean(pause)]);
   if (pause) {
     const seconds = Math.max(0, Math.floor((Date.now() - pause.sinceMs) / 1000));
-    return html`<p class="pause"><i class="dot wait"></i><span role="status">${WHY[pause.why](text || reasoning)}</span>
+    return html`<p class="pause"><i class="dot wait"></i>
+      <span role="status">${WHY[pause.why](text || reasoning)}</span>
       <span class="muted">${seconds}\u202fs</span></p>`;
   }
   return pauses.map(

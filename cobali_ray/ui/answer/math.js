@@ -1,4 +1,4 @@
-// Math stays as its author wrote it: no part of it is emphasis, an escape or a link.
+// Where there is math in a text: no part of it is emphasis, an escape or a link.
 
 const PARAGRAPH = /\n[ \t]*\n/; // ends what nobody closed
 const INLINE = [

@@ -1,5 +1,5 @@
-// The numbers under an answer, each with where it comes from.
-import { count, duration, rate } from "../parts/format.js";
+// The numbers under an answer: one line, and on demand all of them, each with where it comes from.
+import { count, duration, rate, some } from "../parts/format.js";
 import { html } from "../parts/preact.js";
 import { countedOf, isOpen, outputOf, paceOf, tokensOf } from "../request/chat.js";
 
@@ -75,13 +75,28 @@ export function Numbers({ answer, told, nowS = null }) {
         "From a slot to the first token, by the server's clock",
       ],
   ].filter(Boolean);
-  return html`<dl class="numbers">
-    ${numbers.map(
-      ([name, value, title]) => html`<div key=${name} title=${title}><dt>${name}</dt><dd>${value}</dd></div>`,
-    )}
-    <${Ending} status=${status} reason=${finishReason} />
-  </dl>`;
+  const line = [
+    nOutput > 0 && `${least}${some(nOutput, "token")}`,
+    pace && rate(pace.perSecond, "tok/s"),
+    open && duration(Math.max(lastS ?? 0, performance.now() / 1000) - sentS),
+  ].filter(Boolean);
+  return html`<details class="measured">
+    <summary title="All numbers">${line.join(" · ") || "Numbers"}
+      <${Unusual} status=${status} reason=${finishReason} /></summary>
+    <dl class="numbers">
+      ${numbers.map(
+        ([name, value, title]) => html`<div key=${name} title=${title}><dt>${name}</dt><dd>${value}</dd></div>`,
+      )}
+      <${Ending} status=${status} reason=${finishReason} />
+    </dl>
+  </details>`;
 }
+
+/** How an answer ended, where it is not by itself. */
+const Unusual = ({ status, reason }) =>
+  status === "stopped" || status === "failed" || reason === "length"
+    ? html`${" · "}${status === "done" ? "cut off at its length limit" : status}`
+    : null;
 
 function Ending({ status, reason }) {
   const [kind, word, title] =

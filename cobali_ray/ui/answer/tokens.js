@@ -1,6 +1,7 @@
 // Tokens of markdown as elements. No string ever becomes HTML, so what a model says cannot run.
 import { html } from "../parts/preact.js";
 import { Code } from "./code.js";
+import { Formula } from "./formula.js";
 
 const MOST_NESTED = 24; // deeper ones are shown as they were written
 const SAFE = /^(?:https?:\/\/|mailto:)/i;
@@ -27,7 +28,7 @@ export function blockOf(token, key, end = INNERMOST, depth = 0) {
     case "table":
       return tableOf(token, key, end);
     case "mathblock":
-      return html`<p key=${key} class="math" tabindex="0">${token.text}${end.caret}</p>`;
+      return html`<${Formula} key=${key} text=${token.text} block=${true} caret=${end.caret} />`;
     case "hr":
       return [html`<hr key=${key} />`, end.caret];
     case "checkbox":
@@ -89,7 +90,7 @@ function spanOf(token, key, depth) {
     case "codespan":
       return html`<code key=${key}>${token.text}</code>`;
     case "math":
-      return html`<span key=${key} class="math">${token.text}</span>`;
+      return html`<${Formula} key=${key} text=${token.text} />`;
     case "br":
       return html`<br key=${key} />`;
     case "link":

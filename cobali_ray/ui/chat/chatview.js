@@ -11,9 +11,10 @@ import { DEFAULTS } from "../request/params.js";
 import { keepDefaults } from "../request/play.js";
 import { Settings } from "../request/settings.js";
 import { Chips } from "./chips.js";
-import { NOTHING, attach, detach, drafts, write } from "./draft.js";
+import { NOTHING, attach, dequeue, detach, draftOf, drafts, enqueue, write } from "./draft.js";
 import { addressOf, beginNew, change, library, openLibrary, seeNamed } from "./library.js";
 import { Panel, closeDrawers, isCovered, panels, toggle } from "./panels.js";
+import { Context } from "./shorten.js";
 import { Sidebar } from "./sidebar.js";
 import { answerOf, currentBody, followOpen, running, send, stop } from "./talk.js";
 
@@ -61,10 +62,11 @@ export function ChatView() {
       ${trouble && html`<p class="notice bad" role="alert">Not kept: ${trouble}</p>`}
       ${
         missing &&
-        html`<p class="notice wait" role="alert">This browser does not have the conversation that the address names.</p>`
+        html`<p class="notice wait" role="alert">This browser does not have the conversation of this address.</p>`
       }
       <${Messages} conversation=${conversation} busy=${busy} />
       <${Writing} conversation=${conversation} busy=${busy} />
+      <${Ended} conversation=${conversation} busy=${busy} />
     </section>
     <${Panel} name="settings" label="Settings of this chat">
       <${ChatSettings} conversation=${conversation} /></${Panel}>
@@ -134,19 +136,60 @@ function Messages({ conversation, busy }) {
     : html`<${Empty} chosen=${conversation.model} send=${(text) => send({ text })} />`;
 }
 
+/** Messages that are sent once the answer under way is complete. */
+function Queue({ id, queue, busy }) {
+  if (!queue.length) return null;
+  return html`<ul class="queue" aria-label="Sent after this answer">
+    ${queue.map(
+      (message, i) => html`<li key=${i}>
+        <span>${message.text || message.files[0]?.name || message.images[0]?.name}</span>
+        ${
+          !busy &&
+          html`<button type="button" class="quiet small" onClick=${() => send(dequeue(id, message))}>
+            Send now</button>`
+        }
+        <button type="button" class="quiet icon small" aria-label="Do not send" title="Do not send"
+          onClick=${() => dequeue(id, message)}><${Icon} name="close" size=${14} /></button></li>`,
+    )}</ul>`;
+}
+
+const ENDS = { done: "The answer is complete.", stopped: "The answer was stopped.", failed: "The answer failed." };
+
+/** Tells a screen reader that an answer has ended, and how. */
+function Ended({ conversation, busy }) {
+  const { id, head } = conversation;
+  const before = useRef({ id, busy });
+  const [told, tell] = useState("");
+  useEffect(() => {
+    const ended = before.current.id === id && before.current.busy && !busy;
+    if (ended || busy) tell(ended ? (ENDS[messageOf(conversation, head)?.status] ?? "") : "");
+    before.current = { id, busy };
+  }, [id, busy]);
+  return html`<p class="hidden" role="status" aria-label="Answer">${told}</p>`;
+}
+
 function Writing({ conversation, busy }) {
   const { id } = conversation;
   const draft = useStore(drafts).by[id] ?? NOTHING;
-  const { text, files, images, refusals, reading } = draft;
+  const { text, files, images, refusals, reading, queue } = draft;
   const [copied, copy] = useState(null);
   const go = () => {
-    const { text: written, files: texts, images: pictures } = drafts.get().by[id] ?? NOTHING; // newer than drawn
-    if (!reading && send({ text: written, files: texts, images: pictures })) write(id, NOTHING);
+    const { text: written, files: texts, images: pictures } = draftOf(id); // newer than drawn
+    const message = { text: written, files: texts, images: pictures };
+    if (reading) return;
+    if (busy) enqueue(id, message);
+    else if (send(message)) write(id, { ...NOTHING, queue });
   };
-  const above = html`<${Chips} files=${files} images=${images} onRemove=${(file) => detach(id, file)} />
+  const last = messageOf(conversation, conversation.head);
+  const next = !busy && queue.length > 0 && last?.status === "done" && !last.calls.length;
+  useEffect(() => void (next && send(dequeue(id))), [next, id]);
+  const above = html`<${Queue} id=${id} queue=${queue} busy=${busy} />
+    <${Chips} files=${files} images=${images} onRemove=${(file) => detach(id, file)} />
     ${reading > 0 && html`<p class="muted" role="status">Reading …</p>`}
     ${refusals.map((refusal) => html`<p key=${refusal} class="refusal" role="alert">${refusal}</p>`)}`;
-  return html`<${Composer} kind="chat" draft=${text} placeholder="Message" running=${busy} above=${above}
+  const meter = html`<${Context} conversation=${conversation} draft=${draft} busy=${busy} />`;
+  return html`<${Composer} kind="chat" draft=${text} running=${busy} above=${above}
+    meter=${meter} placeholder=${busy ? "Message, sent after this answer" : "Message"}
     ready=${Boolean(text.trim() || files.length || images.length) && !reading}
     onDraft=${(written) => write(id, { text: written })} onSend=${go} onStop=${() => stop()}
     onCopy=${() => copy(currentBody(draft))} onFiles=${(chosen) => attach(conversation, chosen)} />
@@ -162,6 +205,8 @@ function ChatSettings({ conversation }) {
     choose=${(name) => set({ model: name })} reset=${() => set({ settings: DEFAULTS })}
     onClose=${() => toggle("settings", false, idOf("settings"))}>
     <${Tools} settings=${settings} change=${setOne} />
+    <label class="check"><input type="checkbox" checked=${Boolean(settings.words)}
+      onChange=${(event) => setOne("words", event.target.checked)} /> alternatives for each word</label>
     <button class="quiet" onClick=${() => keepDefaults(conversation)}>Use for new chats</button>
     <p class="hint">These settings are for this chat only.</p>
   </${Settings}>`;

@@ -2,7 +2,8 @@
 import { forSession, keep, kept, makeStore } from "../parts/store.js";
 import { models, modelOf } from "../request/models.js";
 
-export const NOTHING = { text: "", files: [], images: [], refusals: [], reading: 0 };
+/** `queue` has the messages that are sent after the answer under way. */
+export const NOTHING = { text: "", files: [], images: [], refusals: [], reading: 0, queue: [] };
 const NAME = "drafts";
 const MOST_CHARS = 2_000_000; // of what a browser's session has room for; beyond it the files are not kept
 
@@ -23,14 +24,26 @@ function keepThem() {
   const drafted = (files) =>
     Object.fromEntries(
       all
-        .filter(([, { text, files: texts, images }]) => text || texts.length || images.length)
-        .map(([id, draft]) => [id, { ...NOTHING, text: draft.text, ...(files && withFilesOf(draft)) }]),
+        .filter(([, { text, files: texts, images, queue }]) => text || texts.length || images.length || queue.length)
+        .map(([id, draft]) => [id, { ...NOTHING, text: draft.text, ...(files && filesOf(draft)) }]),
     );
   const whole = drafted(true);
   keep(forSession, NAME, JSON.stringify(whole).length > MOST_CHARS ? drafted(false) : whole);
 }
 
-const withFilesOf = ({ files, images }) => ({ files, images });
+const filesOf = ({ files, images, queue }) => ({ files, images, queue });
+
+/** Let what is written wait for the answer under way. */
+export function enqueue(id, { text, files, images }) {
+  if (text.trim() || files.length || images.length)
+    write(id, { ...NOTHING, queue: [...draftOf(id).queue, { text, files, images }] });
+}
+
+/** Take a message out of those that wait; the first, if none is named. */
+export function dequeue(id, message = draftOf(id).queue[0]) {
+  write(id, { queue: draftOf(id).queue.filter((other) => other !== message) });
+  return message;
+}
 
 /** Take what is written in one conversation over into another. */
 export function carry(from, to) {

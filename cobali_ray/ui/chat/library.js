@@ -1,6 +1,16 @@
 // The conversations in memory, the one in sight, and the list of all that are kept. No drawing.
 import { forSession, keep, kept, makeStore } from "../parts/store.js";
-import { mentions, newConversation, newId, sameAs, summaryOf, united, withTitle } from "../request/conversations.js";
+import {
+  lookAt,
+  newConversation,
+  newId,
+  pathOf,
+  placeOf,
+  sameAs,
+  summaryOf,
+  united,
+  withTitle,
+} from "../request/conversations.js";
 import { play } from "../request/play.js";
 import { carry } from "./draft.js";
 import { onOthers, read, readAll, remove, write } from "./shelf.js";
@@ -27,7 +37,7 @@ export const library = makeStore({
   missing: false, // whether the address named a conversation that is not kept here
   deleted: null, // the conversation deleted last
   query: "",
-  found: null, // ids of those that mention it; null: nothing is searched for
+  found: null, // where it is, by conversation; null: nothing is searched for
 });
 
 /** The conversation in sight. */
@@ -128,6 +138,12 @@ export async function show(id) {
   return Boolean(conversation);
 }
 
+/** Look at a conversation on the branch of a message. */
+export async function showMessage(id, message) {
+  await show(id);
+  if (!pathOf(current()).some((other) => other.id === message)) change(id, (was) => lookAt(was, message));
+}
+
 /** Return a conversation, from memory or as it is kept. */
 export const lookUp = async (id) => library.get().held[id] ?? (await read(id));
 
@@ -142,6 +158,15 @@ export async function rename(id, title) {
   if (!conversation) return;
   const { held } = library.get();
   library.set({ held: { ...held, [id]: withTitle(conversation, title) } });
+  await save(id);
+}
+
+/** Pin a conversation above the others, or no longer. */
+export async function pin(id, pinned, atMs = Date.now()) {
+  const conversation = await lookUp(id);
+  if (!conversation) return;
+  const { held } = library.get();
+  library.set({ held: { ...held, [id]: { ...conversation, pinnedMs: pinned ? atMs : -atMs } } });
   await save(id);
 }
 
@@ -190,8 +215,8 @@ export async function search(query) {
     return;
   }
   await tried(async () => {
-    const found = (await readAll()).filter((one) => mentions(one, query)).map(({ id }) => id);
-    if (library.get().query === query) library.set({ found: new Set(found) });
+    const places = (await readAll()).map((one) => [one.id, placeOf(one, query)]);
+    if (library.get().query === query) library.set({ found: new Map(places.filter(([, place]) => place)) });
   });
 }
 

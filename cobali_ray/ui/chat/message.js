@@ -3,12 +3,16 @@ import { Answer } from "../answer/answer.js";
 import { feed } from "../feed/feed.js";
 import { focusLater, toMessage } from "../parts/focus.js";
 import { Icon } from "../parts/icons.js";
+import { later } from "../parts/lazy.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../parts/preact.js";
 import { useStore } from "../parts/store.js";
 import { pathOf, siblingsOf } from "../request/conversations.js";
 import { Chips } from "./chips.js";
+import { Shorten, Start, TOO_LONG } from "./shorten.js";
 import { answerOf, canGoOn, edit, giveResult, goOn, regenerate, turnTo } from "./talk.js";
 import { standing } from "./waiting.js";
+
+const Words = later(async () => (await import("./words.js")).Words);
 
 /** A conversation's branch in sight; a new message comes into view. `busy`: an answer is under way. */
 export function Turns({ conversation, busy }) {
@@ -18,19 +22,37 @@ export function Turns({ conversation, busy }) {
   return html`<ol class="turns">
     ${path.map((message, i) => {
       const Message = message.role === "user" ? Asked : Answered;
-      return html`<li key=${message.id}><${Message} conversation=${conversation} message=${message}
-        last=${i === path.length - 1} busy=${busy} /></li>`;
+      return html`<li key=${message.id} id=${`message-${message.id}`}>
+        <${Message} conversation=${conversation} message=${message} last=${i === path.length - 1} busy=${busy} />
+      </li>`;
     })}
     <li ref=${end} class="end" aria-hidden="true"></li>
+    <${ToEnd} end=${end} />
   </ol>`;
+}
+
+/** Leads to the end, while that is out of sight. */
+function ToEnd({ end }) {
+  const [away, setAway] = useState(false);
+  useEffect(() => {
+    const watcher = new IntersectionObserver(([{ isIntersecting }]) => setAway(!isIntersecting));
+    watcher.observe(end.current);
+    return () => watcher.disconnect();
+  }, []);
+  const jump = () => end.current.scrollIntoView({ block: "end" });
+  return away
+    ? html`<li class="to-end"><button class="icon" aria-label="Jump to the end" title="Jump to the end"
+        onClick=${jump}><${Icon} name="down" /></button></li>`
+    : null;
 }
 
 /** What somebody asked. `busy`: an answer is under way, so nothing can be changed. */
 function Asked({ conversation, message, busy }) {
   const [editing, setEditing] = useState(false);
-  const { text, files, images } = message;
+  const { text, files, images, start } = message;
   if (editing) return html`<${Editor} message=${message} busy=${busy} onClose=${() => setEditing(false)} />`;
-  return html`<div class="said">
+  return html`${start && html`<${Start} conversation=${conversation} message=${message} busy=${busy} />`}
+    <div class="said">
     <div class="asked"><span class="hidden">You: </span>${text}<${Chips} files=${files} images=${images} /></div>
     <div class="actions">
       <${Versions} conversation=${conversation} message=${message} busy=${busy} />
@@ -106,6 +128,7 @@ function Answered({ conversation, message, last, busy }) {
   const store = answerOf(message);
   const open = busy && last;
   const waiting = useStanding(store, open);
+  const [inWords, setInWords] = useState(false);
   const actions = html`<${Versions} conversation=${conversation} message=${message} busy=${busy} />
     ${
       last &&
@@ -114,10 +137,24 @@ function Answered({ conversation, message, last, busy }) {
       html`<button class="quiet small" disabled=${busy} onClick=${(event) => (goOn(message), toMessage(event))}>
         <${Icon} name="play" size=${14} />Continue</button>`
     }
+    ${
+      last &&
+      !open &&
+      message.error?.code === TOO_LONG &&
+      html`<${Shorten} conversation=${conversation} busy=${busy} />`
+    }
+    ${
+      !open &&
+      message.tokens?.length > 0 &&
+      html`<button class="quiet small" aria-expanded=${String(inWords)} onClick=${() => setInWords(!inWords)}
+        title="How likely each word was, and what else was">
+        <${Icon} name="branch" size=${14} />Words</button>`
+    }
     ${!open && html`<${Again} message=${message} busy=${busy} />`}`;
   const onResult = last && !busy ? (id, result) => giveResult(message, id, result) : null;
   return html`<${Answer} answer=${store} last=${last} busy=${open} waiting=${waiting} actions=${actions}
-    onResult=${onResult} />`;
+    onResult=${onResult} />
+    ${inWords && !open && html`<${Words} key=${message.id} message=${message} busy=${busy} />`}`;
 }
 
 /** Asks for another answer; after a refusal that says when to come back, not before then. */

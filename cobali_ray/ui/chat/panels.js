@@ -4,14 +4,13 @@ import { html, useLayoutEffect, useRef } from "../parts/preact.js";
 import { forGood, keep, kept, makeStore, useStore } from "../parts/store.js";
 
 const NARROW = "(max-width: 900px)";
-const WIDE = "(min-width: 1200px)";
 const NAME = "panels";
 
 const narrow = () => matchMedia(NARROW).matches;
 const atFirst = () =>
   narrow()
     ? { list: false, settings: false }
-    : { list: true, settings: matchMedia(WIDE).matches, ...kept(forGood, NAME, {}) };
+    : { list: true, settings: false, ...kept(forGood, NAME, {}) };
 
 /** Which of them are shown. */
 export const panels = makeStore(atFirst());

@@ -44,6 +44,7 @@ const CONVERSATION = {
   changedMs: number,
   settings: object,
   model: text,
+  pinnedMs: optional(number),
   messages: Array.isArray,
   head: textOrNull,
 };
@@ -58,7 +59,7 @@ const CALL = {
   result: optional((value) => object(value) && fits(value, RESULT) === null),
 };
 const ROLES = {
-  user: { files: optional(listOf(FILE)), images: optional(listOf(IMAGE)) },
+  user: { files: optional(listOf(FILE)), images: optional(listOf(IMAGE)), start: optional(object) },
   assistant: {
     status: text,
     part: textOrNull,
@@ -76,6 +77,7 @@ const ROLES = {
     error: optional((value) => object(value) && text(value.message)),
     requestId: textOrNull,
     model: optional(text),
+    tokens: optional(listOf({ text, logprob: number, top: Array.isArray })),
     pauses: optional(listOf({ why: text, tookS: number })),
   },
 };

@@ -1,5 +1,6 @@
 // The list of conversations: new, search, rename, delete, take out and bring in.
 import { saveText } from "../parts/clipboard.js";
+import { whenDrawn } from "../parts/focus.js";
 import { some } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
 import { html, useLayoutEffect, useRef, useState } from "../parts/preact.js";
@@ -12,9 +13,11 @@ import {
   everything,
   library,
   lookUp,
+  pin,
   rename,
   search,
   show,
+  showMessage,
   undo,
 } from "./library.js";
 import { running, stop } from "./talk.js";
@@ -27,8 +30,11 @@ export function Sidebar({ close }) {
   const [told, setTold] = useState(null); // of a file that was brought in
   const shown = found ? summaries.filter((one) => found.has(one.id)) : summaries;
   const choose = async (chosen) => {
-    await show(chosen);
+    const message = found?.get(chosen)?.message;
+    if (message) await showMessage(chosen, message);
+    else await show(chosen);
     close();
+    if (message) whenDrawn(() => document.getElementById(`message-${message}`)?.scrollIntoView({ block: "center" }));
   };
   const begin = () => {
     beginNew();
@@ -47,7 +53,8 @@ export function Sidebar({ close }) {
       ${byDay(shown).map(
         ([day, ones]) => html`<section key=${day}><h2>${day}</h2>
         <ul>${ones.map(
-          (one) => html`<${Row} key=${one.id} one=${one} chosen=${one.id === id} onChoose=${choose} />`,
+          (one) => html`<${Row} key=${one.id} one=${one} chosen=${one.id === id} onChoose=${choose}
+            place=${found?.get(one.id)} />`,
         )}</ul></section>`,
       )}
       ${!shown.length && html`<p class="hint">${found ? "Nothing found." : "No conversations yet."}</p>`}
@@ -67,17 +74,20 @@ export function Sidebar({ close }) {
   </div>`;
 }
 
-function Row({ one, chosen, onChoose }) {
+function Row({ one, chosen, onChoose, place }) {
   const [naming, setNaming] = useState(false);
   const { messages } = useStore(running);
   if (naming) return html`<li><${Name} one=${one} onClose=${() => setNaming(false)} /></li>`;
   return html`<li class=${chosen ? "chosen" : ""}>
     <button class="conversation" aria-current=${chosen ? "true" : null} title=${one.title}
       onClick=${() => onChoose(one.id)}>${one.title}
-      ${one.id in messages && html`<i class="dot wait" role="img" aria-label="answering"></i>`}</button>
+      ${one.id in messages && html`<i class="dot wait" role="img" aria-label="answering"></i>`}
+      ${place?.parts && html`<${Place} parts=${place.parts} />`}</button>
     <${Menu} one=${one} onRename=${() => setNaming(true)} />
   </li>`;
 }
+
+const Place = ({ parts: [before, hit, behind] }) => html`<small>${before}<mark>${hit}</mark>${behind}</small>`;
 
 function Name({ one, onClose }) {
   const field = useRef(null);
@@ -127,6 +137,8 @@ function Menu({ one, onRename }) {
   return html`<details class="more" ref=${menu} onKeyDown=${onKeyDown} onFocusOut=${onFocusOut}>
     <summary aria-label=${`More about ${one.title}`}><${Icon} name="more" /></summary>
     <div class="menu">
+      <button onClick=${doing(() => pin(one.id, !one.pinned))}>
+        <${Icon} name="pin" />${one.pinned ? "Unpin" : "Pin"}</button>
       <button onClick=${doing(onRename)}><${Icon} name="pencil" />Rename</button>
       <button onClick=${saving("md")}>
         <${Icon} name="download" />Export as Markdown</button>

@@ -20,6 +20,7 @@ import { change, current, hold, library, release } from "./library.js";
 
 /** How often in a row a model may call tools without anybody asking for it. */
 export const MOST_ROUNDS = 8;
+const N_ALTERNATIVES = 6; // of each word, where they are asked for
 const KEEP_MS = 500; // between two writes of a growing answer
 const CUT = "The page was closed while this answer came. What had come is kept.";
 const TAB = tabName(newId);
@@ -99,6 +100,16 @@ export function goOn(message) {
   else answer(current().id, message, { continued: true });
 }
 
+/** Go on from another beginning of an answer, of these tokens, as another version of it. */
+export function branchWith({ id, parent, atMs, changedMs, ...message }, text, tokens) {
+  const { id: conversation } = current();
+  if (isRunning()) return;
+  const ended = { status: "stopped", calls: [], usage: null, timings: null, error: null, stream: null, pauses: [] };
+  change(conversation, (was) => withMessage(was, parent, { ...message, ...ended, text, tokens }));
+  const { messages, head } = current();
+  answer(conversation, messageOf({ messages }, head), { continued: true });
+}
+
 /** Take the result of a call, `{content}` or `{error}`, as somebody typed it; with the last one all are sent. */
 export function giveResult(message, callId, result) {
   const { id } = current();
@@ -119,7 +130,8 @@ function answer(id, place = null, { continued = false } = {}) {
     ...bodyFor(was, pathTo(was, behind)),
     ...(continued && { continue_final_message: true }),
   };
-  const begun = continued ? { text: place.text, reasoning: place.reasoning, reasonedS: place.reasonedS } : {};
+  const { text, reasoning, reasonedS, tokens = [] } = place ?? {};
+  const begun = continued ? { text, reasoning, reasonedS, tokens } : {};
   const run = askToKeep(body, begun, TAB);
   const [store] = run.answers;
   const record = { ...recordOf(store.get()), model: body.model ?? null };
@@ -227,5 +239,6 @@ export function currentBody({ text, files, images }) {
 
 function bodyFor({ settings, model }, path) {
   const tools = definitionsOf(settings);
-  return { ...bodyOf(settings, modelOf(model), asked(path)), ...(tools.length && { tools }) };
+  const words = settings.words && { logprobs: true, top_logprobs: N_ALTERNATIVES };
+  return { ...bodyOf(settings, modelOf(model), asked(path)), ...words, ...(tools.length && { tools }) };
 }

@@ -1,8 +1,10 @@
 // Where the focus goes when what has it goes away.
 
+/** Do something once what changed is drawn. */
+export const whenDrawn = (work) => requestAnimationFrame(() => requestAnimationFrame(work));
+
 /** Focus what `find` returns, once it is drawn. */
-export const focusLater = (find) =>
-  requestAnimationFrame(() => requestAnimationFrame(() => find()?.focus({ preventScroll: true })));
+export const focusLater = (find) => whenDrawn(() => find()?.focus({ preventScroll: true }));
 
 /** Focus the message after a button that goes away was pressed by a key; after a tap it would open a keyboard. */
 export function toMessage({ detail: clicks }) {

@@ -68,6 +68,7 @@ const nothingOf = ({ n = 1 }, xRequestId) => ({
   stream: null, // {id, after, tab}: where it can be read on, behind which event, and who asked for it
   pause: null, // {why: network or engine, sinceMs}: why nothing comes
   pauses: [], // those that are over: {why, tookS}
+  tokens: [], // of the text, where they were asked for: {text, logprob, top: [[text, logprob], …]}
 });
 
 const ended = (answers, taken) =>
@@ -111,15 +112,17 @@ function add(chunk, answers) {
   });
 }
 
-function patchOf({ delta, finish_reason: finishReason }, was) {
+function patchOf({ delta, logprobs, finish_reason: finishReason }, was) {
   const at = now();
   const reasonedS = was.reasonedS + (was.part === "reasoning" ? at - was.lastS : 0);
   const patch = finishReason ? { finishReason, status: "done", reasonedS, lastS: at } : {};
   const said = saidOf(delta ?? {}, was);
+  const tokens = said.part === "text" ? (logprobs?.content ?? []).map(tokenOf) : [];
   if (!said.part) return patch;
   return {
     status: "streaming",
     ...said,
+    ...(tokens.length && { tokens: [...was.tokens, ...tokens] }),
     nDeltas: was.nDeltas + 1,
     ttftS: was.ttftS ?? at - was.sentS,
     ...pauseOver(was),
@@ -128,6 +131,12 @@ function patchOf({ delta, finish_reason: finishReason }, was) {
     ...patch,
   };
 }
+
+const tokenOf = ({ token: text, logprob, top_logprobs: top = [] }) => ({
+  text,
+  logprob,
+  top: top.map((other) => [other.token, other.logprob]),
+});
 
 /** What a delta adds to its answer; of what there is more than one, the last is the part. */
 function saidOf({ reasoning_content: reasoning, content, tool_calls: pieces }, was) {

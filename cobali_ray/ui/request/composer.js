@@ -6,7 +6,7 @@ import { html, useLayoutEffect, useRef } from "../parts/preact.js";
 const MOST_PX = 220;
 
 /**
- * A field that grows with its text; above it, what else can be done with it, and what goes with it.
+ * A field that grows with its text; above it, what else can be done with it, and what goes with it; below, a `meter`.
  *
  * `ready`: there is something to send. With `onFiles` files can be chosen, or pasted; with `onClear` all can be
  * forgotten.
@@ -19,6 +19,7 @@ export function Composer({
   ready = Boolean(draft.trim()),
   nothing = false,
   above = null,
+  meter = null,
   onDraft,
   onSend,
   onStop,
@@ -62,6 +63,7 @@ export function Composer({
       }
     </div>
     <div class="below">
+      ${meter}
       <p class="hint">Enter sends, Shift+Enter makes a new line, Escape stops.</p>
       <button type="button" class="quiet small" onClick=${onCopy}>Copy request</button>
       ${

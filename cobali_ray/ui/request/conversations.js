@@ -12,6 +12,7 @@ export const newConversation = (settings, model, atMs = Date.now()) => ({
   id: newId(),
   title: "",
   titledMs: 0, // when somebody named it; 0: it has its first message's words
+  pinnedMs: 0, // when it was pinned; below 0: when that was undone
   createdMs: atMs,
   changedMs: atMs,
   settings,
@@ -30,6 +31,9 @@ export function pathTo({ messages }, id) {
   for (let message = byId.get(id); message; message = byId.get(message.parent)) path.push(message);
   return path.reverse();
 }
+
+/** What the model reads of a branch: from the last message on that somebody had it begin with. */
+export const readPart = (path) => path.slice(Math.max(0, path.findLastIndex(({ start }) => start)));
 
 /** Return the branch in sight. */
 export const pathOf = (conversation) => pathTo(conversation, conversation.head);
@@ -89,7 +93,8 @@ export function united(stored, mine) {
   }
   const messages = [...byId.values()].sort((a, b) => a.atMs - b.atMs);
   const { title, titledMs } = stored.titledMs > mine.titledMs ? stored : mine;
-  return { ...mine, title, titledMs, messages, changedMs: Math.max(stored.changedMs, mine.changedMs) };
+  const { pinnedMs = 0 } = Math.abs(stored.pinnedMs ?? 0) > Math.abs(mine.pinnedMs ?? 0) ? stored : mine;
+  return { ...mine, title, titledMs, pinnedMs, messages, changedMs: Math.max(stored.changedMs, mine.changedMs) };
 }
 
 /** Say whether two have the same messages and name. */
@@ -102,15 +107,26 @@ export const sameAs = (one, other) =>
   });
 
 /** Return what a list shows of a conversation. */
-export const summaryOf = ({ id, title, changedMs }) => ({ id, title, changedMs });
+export const summaryOf = ({ id, title, changedMs, pinnedMs = 0 }) => ({ id, title, changedMs, pinned: pinnedMs > 0 });
 
-/** Say whether a text is in a conversation's title or messages. */
-export function mentions({ title, messages }, words) {
-  const asked = words.trim().toLowerCase();
-  const has = (text) => (text ?? "").toLowerCase().includes(asked);
-  return (
-    has(title) || messages.some(({ text, files = [] }) => has(text) || files.some(({ name }) => has(name)))
-  );
+const BESIDE = 40; // characters shown beside what was searched for
+
+/**
+ * Where a text is in a conversation, or null: `{message, parts}`, the id of the newest message that has it, and what
+ * stands there before it, itself and behind it; both null where only the title or a file's name has it.
+ */
+export function placeOf({ title, messages }, words) {
+  const wanted = words.trim().toLowerCase();
+  const at = (text) => (text ?? "").toLowerCase().indexOf(wanted);
+  const hit = messages.findLast(({ text }) => at(text) >= 0);
+  if (!hit) {
+    const named = at(title) >= 0 || messages.some(({ files = [] }) => files.some(({ name }) => at(name) >= 0));
+    return named ? { message: null, parts: null } : null;
+  }
+  const from = at(hit.text);
+  const to = from + wanted.length;
+  const before = hit.text.slice(Math.max(0, from - BESIDE), from);
+  return { message: hit.id, parts: [before, hit.text.slice(from, to), hit.text.slice(to, to + BESIDE)] };
 }
 
 const DAY_MS = 24 * 3600 * 1000;
@@ -125,23 +141,27 @@ export function byDay(summaries, nowMs = Date.now()) {
     return atMs >= today - 30 * DAY_MS ? "Last 30 days" : "Older";
   };
   const ordered = [...summaries].sort((a, b) => b.changedMs - a.changedMs);
-  return [...Map.groupBy(ordered, ({ changedMs }) => wordOf(changedMs))];
+  const groups = Map.groupBy(ordered, ({ changedMs, pinned }) => (pinned ? "Pinned" : wordOf(changedMs)));
+  const pinned = groups.get("Pinned");
+  groups.delete("Pinned");
+  return [...(pinned ? [["Pinned", pinned]] : []), ...groups];
 }
 
 /**
- * Return the messages of a branch as the chat API takes them. An answer that says nothing is left out, and its
- * question with it, as many templates want turns to alternate.
+ * Return the messages of a branch as the chat API takes them, from where the model begins to read. An answer that
+ * says nothing is left out, and its question with it, as many templates want turns to alternate.
  */
-export const asked = (path) =>
-  path.flatMap((message, i) => {
+export const asked = (whole) =>
+  readPart(whole).flatMap((message, i, path) => {
     if (message.role !== "user") return answerOf(message);
     const next = path[i + 1];
     return next?.role === "assistant" && !answerOf(next).length ? [] : [userOf(message)];
   });
 
 function userOf(message) {
-  const { images = [] } = message;
-  const text = withFiles(message);
+  const { images = [], start } = message;
+  const before = start?.summary && `Summary of our conversation until now:\n\n${start.summary}`;
+  const text = [before, withFiles(message)].filter(Boolean).join("\n\n");
   if (!images.length) return { role: "user", content: text };
   const parts = images.map(({ url }) => ({ type: "image_url", image_url: { url } }));
   return { role: "user", content: [...(text ? [{ type: "text", text }] : []), ...parts] };

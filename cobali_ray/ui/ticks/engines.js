@@ -5,6 +5,7 @@ import { count } from "../parts/format.js";
 import { html, useEffect, useState } from "../parts/preact.js";
 import { useStore } from "../parts/store.js";
 import { LOGARITHMIC } from "../plots/plot.js";
+import { models } from "../request/models.js";
 
 const EVERY_MS = 3000;
 const PATIENCE_MS = 2500; // an engine that is away does not keep the others from being shown
@@ -49,13 +50,17 @@ function One({ id, told, shown }) {
   const { state, packet } = told;
   const { model, node } = packet?.engine ?? {};
   const well = state?.status === "ready";
-  const busy = well ? `${count(state.n_running)} of ${count(state.n_slots)} slots busy` : (state?.status ?? "…");
+  const { all } = useStore(models);
+  const name = model ?? all.find(({ status }) => id in (status.engines ?? {}))?.id;
+  const busy = well ? `${count(state.n_running)} of ${count(state.n_slots)} slots busy` : awayOf(state?.status);
   return html`<button class="engine-card" aria-pressed=${String(shown)} onClick=${() => show(id)}>
-    <span><i class=${`dot ${well ? "good" : "wait"}`}></i><b>${model ?? `engine ${id}`}</b></span>
+    <span><i class=${`dot ${well ? "good" : "wait"}`}></i><b>${name ?? `engine ${id}`}</b></span>
     <small>engine ${id}${node ? ` on ${node}` : ""} · ${busy}</small>
     ${packet && html`<${Spark} packet=${packet} />`}
   </button>`;
 }
+
+const awayOf = (status = "…") => (status === "unloaded" ? "not loaded yet: loads with the first request" : status);
 
 /** Tokens of the last ticks, on the scale of the plots. */
 function Spark({ packet: { ticks, engine } }) {

@@ -8,6 +8,7 @@ import { Life } from "../record/life.js";
 import { TickRecord } from "../record/record.js";
 import { Requests } from "../record/requests.js";
 import { Bar } from "./bar.js";
+import { Callouts } from "./callouts.js";
 import { Engines } from "./engines.js";
 import { link, obey, read, write } from "./link.js";
 import { Overview } from "./overview.js";
@@ -38,12 +39,13 @@ export function Ticks() {
   }, [state.end, state.pinned, state.span, state.axis, state.request, engine, engines.length]);
   const head = html`<${Engines} />${problem && html`<${Problem} text=${problem} />`}`;
   const without = status === "gone" && ["unloaded", "failed"].includes(cause);
-  if (!history) return html`${head}<${Nothing} why=${without ? "unloaded" : status} />`;
+  if (!history) return html`${head}<${Nothing} why=${without ? cause : status} />`;
   const nowS = engineNow(history);
   const request = state.request === null ? null : (history.requests.get(state.request) ?? null);
   return html`
     ${head}
     <${Tiles} history=${history} summary=${summaryOf(history, nowS)} />
+    <${Callouts} />
     ${
       !history.ticks.length
         ? html`<div class="card empty"><h2>The engine has not done anything yet</h2>
@@ -82,9 +84,14 @@ function Nothing({ why }) {
       "Waiting for the engine",
       "It is loading its model or being restarted. Ticks appear here by themselves.",
     ],
-    unloaded: ["The model is not loaded", "A request for it loads it. Then its ticks appear here by themselves."],
+    unloaded: [
+      "The model is not loaded yet",
+      "It loads with the first request. Its ticks then appear here by themselves.",
+    ],
+    failed: ["The model could not be loaded", "The notice above says why. The next request tries again."],
     lost: ["Waiting for the server", "It does not answer. This page tries again every few seconds."],
   };
   const [title, text] = words[why] ?? ["Connecting", "Asking the engine for its last ticks."];
-  return html`<div class="card empty"><h2>${title}</h2><p>${text}</p></div>`;
+  return html`<div class="card empty"><h2>${title}</h2><p>${text}</p>
+    ${why === "unloaded" && html`<a class="button" href="#chat">Ask it something</a>`}</div>`;
 }

@@ -1,0 +1,46 @@
+// A formula as LaTeX has it: drawn once what draws it is there; as it was written until then, or where it is none.
+import { script, style } from "../parts/lazy.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../parts/preact.js";
+import { makeStore, useStore } from "../parts/store.js";
+
+const WRITTEN = /^(?:\$\$([^]+)\$\$|\$([^]+)\$|\\\(([^]+)\\\)|\\\[([^]+)\\\])$/;
+const LIMITS = { trust: false, strict: "ignore", errorColor: "inherit", maxSize: 20, maxExpand: 200 };
+const MOST_CHARS = 5000; // longer ones stay as they are
+
+const drawer = makeStore({ katex: null });
+let asked = false;
+
+async function needKatex() {
+  if (asked) return;
+  asked = true;
+  try {
+    await Promise.all([script("ui/vendor/katex-0.19.1.js"), style("ui/vendor/katex-0.19.1.css")]);
+    drawer.set({ katex: globalThis.katex });
+  } catch {
+    asked = false;
+  }
+}
+
+/** `text` with its delimiters; a `block` has lines of its own. KaTeX makes elements, never HTML. */
+export function Formula({ text, block = false, caret = null }) {
+  const { katex } = useStore(drawer);
+  const place = useRef(null);
+  const [wrong, setWrong] = useState(null); // the text that is no formula
+  const tex = text.length <= MOST_CHARS ? WRITTEN.exec(text)?.slice(1).find(Boolean) : undefined;
+  const drawn = Boolean(katex && tex) && wrong !== text;
+  useEffect(() => void (tex && needKatex()), [tex]);
+  useLayoutEffect(() => {
+    if (!drawn) return;
+    try {
+      katex.render(tex, place.current, { ...LIMITS, displayMode: block || text.startsWith("$$") });
+    } catch {
+      setWrong(text);
+    }
+  }, [drawn, text]);
+  const inside = drawn
+    ? html`<span key="drawn" ref=${place} class="formula" />`
+    : html`<span key="source" class="math">${text}</span>`;
+  return block
+    ? html`<p class=${drawn ? "formula-block" : "math"} tabindex="0">${inside}${caret}</p>`
+    : html`${inside}${caret}`;
+}

@@ -1,0 +1,148 @@
+"""A long conversation is no dead end: its context is told, its oldest part dropped or summed up."""
+
+import itertools
+import re
+
+import pytest
+from axe import violations
+from hands import Voice, open_settings, say
+from stack import Site
+
+pytest.importorskip("playwright")
+from playwright.sync_api import expect
+
+QUESTIONS = [f"Question {n}: " + "x" * 200 for n in range(4)]
+
+
+@pytest.fixture(scope="module")
+def small():
+    """A site whose model reads 512 tokens at most."""
+    with Site(n_slots=2, n_ctx=512) as site:
+        yield site
+
+
+def button(page, name):
+    return page.get_by_role("button", name=name, exact=True)
+
+
+def hold(page, n):
+    """Hold a conversation of which the server says that each question and answer has 120 tokens."""
+    voice = Voice(page)
+    for i in range(n):
+        say(page, QUESTIONS[i])
+        voice.say(content=f"Answer {i}")
+        voice.end(prompt_tokens=120 * i + 100, completion_tokens=20)
+        expect(page.get_by_role("article")).to_have_count(i + 1)
+        expect(button(page, "Send")).to_be_visible()
+    return voice
+
+
+def sent(voice):
+    return [message["content"] for message in voice.sent[-1]["messages"]]
+
+
+def test_the_context_is_told_and_the_oldest_dropped_and_read_again(make_page, small):
+    page = make_page(small, "chat")
+    voice = hold(page, 1)
+    meter = page.get_by_role("meter", name="Context")
+    expect(meter).to_have_attribute("aria-valuetext", "about 120 of 512 tokens")
+    expect(button(page, "Drop the oldest")).to_have_count(0)
+    for i in (1, 2, 3):
+        say(page, QUESTIONS[i])
+        voice.say(content=f"Answer {i}")
+        voice.end(prompt_tokens=120 * i + 100, completion_tokens=20)
+        expect(page.get_by_role("article")).to_have_count(i + 1)
+        expect(button(page, "Send")).to_be_visible()
+    expect(meter).to_contain_text("Context 94 % full")
+    button(page, "Drop the oldest").click()
+    expect(meter).to_have_attribute("aria-valuetext", "about 240 of 512 tokens")
+    expect(page.locator(".start")).to_contain_text("The model reads from here on.")
+    expect(page.locator(".asked")).to_have_count(4)  # they stay
+    assert violations(page, "dropped") == []
+    say(page, "And now?")
+    voice.say(content="Now")
+    voice.end()
+    assert sent(voice) == [QUESTIONS[2], "Answer 2", QUESTIONS[3], "Answer 3", "And now?"]
+    page.reload()
+    expect(page.locator(".start")).to_be_visible()
+    button(page, "Read all").click()
+    expect(page.locator(".start")).to_have_count(0)
+    expect(page.get_by_role("meter", name="Context")).to_contain_text("full")
+
+
+def test_the_oldest_are_summed_up_and_the_summary_is_read_in_their_place(make_page, small):
+    page = make_page(small, "chat")
+    voice = hold(page, 4)
+    button(page, "Summarise and go on").click()
+    expect(page.get_by_text("Summarising …")).to_be_visible()
+    asked = sent(voice)
+    assert asked[:4] == [QUESTIONS[0], "Answer 0", QUESTIONS[1], "Answer 1"]
+    assert asked[4].startswith("Summarise our conversation")
+    voice.say(content="It was about x.")
+    voice.end()
+    expect(page.locator(".start")).to_contain_text("and a summary of what came before")
+    page.locator(".start summary").click()
+    expect(page.locator(".start p")).to_have_text("It was about x.")
+    say(page, "And now?")
+    voice.say(content="Now")
+    voice.end()
+    first, *others = sent(voice)
+    assert first == f"Summary of our conversation until now:\n\nIt was about x.\n\n{QUESTIONS[2]}"
+    assert others == ["Answer 2", QUESTIONS[3], "Answer 3", "And now?"]
+
+
+def test_a_question_that_no_longer_fits_is_asked_again_once_the_oldest_are_gone(make_page, small):
+    page = make_page(small, "chat", allow=["400"])
+    for n in range(2):
+        say(page, f"{n}" * 180, temperature=0, max_tokens=5)
+        expect(page.get_by_role("article")).to_have_count(n + 1)
+        expect(page.get_by_role("article").last).to_contain_text("length")
+    say(page, "3" * 180)
+    expect(page.get_by_role("alert")).to_contain_text("context_length_exceeded")
+    page.get_by_role("article").last.get_by_role("button", name="Drop the oldest").click()
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page.get_by_role("article").last).to_contain_text("length")
+    assert page.get_by_role("article").last.locator(".text").inner_text()
+
+
+def test_numbers_are_one_line_and_all_of_them_on_demand(make_page, site):
+    page = make_page(site, "chat")
+    expect(page.get_by_role("complementary", name="Settings")).to_have_count(0)
+    say(page, "Quiet", temperature=0, max_tokens=30)
+    article = page.get_by_role("article")
+    line = article.locator(".measured > summary")
+    expect(line).to_have_text(re.compile(r"30 tokens · [\d.]+.tok/s · cut off at its length limit"))
+    expect(article.get_by_text("TTFT")).to_be_hidden()
+    expect(page.get_by_role("status", name="Answer")).to_have_text("The answer is complete.")
+    line.focus()
+    page.keyboard.press("Enter")
+    expect(article.get_by_text("TTFT")).to_be_visible()
+    assert page.locator(".turns").bounding_box()["width"] <= 720
+
+
+def test_what_a_finger_presses_is_44_px_high_on_a_phone(make_page, site):
+    phone = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+    page = make_page(site, "chat", **phone)
+    say(page, "Small", temperature=0, max_tokens=5)
+    expect(page.get_by_role("article")).to_contain_text("length")
+    small = page.evaluate("""() => [...document.querySelectorAll("button, select, summary, input, textarea")]
+        .map((e) => [e.textContent || e.getAttribute("aria-label"), e.getBoundingClientRect()])
+        .filter(([, { width, height }]) => width > 1 && height > 0 && (height < 44 || width < 44))
+        .map(([name, { width, height }]) => `${name} ${width}x${height}`)""")
+    assert small == []
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_a_refused_key_covers_nothing_of_the_settings(make_page):
+    with Site(api_keys=["right"]) as locked:
+        page = make_page(locked, "chat", allow=["401", "ERR_"])
+        form = page.get_by_role("form", name="API key")
+        form.get_by_label("API key").fill("wrong")
+        page.keyboard.press("Enter")
+        expect(form).to_contain_text("refused")
+        open_settings(page)
+        settings = page.get_by_role("complementary", name="Settings")
+        expect(settings.get_by_text("once a key is accepted")).to_be_visible()
+        tops = settings.evaluate("""(e) => [...e.querySelectorAll("header, .form > *")]
+            .map((one) => one.getBoundingClientRect()).map(({ top, bottom }) => [top, bottom])""")
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(tops)), tops

@@ -1,0 +1,68 @@
+"""Finding and lining up: pinned conversations, where a search led, messages that wait their turn."""
+
+import pytest
+from hands import Voice, say
+
+pytest.importorskip("playwright")
+from playwright.sync_api import expect
+
+
+def listed(page):
+    return page.get_by_role("navigation", name="Conversations")
+
+
+def test_a_search_shows_the_words_and_leads_to_them_and_pins_come_first(make_page, site):
+    page = make_page(site, "chat", viewport={"width": 1200, "height": 500})
+    voice = Voice(page)
+    for n, (question, text) in enumerate((("Of boats", "filler\n\n" * 40), ("Of lamps", "Short"))):
+        if n:
+            page.keyboard.press("Control+Shift+O")
+            expect(page.get_by_role("article")).to_have_count(0)
+        say(page, question)
+        voice.say(content=f"It begins with an albatross here. {text}")
+        voice.end()
+        expect(page.get_by_role("button", name="Send")).to_be_visible()
+    rows = listed(page).locator(".conversation")
+    expect(rows).to_have_text(["Of lamps", "Of boats"])
+    page.get_by_label("More about Of boats").click()
+    page.get_by_role("button", name="Pin", exact=True).click()
+    expect(rows).to_have_text(["Of boats", "Of lamps"])
+    expect(listed(page).get_by_role("heading").first).to_have_text("Pinned")
+    page.reload()
+    expect(rows).to_have_text(["Of boats", "Of lamps"])
+    page.get_by_label("Search").fill("ALBATROSS")
+    expect(listed(page).locator("mark")).to_have_text(["albatross", "albatross"])
+    expect(rows.first.locator("small")).to_contain_text("It begins with an albatross here. filler")
+    rows.first.click()
+    expect(page.locator(".asked")).to_have_text("You: Of boats")
+    expect(page.get_by_role("article")).to_be_in_viewport()
+    page.get_by_label("Search").fill("")
+    page.get_by_label("More about Of boats").click()
+    page.get_by_role("button", name="Unpin").click()
+    expect(rows).to_have_text(["Of lamps", "Of boats"])
+
+
+def test_messages_wait_their_turn_while_an_answer_comes(make_page, site):
+    page = make_page(site, "chat")
+    voice = Voice(page)
+    say(page, "First")
+    voice.say(content="One")
+    for text in ("Second", "Third", "Never"):
+        say(page, text)
+        expect(page.get_by_label("Your message")).to_have_value("")
+    waiting = page.get_by_role("list", name="Sent after this answer").get_by_role("listitem")
+    expect(waiting).to_have_text(["Second", "Third", "Never"])
+    waiting.last.get_by_role("button", name="Do not send").click()
+    voice.end()
+    page.wait_for_function("() => voice.sent.length === 2")
+    expect(waiting).to_have_text(["Third"])
+    assert [m["content"] for m in voice.sent[1]["messages"]] == ["First", "One", "Second"]
+    voice.say(content="Two")
+    page.get_by_role("button", name="Stop").click()  # whoever stops does not want the next one at once
+    expect(waiting).to_contain_text(["Third"])
+    page.get_by_role("button", name="Send now").click()
+    page.wait_for_function("() => voice.sent.length === 3")
+    expect(waiting).to_have_count(0)
+    voice.say(content="Three")
+    voice.end()
+    expect(page.get_by_role("article").last).to_contain_text("Three")
