@@ -29,7 +29,10 @@ ABILITIES = {
 KNOWN_WRONG = {"Are images supported?"}
 """Answered with the entry about tools; the other wordings show that it knows (docs/tiny.md)."""
 GREETINGS = ("hi", "Hello!", "Who are you?", "Fix the failing test in src/parser.py")
-PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "docs/cache.md", "docs/alerts.md")
+PAGES = (
+    *("ARCHITECTURE.md", "docs/cache.md"),
+    *(pytest.param(page, marks=pytest.mark.whole) for page in ("CONTRIBUTING.md", "docs/alerts.md")),
+)
 """Documents that the corpus has nothing of, as the instructions of an agent."""
 
 

@@ -15,6 +15,7 @@ from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import EngineSettings
 from cobali_ray.testing import FakeClock
+from cobali_workloads.commands import route
 from cobali_workloads.commands.foresight import typical
 from cobali_workloads.inside.asks import asks_of, chain_of, chatting, linked, replayed
 from cobali_workloads.inside.foresight import CLIENTS, LOADS, Bench, foresee
@@ -60,7 +61,7 @@ def test_what_is_simulated_is_what_an_engine_takes():
     clock = FakeClock()
     settings = EngineSettings(model="builtin:scripted", n_slots=8, n_ctx=1024, host_cache_mib=0)
     bench = Bench(Passes(clock), settings, clock, clock.advance)
-    found = foresee(bench, n_requests=120, n_rounds=1, seed=0)
+    found = foresee(bench, n_requests=60, n_rounds=1, seed=0)
     assert set(found.compared) == {*LOADS, CLIENTS}
     errors = found.errors(found.simulated)
     assert typical(errors) < 0.05
@@ -187,7 +188,7 @@ def test_what_does_not_fit_a_slot_is_refused_and_an_answer_ends_where_it_is_full
 @pytest.mark.parametrize("name", POLICIES)
 def test_each_policy_uses_all_engines_and_gives_up_when_all_refused(name):
     policy = POLICIES[name]()
-    assert play(TIMES, 3, lambda: policy, chatting(60, 1, 0.5)).hit_rate > 0.2
+    assert play(TIMES, 3, lambda: policy, chatting(20, 1, 0.5)).hit_rate > 0.1
     asks = [
         SimulatedRequest(f"x{i}", 0.0, bytes(random.Random(i).randbytes(300)), bytes(3)) for i in range(40)
     ]
@@ -197,15 +198,22 @@ def test_each_policy_uses_all_engines_and_gives_up_when_all_refused(name):
     assert policy.choose(request, 0.0, {"0", "1", "2"}) is None
 
 
-@pytest.mark.parametrize("share", [pytest.param(0.5, marks=pytest.mark.whole), 0.9])
-def test_the_router_is_best_in_short(share):
+@pytest.mark.parametrize(
+    ("share", "sample_s", "seconds"),
+    [
+        pytest.param(0.5, 60, 120, marks=pytest.mark.whole),
+        pytest.param(0.9, 60, 120, marks=pytest.mark.whole),
+        (0.9, 15, 30),
+    ],
+)
+def test_the_router_is_best_in_short(share, sample_s, seconds):
     limits = {"n_slots": 16, "n_cells": 65536}
     times = with_limits(
         TickProfile(limits=LIMITS, table=plain_table(pass_s=0.004, row_s=0.0015, token_s=0.0005)), limits
     )
-    one = chatting(60, 0, 1.0)
-    rps = len([a for first in one for a in chain_of(first)]) / 60
-    asks = chatting(120, 0, share * 2 * most_rps(times, one) / rps)
+    one = chatting(sample_s, 0, 1.0)
+    rps = len([a for first in one for a in chain_of(first)]) / sample_s
+    asks = chatting(seconds, 0, share * 2 * most_rps(times, one) / rps)
     found = {}
     for name in POLICIES:
         played = play(times, 2, POLICIES[name], asks)
@@ -300,13 +308,14 @@ def test_what_cannot_be_simulated_is_said(tmp_path, monkeypatch, words, problem)
         )
 
 
-def test_route_compares_all_policies(tmp_path):
+def test_route_compares_all_policies(tmp_path, monkeypatch):
+    monkeypatch.setattr(route, "SAMPLE_S", 10.0)
     write_times(TIMES, tmp_path / "times.json")
     words = [
         "bench", "route", "--model-time", str(tmp_path / "times.json"), "--engines", "2", "--load", "0.5",
     ]  # fmt: skip
     result = CliRunner().invoke(
-        app, [*words, "--minutes", "0.5", "--out", str(tmp_path)], catch_exceptions=False
+        app, [*words, "--minutes", "0.2", "--out", str(tmp_path)], catch_exceptions=False
     )
     assert result.exit_code == 0, result.output
     report = json.loads((tmp_path / "route.json").read_text())
@@ -317,7 +326,7 @@ def test_route_compares_all_policies(tmp_path):
 
 
 def test_foresight_measures_and_simulates_in_turn(tmp_path):
-    words = ["bench", "foresight", "--model", "builtin:scripted:0.0005", "--requests", "40", "--rounds", "1"]
+    words = ["bench", "foresight", "--model", "builtin:scripted:0.0005", "--requests", "20", "--rounds", "1"]
     result = CliRunner().invoke(app, [*words, "--out", str(tmp_path)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     errors, middle = json.loads((tmp_path / "foresight.json").read_text())["tables"]
