@@ -22,13 +22,14 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from cobali_ray.command_line import Key
 from cobali_ray.core.request.request import MAX_PRIORITY
 from cobali_ray.errors import NoAnswerError, why_of
 from cobali_ray.models.completion import complete_model
 from cobali_ray.store.lines import RESPONSES, Answer, LineRequest, answer_line
 from cobali_ray.terminal.asking import ServerClient
 from cobali_ray.terminal.batch_files import AnswerFile, QuestionFile
-from cobali_ray.terminal.servers import Key, Url, server_for
+from cobali_ray.terminal.servers import Url, server_for
 
 AT_ONCE: Final = 20
 """Requests under way: as many as a server has slots by default, and some that wait for one."""

@@ -10,7 +10,6 @@ ASK = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 USER = {"role": "user", "content": "hi"}
 
 REFUSED = [
-    pytest.param({"tools": [{"type": "function"}]}, "tools[0].function", "invalid_value", id="tools"),
     pytest.param({"dry_multiplier": True}, "dry_multiplier", "unsupported_parameter", id="dry-bool"),
     pytest.param({"stop_sequences": ["x"]}, "stop_sequences", "unsupported_parameter", id="stop-sequences"),
     pytest.param({"n_predict": 5}, "n_predict", "unsupported_parameter", id="n-predict"),
@@ -20,7 +19,6 @@ REFUSED = [
     pytest.param(
         {"logit_bias": dict.fromkeys(map(str, range(4097)), 1)}, "logit_bias", "invalid_value", id="biases"
     ),
-    pytest.param({"tool_choice": "required"}, "tool_choice", "invalid_value", id="tool-choice"),
     pytest.param(
         {"response_format": {"type": "xml"}}, "response_format.type", "unsupported_parameter", id="format"
     ),

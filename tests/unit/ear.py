@@ -39,8 +39,14 @@ class Inbox:
         self._words.append(word)
         self._news.set()
 
-    async def arrived(self):
-        await self._news.wait()
+    async def read(self, n):
+        """Wait for so many events."""
+        events = []
+        async with asyncio.timeout(60):
+            while len(events) < n:
+                await self._news.wait()
+                events += self.take()
+        return events
 
     def take(self):
         self._news.clear()

@@ -22,8 +22,8 @@ from cobali_ray.core.views.stats import Attendance
 from cobali_ray.settings import EngineSettings
 from cobali_ray.telemetry.names import HttpAnswer
 from cobali_ray.testing import FakeClock, LocalHandle, LocalResponse
+from tests.waiting import until
 
-WAIT_S = 60
 ANSWER = HttpAnswer("unmatched", "GET", 401)
 
 
@@ -47,9 +47,7 @@ class Engine(LocalHandle):
         return response
 
     async def asked(self, n):
-        async with asyncio.timeout(WAIT_S):
-            while len(self.calls) < n:  # noqa: ASYNC110 a call is no event
-                await asyncio.sleep(0.001)
+        await until(lambda: len(self.calls) >= n)
 
 
 class Setup:
@@ -71,10 +69,7 @@ class Setup:
         await self.engine.asked(n + 1)
 
     async def hears(self, kind):
-        async with asyncio.timeout(WAIT_S):
-            while not self.heard or not isinstance(self.heard[-1], kind):  # noqa: ASYNC110 a call is no event
-                await asyncio.sleep(0.001)
-        return self.heard[-1]
+        return await until(lambda: self.heard and isinstance(self.heard[-1], kind) and self.heard[-1])
 
 
 @pytest.fixture
@@ -110,11 +105,9 @@ async def test_a_call_that_fails_is_a_loss_and_another_one_is_made(s, end):
 
 async def test_silence_is_told_again_and_again_and_how_long_it_lasts(s, soon):
     await s.hears(Silent)
-    first, again = s.heard[0], await s.hears(Silent)
+    first = s.heard[0]
     assert (first.asked_s, first.ended) == (0.0, False)
-    async with asyncio.timeout(WAIT_S):
-        while (again := s.heard[-1]) == first:  # noqa: ASYNC110 a call is no event
-            await asyncio.sleep(0.001)
+    again = await until(lambda: s.heard[-1] != first and s.heard[-1])
     assert again.silent_s > first.silent_s
     assert len(s.engine.calls) == 1, "what follows from that is not decided here"
     s.link.ask_again()

@@ -66,15 +66,6 @@ def introduce(puller, pusher):
     return key
 
 
-async def read(stream, n):
-    events = []
-    async with asyncio.timeout(WAIT_S):
-        while len(events) < n:
-            await stream.arrived()
-            events += stream.take()
-    return events
-
-
 # -- addresses ------------------------------------------------------------------------------------------
 
 
@@ -147,7 +138,7 @@ async def test_events_arrive_in_order_and_their_streams_know_whose_they_are(pull
     for i in range(100):
         assert not pusher.send([(puller.address, Delta("a", str(i), (1,)))])
     pusher.send([(puller.address, End("a", "stop", None, STATS))])
-    events = await read(stream, 101)
+    events = await stream.read(101)
     assert [event.text for event in events[:-1]] == [str(i) for i in range(100)]
     assert events[-1] == End("a", "stop", None, STATS)
     assert stream.source == key
@@ -158,7 +149,7 @@ async def test_an_engine_on_the_same_node_takes_the_unix_socket(puller):
     assert near.meet(puller.address, known=True) == "", "it needs no key"
     stream = puller.open("a")
     assert not near.send([(puller.address, Delta("a", "text", (1,)))])
-    assert [event.text for event in await read(stream, 1)] == ["text"]
+    assert [event.text for event in await stream.read(1)] == ["text"]
     assert stream.source == wire.LOCAL
     assert len(puller._engines) == 1
     near.close()
@@ -171,7 +162,7 @@ async def test_a_stranger_is_not_heard_until_it_is_admitted_and_then_nothing_is_
         await until(lambda: [log["event"] for log in logs].count("engine_not_admitted") > 1)  # it tries again
     assert stream.take() == []
     puller.admit(pusher.meet(puller.address, known=True))
-    assert [event.text for event in await read(stream, 1)] == ["text"]
+    assert [event.text for event in await stream.read(1)] == ["text"]
 
 
 @pytest.mark.parametrize("how", ["plain", "own-keys", "false-server-key"])
@@ -192,7 +183,7 @@ async def test_nobody_else_gets_in(puller, pusher, how):
         stranger.disable_monitor()
         news.close()
     pusher.send([(puller.address, Delta("a", "true", (1,)))])
-    assert [event.text for event in await read(stream, 1)] == ["true"]
+    assert [event.text for event in await stream.read(1)] == ["true"]
 
 
 async def test_an_engine_that_has_nothing_to_say_is_heard_and_one_that_ended_is_not(puller, pusher, soon):
@@ -212,7 +203,7 @@ async def test_an_engine_that_comes_back_is_another_one_with_a_key_of_its_own(pu
     introduce(puller, successor)
     stream = puller.open("a")
     successor.send([(puller.address, Delta("a", "text", (1,)))])
-    assert [event.text for event in await read(stream, 1)] == ["text"]
+    assert [event.text for event in await stream.read(1)] == ["text"]
     successor.close()
 
 
@@ -278,7 +269,7 @@ def over(relay, puller, pusher):
 async def test_what_was_lost_on_a_link_is_noticed_and_what_comes_later_is_whole(puller, pusher, relay):
     key, stream = over(relay, puller, pusher), puller.open("a")
     pusher.send([(relay.address, Delta("a", "one", (1,)))])
-    assert [event.text for event in await read(stream, 1)] == ["one"]
+    assert [event.text for event in await stream.read(1)] == ["one"]
     relay.open = False
     pusher.send([(relay.address, Delta("a", "two" * 20_000, (1,)))])  # more than many beats
     await until(lambda: relay.n_lost > 60_000)
@@ -288,7 +279,7 @@ async def test_what_was_lost_on_a_link_is_noticed_and_what_comes_later_is_whole(
     assert puller.unheard == [(key, "")], "it may be the first of any stream"
     later = puller.open("later")
     pusher.send([(relay.address, Delta("later", "text", (1,)))])
-    assert [event.text for event in await read(later, 1)] == ["text"]
+    assert [event.text for event in await later.read(1)] == ["text"]
 
 
 async def test_a_link_that_is_cut_is_noticed_and_heals_without_a_new_introduction(
@@ -296,7 +287,7 @@ async def test_a_link_that_is_cut_is_noticed_and_heals_without_a_new_introductio
 ):
     key, stream = over(relay, puller, pusher), puller.open("a")
     pusher.send([(relay.address, Delta("a", "one", (1,)))])
-    await read(stream, 1)
+    await stream.read(1)
     relay.open = False
     await until(lambda: (key,) in puller.unheard)
     relay.open = True
@@ -304,7 +295,7 @@ async def test_a_link_that_is_cut_is_noticed_and_heals_without_a_new_introductio
     await until(lambda: not puller.silent(key))
     later = puller.open("b")
     pusher.send([(relay.address, Delta("b", "text", (1,)))])
-    assert [event.text for event in await read(later, 1)] == ["text"]
+    assert [event.text for event in await later.read(1)] == ["text"]
 
 
 def test_an_ingress_that_cannot_be_reached_fills_its_backlog_and_blocks_nobody(pusher):
@@ -320,7 +311,7 @@ async def test_one_ingress_that_cannot_be_reached_holds_up_no_other(puller, push
         pass
     stream = puller.open("a")
     assert pusher.send([(nobody, Delta("b", "x", (1,))), (puller.address, Delta("a", "text", (1,)))]) <= {"b"}
-    assert [event.text for event in await read(stream, 1)] == ["text"]
+    assert [event.text for event in await stream.read(1)] == ["text"]
 
 
 @pytest.mark.parametrize("backlog", [0, 3 * remote_wire.MAX_QUEUED])
@@ -342,5 +333,5 @@ async def test_last_words_get_out(puller, pusher):
     for i in range(50):
         pusher.send([(puller.address, Delta("a", str(i), (1,)))])
     closing = asyncio.get_running_loop().run_in_executor(None, pusher.close)
-    assert [event.text for event in await read(stream, 50)][-1] == "49"
+    assert [event.text for event in await stream.read(50)][-1] == "49"
     await closing

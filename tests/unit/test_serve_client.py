@@ -21,7 +21,6 @@ from cobali_ray.actors import client, engine_server, loaded_model, model_host, r
 from cobali_ray.actors.client import ServeEngineClient, Vocabularies
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.actors.processes import began_at
-from cobali_ray.api.engines import dispatch
 from cobali_ray.api.engines.fleet import Fleet, ServedModel
 from cobali_ray.backend.scripted import ByteVocab, ScriptedEmbedder
 from cobali_ray.core.dispatch.messages import EventReceived, Lost, Silent
@@ -40,7 +39,6 @@ from cobali_ray.errors import (
     ModelBusyError,
     ModelTooLargeError,
     NoRoomError,
-    RequestCancelledError,
     SlotFileError,
     UnloadedError,
 )
@@ -48,6 +46,7 @@ from cobali_ray.settings import EngineSettings
 from cobali_ray.telemetry.exposition import render
 from cobali_ray.telemetry.names import ONLY_ENGINE, HttpAnswer
 from cobali_ray.testing import LocalHandle, LocalResponse
+from tests.waiting import until
 
 WAIT_S = 60
 
@@ -87,9 +86,7 @@ class Setup:
     async def connect(self):
         self.client.start()
         await asyncio.wait_for(asyncio.shield(self.client._connecting), WAIT_S)
-        async with asyncio.timeout(WAIT_S):
-            while self.known.attendance is None:  # noqa: ASYNC110 a call is no event
-                await asyncio.sleep(0)
+        await until(lambda: self.known.attendance is not None)
 
     def generate(self, request_id="a", *, max_tokens=5, n_prompt=3):
         return self.model.generate(
@@ -109,19 +106,30 @@ class Setup:
 
     async def counted(self, **outcomes):
         """Wait until the engine has counted these ends, and no others."""
-        seen = None
-        async with asyncio.timeout(WAIT_S):
-            while seen != outcomes:
-                requests = (await self.handle.server.snapshot()).requests
-                seen = {outcome: n for outcome, n in requests.items() if n}
-                await asyncio.sleep(0)
+
+        async def are_counted():
+            requests = (await self.handle.server.snapshot()).requests
+            return {outcome: n for outcome, n in requests.items() if n} == outcomes
+
+        await until(are_counted)
 
     async def idle(self):
         """Wait until nothing runs and no control call is open."""
-        async with asyncio.timeout(WAIT_S):
-            # The tick thread sets no event that a test could wait for.
-            while (await self.client.state()).n_running or self.client._calls:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+
+        async def is_idle():
+            return not ((await self.client.state()).n_running or self.client._calls)
+
+        await until(is_idle)
+
+    async def becomes(self, status):
+        async def is_so():
+            return (await self.client.state()).status is status
+
+        await until(is_so)
+
+    def close(self):
+        self.client.close()
+        self.handle.server.__del__()
 
 
 def text_of(events):
@@ -133,15 +141,15 @@ async def make(monkeypatch):
     monkeypatch.setattr(engine_server, "ATTEND_S", 0.01)
     made = []
 
-    async def make(**kwargs):
+    async def make(*, connected=True, **kwargs):
         made.append(Setup(**kwargs))
-        await made[-1].connect()
+        if connected:
+            await made[-1].connect()
         return made[-1]
 
     yield make
     for setup in made:
-        setup.client.close()
-        setup.handle.server.__del__()
+        setup.close()
 
 
 async def test_a_request_runs_to_its_one_end(make):
@@ -343,9 +351,7 @@ async def test_an_engine_that_answers_with_a_bug_is_not_dead(make, name, over_gr
     if name == "state":
         assert (await s.client.state()).status is EngineStatus.LOADING
     if name == "attend":
-        async with asyncio.timeout(WAIT_S):
-            while len(calls) < 2:  # noqa: ASYNC110 a call is no event
-                await asyncio.sleep(0.001)
+        await until(lambda: len(calls) >= 2)
     assert s.model.present
     assert 'cobali_engine_up{engine="0"} 1.0\n' in render(*await s.client.counts())
 
@@ -379,18 +385,6 @@ async def test_a_run_that_breaks_leaves_nothing_running(make, monkeypatch):
     assert len(s.handle.responses) == 1
     await s.idle()
     await s.counted(cancelled=1)
-
-
-async def test_a_reader_that_stops_reading_is_cancelled(make, monkeypatch):
-    s = await make()
-    monkeypatch.setattr(dispatch, "MAX_PENDING", 8)
-    events = s.generate(max_tokens=4000)
-    await anext(events)
-    await asyncio.wait({s.handle.responses[0].task}, timeout=WAIT_S)
-    assert s.handle.responses[0].n_cancels == 1
-    with pytest.raises(RequestCancelledError):
-        await anext(events)
-    await s.idle()
 
 
 async def test_drain_waits_for_what_runs(make):
@@ -457,15 +451,13 @@ async def test_what_clients_waited_for_is_counted_by_the_engine(make, monkeypatc
     s.client.count(answer)
     s.client.count(answer)
 
-    async def views():
+    async def counted():
         snapshot = await s.handle.server.snapshot()
-        return {
-            name: snapshot.histogram(f"{name}_seconds") for name in ("ttft", "e2e", "intake", "engine_ttft")
-        }
+        names = ("ttft", "e2e", "intake", "engine_ttft")
+        views = {name: snapshot.histogram(f"{name}_seconds") for name in names}
+        return views if views["e2e"].count else None
 
-    async with asyncio.timeout(WAIT_S):
-        while (seen := await views())["e2e"].count == 0:  # noqa: ASYNC110 no event to wait for
-            await asyncio.sleep(0)
+    seen = await until(counted)
     assert (seen["ttft"].count, seen["ttft"].sum) == (2, 14.0)
     assert (seen["e2e"].count, seen["e2e"].sum) == (1, 7.0)
     assert seen["intake"].sum > 5
@@ -476,9 +468,12 @@ async def test_what_clients_waited_for_is_counted_by_the_engine(make, monkeypatc
 async def test_the_feed_of_ticks_and_a_dead_engine_is_loading(make):
     s = await make(log_prompts=True)
     await s.collect("a", max_tokens=3)
-    async with asyncio.timeout(WAIT_S):
-        while (feed := await s.client.ticks(last=10)).next < 3:  # noqa: ASYNC110 no event to wait for
-            await asyncio.sleep(0)  # a tick is recorded after its events went out
+
+    async def recorded():  # which a tick is after its events went out
+        found = await s.client.ticks(last=10)
+        return found if found.next >= 3 else None
+
+    feed = await until(recorded)
     body = orjson.loads(feed.body)
     assert feed.next == body["next"] == len(body["ticks"]) == 3
     who = {"engine_id": "0", "incarnation_id": feed.incarnation_id, "model": "scripted", "n_slots": 2}
@@ -497,23 +492,20 @@ async def test_the_feed_of_ticks_and_a_dead_engine_is_loading(make):
         await s.client.ticks(last=10)
 
 
-async def test_before_the_engine_answers_everything_is_loading():
-    s = Setup()
-    try:
-        with pytest.raises(LoadingError):
-            _ = s.client.card
-        assert (await s.client.state()).status is EngineStatus.LOADING
-        await s.connect()
-        assert s.client.card.model_id == "scripted"
-        assert s.client.words.tokenize("hi") == ByteVocab().tokenize("hi")
-        assert s.client.words.detokenize([104, 105]) == "hi"
-    finally:
-        s.client.close()
-        s.handle.server.__del__()
+async def test_before_the_engine_answers_everything_is_loading(make):
+    s = await make(connected=False)
+    with pytest.raises(LoadingError):
+        _ = s.client.card
+    assert (await s.client.state()).status is EngineStatus.LOADING
+    await s.connect()
+    assert s.client.card.model_id == "scripted"
+    assert s.client.words.tokenize("hi") == ByteVocab().tokenize("hi")
+    assert s.client.words.detokenize([104, 105]) == "hi"
 
 
-async def test_until_the_vocabulary_is_read_the_engine_is_loading_and_says_so(monkeypatch):
-    s, load, reads, read = Setup(), Vocabularies.load, threading.Event(), threading.Event()
+async def test_until_the_vocabulary_is_read_the_engine_is_loading_and_says_so(make, monkeypatch):
+    s, load = await make(connected=False), Vocabularies.load
+    reads, read = threading.Event(), threading.Event()
 
     def load_slowly(*args):
         reads.set()
@@ -531,19 +523,12 @@ async def test_until_the_vocabulary_is_read_the_engine_is_loading_and_says_so(mo
         assert (await s.client.state()).status is EngineStatus.READY
     finally:
         read.set()
-        s.client.close()
-        s.handle.server.__del__()
 
 
-async def test_a_template_that_was_set_reaches_the_ingress(tmp_path):
+async def test_a_template_that_was_set_reaches_the_ingress(make, tmp_path):
     (tmp_path / "mine.jinja").write_text("{{ messages[0].content }}!", encoding="utf-8")
-    s = Setup(chat_template=tmp_path / "mine.jinja")
-    try:
-        await s.connect()
-        assert s.client.words.chat.render([{"role": "user", "content": "hi"}]) == "hi!"
-    finally:
-        s.client.close()
-        s.handle.server.__del__()
+    s = await make(chat_template=tmp_path / "mine.jinja")
+    assert s.client.words.chat.render([{"role": "user", "content": "hi"}]) == "hi!"
 
 
 @pytest.mark.parametrize("source", [None, b"\xff", b"{% if %}"])
@@ -556,8 +541,8 @@ def test_a_template_that_cannot_be_used_names_the_setting(tmp_path, source):
     assert caught.value.setting == "chat_template"
 
 
-async def test_an_engine_that_cannot_be_served_says_why(tmp_path):
-    s = Setup()
+async def test_an_engine_that_cannot_be_served_says_why(make, tmp_path):
+    s = await make(connected=False)
     describe = s.handle.server.describe
 
     async def describe_missing():
@@ -565,13 +550,9 @@ async def test_an_engine_that_cannot_be_served_says_why(tmp_path):
 
     s.handle.server.describe = describe_missing
     s.client.start()
-    try:
-        await asyncio.wait({s.client._connecting}, timeout=WAIT_S)
-        await asyncio.sleep(0)
-        assert "missing.gguf" in (await s.client.state()).detail
-    finally:
-        s.client.close()
-        s.handle.server.__del__()
+    await asyncio.wait({s.client._connecting}, timeout=WAIT_S)
+    await asyncio.sleep(0)
+    assert "missing.gguf" in (await s.client.state()).detail
 
 
 async def to_end(events):
@@ -588,9 +569,7 @@ def on_two_nodes(monkeypatch):
 
 async def known(s):
     """Wait until the engine has made itself known."""
-    async with asyncio.timeout(WAIT_S):
-        while not s.known.attendance.wire_key:  # noqa: ASYNC110 a call is no event
-            await asyncio.sleep(0.001)
+    await until(lambda: s.known.attendance.wire_key)
     assert not s.client._puller._engines, "it came the long way"
 
 
@@ -606,9 +585,7 @@ async def test_an_engine_on_another_node_answers_as_one_here(make, on_two_nodes)
 async def test_an_engine_on_another_node_is_heard_before_anybody_asks_it_anything(make, on_two_nodes):
     s = await make()
     await known(s)
-    async with asyncio.timeout(WAIT_S):
-        while not s.handle.server._pusher.n_readers:  # noqa: ASYNC110 a call is no event
-            await asyncio.sleep(0.001)
+    await until(lambda: s.handle.server._pusher.n_readers)
 
 
 async def test_a_message_from_another_node_that_got_lost_is_no_gap(make, on_two_nodes, monkeypatch):
@@ -713,9 +690,7 @@ async def test_an_idle_model_is_let_go_after_its_time(make, monkeypatch):
     await s.handle.server.attend({}, None)
     assert (await s.client.state()).status is EngineStatus.READY
     s.handle.server._host._used_s -= 101
-    async with asyncio.timeout(WAIT_S):
-        while (await s.client.state()).status is not EngineStatus.UNLOADED:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+    await s.becomes(EngineStatus.UNLOADED)
 
 
 @pytest.mark.parametrize(
@@ -772,9 +747,7 @@ async def test_what_a_successor_serves_is_asked_anew(make, monkeypatch):
     monkeypatch.setattr(engine_server, "ATTEND_S", 0.001)
     s = await make(n_ctx=64)
     old, s.handle.server = s.handle.server, EngineServer(EngineSettings(model="builtin:scripted", n_ctx=128))
-    async with asyncio.timeout(WAIT_S):
-        while s.client.card.n_ctx_slot != 128:  # noqa: ASYNC110 no event to wait for
-            await asyncio.sleep(0.001)
+    await until(lambda: s.client.card.n_ctx_slot == 128)
     old.__del__()
 
 

@@ -27,6 +27,7 @@ from cobali_ray.core.request.events import (
     Vectors,
 )
 from cobali_ray.errors import CobaliError, InternalError
+from tests.waiting import until
 
 STATS = RequestStats(3, 1, 2, 0.1, 0.2, 0.3, 0.4, 0.5)
 WAIT_S = 60
@@ -160,15 +161,6 @@ def pusher():
     pusher.close()
 
 
-async def read(stream, n):
-    events = []
-    async with asyncio.timeout(WAIT_S):
-        while len(events) < n:
-            await stream.arrived()
-            events += stream.take()
-    return events
-
-
 async def test_connections_to_ingresses_that_went_are_closed_when_another_comes(puller, pusher):
     gone = [Ear() for _ in range(3)]
     for i, ingress in enumerate([puller, *gone]):
@@ -200,7 +192,7 @@ async def test_sockets_of_a_thread_that_hangs_are_left_to_it(puller):
     pusher.close()
     assert pusher.n_readers == 1
     hangs_until.set()
-    assert [event.text for event in await read(stream, 2)] == ["one", "two"]
+    assert [event.text for event in await stream.read(2)] == ["one", "two"]
     thread.join()
     pusher.close()
     assert pusher.n_readers == 0, "closed, now that its thread has ended"
@@ -212,7 +204,7 @@ async def test_each_stream_gets_its_own_events_in_order(puller, pusher):
         assert not pusher.send([(puller.address, Delta(name, f"{name}{i}", (1,))) for name in "ab"])
     assert not pusher.send([(puller.address, End(name, "stop", None, STATS)) for name in "ab"])
     for name, stream in streams.items():
-        events = await read(stream, 21)
+        events = await stream.read(21)
         assert [event.text for event in events[:-1]] == [f"{name}{i}" for i in range(20)]
         assert events[-1] == End(name, "stop", None, STATS)
 
@@ -222,8 +214,8 @@ async def test_each_address_gets_its_own_events(puller, pusher):
     other.start()
     mine, theirs = puller.open("a"), other.open("b")
     pusher.send([(puller.address, Delta("a", "x", (1,))), (other.address, Delta("b", "y", (1,)))])
-    assert [e.text for e in await read(mine, 1)] == ["x"]
-    assert [e.text for e in await read(theirs, 1)] == ["y"]
+    assert [e.text for e in await mine.read(1)] == ["x"]
+    assert [e.text for e in await theirs.read(1)] == ["y"]
     other.close()
 
 
@@ -236,7 +228,7 @@ async def test_an_undecodable_message_is_ignored(puller, pusher, data):
     with contextlib.closing(Connection(puller.address)) as stranger:
         stranger.send(data)
         stranger.send(encode("0", [Delta("a", "after", (1,))]))
-        assert [e.text for e in await read(stream, 1)] == ["after"]
+        assert [e.text for e in await stream.read(1)] == ["after"]
 
 
 async def test_an_event_that_cannot_be_encoded_is_the_loss_of_its_own_request(puller, pusher):
@@ -246,7 +238,7 @@ async def test_an_event_that_cannot_be_encoded_is_the_loss_of_its_own_request(pu
         [(puller.address, e) for e in (Delta("good", "y", (1,)), Delta("odd", "x", (1,)), odd)]
     )
     assert lost == {"odd"}
-    assert [e.text for e in await read(stream, 1)] == ["y"]
+    assert [e.text for e in await stream.read(1)] == ["y"]
 
 
 async def test_the_socket_is_for_this_user_only_and_goes_with_the_reader(puller):
@@ -268,7 +260,7 @@ async def test_a_socket_has_a_name_that_fits_where_temporary_files_lie_deep(tmp_
     puller.start()
     stream = puller.open("a")
     assert not pusher.send([(puller.address, Delta("a", "text", (1,)))])
-    assert [event.text for event in await read(stream, 1)] == ["text"]
+    assert [event.text for event in await stream.read(1)] == ["text"]
     puller.close()
 
 
@@ -309,11 +301,11 @@ async def test_an_ingress_that_reads_late_gets_all_that_fitted_in_order_and_what
     texts = backlog(pusher, late.address, first)
     assert len(texts) >= MAX_BACKLOG, "whatever the socket's buffer holds"
     late.start()
-    assert [e.text for e in await read(stream, len(texts))] == texts
-    async with asyncio.timeout(WAIT_S):
-        while pusher.send([(late.address, Delta("a", "then", (1,)))]):  # noqa: ASYNC110 the thread counts, then sees
-            await asyncio.sleep(0)
-    assert [e.text for e in await read(stream, 1)] == ["then"]
+    assert [e.text for e in await stream.read(len(texts))] == texts
+    await until(
+        lambda: not pusher.send([(late.address, Delta("a", "then", (1,)))])
+    )
+    assert [e.text for e in await stream.read(1)] == ["then"]
     late.close()
 
 
@@ -335,7 +327,7 @@ async def test_an_ingress_that_is_behind_holds_up_no_other(puller, pusher):
     backlog(pusher, stopped.address)
     lost = pusher.send([(stopped.address, Delta("a", "x", (1,))), (puller.address, Delta("b", "y", (1,)))])
     assert lost == {"a"}
-    assert [e.text for e in await read(stream, 1)] == ["y"]
+    assert [e.text for e in await stream.read(1)] == ["y"]
     stopped.close()
 
 
@@ -356,7 +348,7 @@ async def test_an_ingress_that_died_is_told_nothing_more_and_one_in_its_place_is
     back.start()
     Path(died.address).parent.symlink_to(Path(back.address).parent)
     assert not pusher.send([(died.address, Delta("b", "y", (1,)))])
-    assert [e.text for e in await read(stream, 1)] == ["y"]
+    assert [e.text for e in await stream.read(1)] == ["y"]
     Path(died.address).parent.unlink()
     back.close()
 
@@ -365,7 +357,7 @@ async def test_messages_longer_than_the_sockets_buffer_arrive_whole(puller, push
     stream, texts = puller.open("a"), [f"{i}{LONG}" for i in range(3)]
     for text in texts:
         assert not pusher.send([(puller.address, Delta("a", text, (1,)))])
-    assert [event.text for event in await read(stream, 3)] == texts
+    assert [event.text for event in await stream.read(3)] == texts
 
 
 async def test_half_a_message_of_an_engine_that_died_is_no_other_ones_beginning(puller, pusher):
@@ -374,19 +366,19 @@ async def test_half_a_message_of_an_engine_that_died_is_no_other_ones_beginning(
         engine.connect(puller.address)
         engine.send(frame(encode("0", [Delta("a", "half", (1,))]))[:9])
     pusher.send([(puller.address, Delta("a", "whole", (1,)))])
-    assert [event.text for event in await read(stream, 1)] == ["whole"]
+    assert [event.text for event in await stream.read(1)] == ["whole"]
     assert len(puller._engines) == 1, "the dead one's socket is closed"
 
 
 async def test_being_woken_for_nothing_is_no_end(puller, pusher):
     stream, loop = puller.open("a"), asyncio.get_running_loop()
     assert not pusher.send([(puller.address, Delta("a", "one", (1,)))])
-    await read(stream, 1)
+    await stream.read(1)
     (engine,) = puller._engines
     puller._read(loop, engine, FrameReader())
     puller._accept(loop)
     assert not pusher.send([(puller.address, Delta("a", "two", (1,)))])
-    assert [event.text for event in await read(stream, 1)] == ["two"]
+    assert [event.text for event in await stream.read(1)] == ["two"]
 
 
 async def test_a_stranger_that_announces_too_much_is_hung_up_on_and_nobody_else(puller, pusher):
@@ -398,7 +390,7 @@ async def test_a_stranger_that_announces_too_much_is_hung_up_on_and_nobody_else(
         hung_up = asyncio.get_running_loop().sock_recv(stranger, 1)
         assert await asyncio.wait_for(hung_up, WAIT_S) == b""
     assert not pusher.send([(puller.address, Delta("a", "text", (1,)))])
-    assert [event.text for event in await read(stream, 1)] == ["text"]
+    assert [event.text for event in await stream.read(1)] == ["text"]
 
 
 async def test_a_message_nobody_would_believe_is_not_sent_and_ends_its_requests_alone(puller, pusher):
@@ -409,7 +401,7 @@ async def test_a_message_nobody_would_believe_is_not_sent_and_ends_its_requests_
         [(puller.address, Delta("b", huge, (1,))), (puller.address, Delta("c", "", (1,)))]
     ) == {"b", "c"}
     assert not pusher.send([(puller.address, Delta("a", "after", (1,)))])
-    assert [event.text for event in await read(stream, 2)] == ["before", "after"]
+    assert [event.text for event in await stream.read(2)] == ["before", "after"]
     assert len(puller._engines) == 1, "over the same connection"
 
 
@@ -437,5 +429,5 @@ def test_last_words_get_out_though_the_ingress_was_behind(pusher):
 async def test_a_bad_address_hurts_only_its_own_requests(puller, pusher, address):
     stream = puller.open("good")
     lost = pusher.send([(address, Delta("bad", "x", (1,))), (puller.address, Delta("good", "y", (1,)))])
-    assert [e.text for e in await read(stream, 1)] == ["y"]
+    assert [e.text for e in await stream.read(1)] == ["y"]
     assert lost == {"bad"}
