@@ -40,7 +40,7 @@ def cache_need(
     said: Mapping[str, Any], *, type_k: CellType = "f16", type_v: CellType = "f16"
 ) -> CacheNeed | None:
     """Return what the metadata of a file tell; None where that is not enough."""
-    file = _File(said)
+    file = _Architecture(said)
     n_layers, width = file.number("block_count"), file.number("embedding_length")
     n_layers -= file.number("nextn_predict_layers")
     if file.name in UNKNOWN or not (n_layers > 0 and width) or file.number("attention.indexer.key_length"):
@@ -73,7 +73,7 @@ def cache_need(
     return CacheNeed(cell_bytes + HOST_CELL_BYTES * bool(cell_bytes), n_states * file.state_bytes(width))
 
 
-class _File:
+class _Architecture:
     """What a file says of its architecture."""
 
     def __init__(self, said: Mapping[str, Any]) -> None:

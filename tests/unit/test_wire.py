@@ -302,9 +302,7 @@ async def test_an_ingress_that_reads_late_gets_all_that_fitted_in_order_and_what
     assert len(texts) >= MAX_BACKLOG, "whatever the socket's buffer holds"
     late.start()
     assert [e.text for e in await stream.read(len(texts))] == texts
-    await until(
-        lambda: not pusher.send([(late.address, Delta("a", "then", (1,)))])
-    )
+    await until(lambda: not pusher.send([(late.address, Delta("a", "then", (1,)))]))
     assert [e.text for e in await stream.read(1)] == ["then"]
     late.close()
 

@@ -27,8 +27,8 @@ _log = structlog.get_logger("cobali_ray.api")
 
 @dataclass(slots=True)
 class _Address:
-    told_s: float
-    n_untold: int = 0
+    logged_s: float
+    n_unlogged: int = 0
 
 
 class RefusedKeys:
@@ -46,11 +46,11 @@ class RefusedKeys:
         self._addresses.move_to_end(address)
         if len(self._addresses) > MAX_ADDRESSES:
             self._addresses.popitem(last=False)
-        known.n_untold += 1
-        if now_s - known.told_s < PERIOD_S or self._n_lines >= MAX_LINES:
+        known.n_unlogged += 1
+        if now_s - known.logged_s < PERIOD_S or self._n_lines >= MAX_LINES:
             return None
         self._n_lines += 1
-        known.told_s, n, known.n_untold = now_s, known.n_untold, 0
+        known.logged_s, n, known.n_unlogged = now_s, known.n_unlogged, 0
         return n
 
 
