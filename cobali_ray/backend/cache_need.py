@@ -21,7 +21,9 @@ INTERVALS = {"qwen35": 4, "qwen35moe": 4, "qwen3next": 4}
 """Those in which every so many layers have attention, unless the file says otherwise."""
 UNKNOWN = frozenset({"deepseek4", "gemma3n", "kimi-linear"})
 """Those that keep what is not counted here."""
-_F32 = 4
+WINDOWS = {"cohere2": 4, "gemma2": 2, "gemma3": 6, "gpt-oss": 2, "olmo2": 4}
+"""Those in which one of so many layers, the last, has no window, unless the file says otherwise."""
+_F32, _STEP = 4, 256
 
 
 class CacheNeed(NamedTuple):
@@ -31,16 +33,28 @@ class CacheNeed(NamedTuple):
     """Of one token."""
     slot_bytes: int
     """Of the states of one slot."""
+    window_cell_bytes: int = 0
+    """Of one token in layers with windows, which keep fewer of them; these are not among the other cells."""
+    n_window: int = 0
+    """Tokens of the window."""
 
-    def total(self, n_cells: int, n_slots: int) -> int:
-        return n_cells * self.cell_bytes + n_slots * self.slot_bytes
+    def total(self, n_cells: int, n_slots: int, n_window_cells: int) -> int:
+        """Return the bytes of all, with so many cells in layers with windows."""
+        cells = n_cells * self.cell_bytes + n_window_cells * self.window_cell_bytes
+        return cells + n_slots * self.slot_bytes
+
+    def n_window_cells(self, n_ctx: int, n_slots: int, n_batch: int, *, unified: bool) -> int:
+        """Return the cells that llama.cpp gives a layer with windows: of these, and of a batch."""
+        n_pools, n_in_pool = (1, n_slots) if unified else (n_slots, 1)
+        n_cells = self.n_window * n_in_pool + n_batch
+        return n_pools * min(-(-n_cells // _STEP) * _STEP, n_ctx * n_in_pool)
 
 
 def cache_need(
     said: Mapping[str, Any], *, type_k: CellType = "f16", type_v: CellType = "f16"
 ) -> CacheNeed | None:
     """Return what the metadata of a file tell; None where that is not enough."""
-    file = _Architecture(said)
+    file = _Metadata(said)
     n_layers, width = file.number("block_count"), file.number("embedding_length")
     n_layers -= file.number("nextn_predict_layers")
     if file.name in UNKNOWN or not (n_layers > 0 and width) or file.number("attention.indexer.key_length"):
@@ -49,7 +63,7 @@ def cache_need(
     if None in recurrent:
         return None
     n_owning = n_layers - file.number("attention.shared_kv_layers")
-    n_keys = n_values = 0
+    n_keys, n_values = [0, 0], [0, 0]
     for i in range(n_owning):
         if file.name in RECURRENT or (recurrent[i] and file.name not in BOTH):
             continue
@@ -64,16 +78,20 @@ def cache_need(
         key = file.number(f"attention.key_length{window}") or file.number("attention.key_length") or head
         value = file.number(f"attention.value_length{window}") or file.number("attention.value_length")
         if file.number("attention.kv_lora_rank"):  # values are a part of the keys
-            n_keys += file.number("attention.kv_lora_rank") + file.number("rope.dimension_count")
+            n_keys[0] += file.number("attention.kv_lora_rank") + file.number("rope.dimension_count")
         else:
-            n_keys += n_heads_kv * key
-            n_values += n_heads_kv * (value or head)
-    cell_bytes = number_bytes(n_keys, type_k) + number_bytes(n_values, type_v)
-    n_states = sum([bool(one) for one in recurrent])
-    return CacheNeed(cell_bytes + HOST_CELL_BYTES * bool(cell_bytes), n_states * file.state_bytes(width))
+            of = bool(window) and file.tells_windows
+            n_keys[of] += n_heads_kv * key
+            n_values[of] += n_heads_kv * (value or head)
+    tensors = [
+        number_bytes(k, type_k) + number_bytes(v, type_v) for k, v in zip(n_keys, n_values, strict=True)
+    ]
+    cell_bytes, window_cell_bytes = [n + HOST_CELL_BYTES * bool(n) for n in tensors]
+    n_states, n_window = sum([bool(one) for one in recurrent]), file.number("attention.sliding_window")
+    return CacheNeed(cell_bytes, n_states * file.state_bytes(width), window_cell_bytes, n_window)
 
 
-class _Architecture:
+class _Metadata:
     """What a file says of its architecture."""
 
     def __init__(self, said: Mapping[str, Any]) -> None:
@@ -92,8 +110,8 @@ class _Architecture:
 
     @property
     def tells_windows(self) -> bool:
-        """Whether it says which layers have windows, if any do."""
-        return isinstance(self._value("attention.sliding_window_pattern"), list)
+        """Whether it is known which layers have windows, if any do."""
+        return isinstance(self._value("attention.sliding_window_pattern"), list) or self.name in WINDOWS
 
     def varies(self, key: str) -> bool:
         """Whether layers with windows have another number than those without."""
@@ -103,7 +121,10 @@ class _Architecture:
         """Whether a layer has a sliding window, or may have one."""
         if not self.number("attention.sliding_window"):
             return False
-        return bool(self.number("attention.sliding_window_pattern", layer)) if self.tells_windows else True
+        if isinstance(self._value("attention.sliding_window_pattern"), list):
+            return bool(self.number("attention.sliding_window_pattern", layer))
+        every = WINDOWS.get(self.name, 0)
+        return not every or layer % every < every - 1
 
     def is_recurrent(self, layer: int) -> bool | None:
         """Say whether a layer has a state; None where nobody can."""

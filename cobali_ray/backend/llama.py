@@ -109,6 +109,9 @@ class LlamaBackend:
         if config.picks_on_device(offloads=self.overlaps, n_layers=n_layers):
             self._device = DeviceCandidates(lc, n_slots=config.n_slots, n_vocab=vocab.n_vocab)
         self.n_scored_rows = n_scored_rows(vocab.n_vocab)
+        self._windows = lc.llama_model_n_swa(self._model) > 0
+        # Drafts are cut where they were wrong, which needs cells that have left a window.
+        self._forgets = self._windows and (config.unified or not config.verifies)
         plain = self._plain(config)
         self._context = self._open(config, plain=plain is not None)
         if plain is None and config.flash_attn != "off" and not config.n_gpu_layers:
@@ -128,18 +131,16 @@ class LlamaBackend:
             n_heads=int(lc.llama_model_n_head(self._model)),
             pass_cells=None if plain is None else plain.pass_cells,
         )
-        self._windows = lc.llama_model_n_swa(self._model) > 0
         # A state lacks the cells that left a window; DeepSeek V4's windows are in its file alone.
         name = library.metadata(lc, self._model, "general.architecture")
         named = library.metadata(lc, self._model, f"{name}.attention.sliding_window")
-        windows = self._windows or (bool(named) and not self._attends())
-        # In a shared pool, cells that left a sliding window are given to other slots without telling.
-        self.cuts_tails = self._attends() and not (config.unified and self._windows)
-        self.keeps_states = not self._attends() and not windows
+        odd = bool(named) and not self._attends()
+        self.keeps_states = not odd and (not self._attends() or self._forgets)
+        self.cuts_tails = self._attends() and not self._forgets
         self.states_alone = bool(lc.llama_model_is_recurrent(self._model))
         self.copies = self.cuts_tails or self.keeps_states
         self.shares = self.copies and config.unified
-        self.dense = not config.unified and not windows
+        self.dense = not config.unified and not odd and (self._forgets or not self._windows)
         self.verifies = config.verifies and self.cuts_tails and self._device is None
         self.generates = True
         if config.pooling is not None:
@@ -216,6 +217,7 @@ class LlamaBackend:
         if plain:
             params.n_ubatch = self._micro_batch(config)
         params.kv_unified = config.unified
+        params.swa_full = not self._forgets
         params.no_perf = True
         if self._device is not None:
             self._device.configure(params)
@@ -433,7 +435,7 @@ class LlamaBackend:
             positions.copy(donor_id, slot_id, n_keep)
             self._n_cached[slot_id] = n_keep
             return
-        if self._windows:
+        if self._windows and not self._forgets:
             self._lc.llama_memory_seq_cp(self._memory, donor, seq, -1, -1)
         else:
             self._copy_state(donor, seq)
@@ -467,7 +469,7 @@ class LlamaBackend:
 
     def measure_cell(self) -> int:
         """Compute a few tokens, and find out whether their cells can be taken apart; see `cells`."""
-        if (not self.cuts_tails and not self.keeps_states) or self._windows or self.states_alone:
+        if self.states_alone or not (self.keeps_states or (self.cuts_tails and not self._windows)):
             return 0
         self._probe()
         return self._layout.cell_bytes if self._layout else 0
@@ -519,7 +521,11 @@ class LlamaBackend:
         except BackendError:
             return False
         self._state_bytes = len(state)
-        return True
+        if self._forgets:  # it has as many cells as the window, once there are so many tokens
+            window = CellLayout.read(state, n)
+            n_window = min(int(self._lc.llama_model_n_swa(self._model)), self.n_ctx_slot)
+            self._state_bytes = 0 if window is None else window.state_bytes(n_window)
+        return self._state_bytes > 0
 
     def save(self, slot_id: int, spans: Sequence[tuple[int, int]]) -> list[Cells]:
         n_cached = int(self._n_cached[slot_id])
@@ -547,7 +553,8 @@ class LlamaBackend:
         n_set = lc.llama_state_seq_set_data_ext(self._context, _pointer(state), len(state), seq, flags)
         # Only then the cells behind it can be cut.
         start = self._images.positions.of(slot_id, n_keep)
-        if n_set != len(state) or not lc.llama_memory_seq_rm(self._memory, seq, start, -1):
+        back = n_set == len(state) and lc.llama_memory_seq_rm(self._memory, seq, start, -1)
+        if not back or lc.llama_memory_seq_pos_max(self._memory, seq) != start - 1:
             self._empty(slot_id)
             raise BackendError(f"slot {slot_id} does not go back to {n_keep} tokens: {library.errors()}")
         self._images.positions.cut(slot_id, n_keep)

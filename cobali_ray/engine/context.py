@@ -90,13 +90,25 @@ def needed_bytes(settings: EngineSettings, path: Path | None) -> int:
     if settings.llama.pooling is not None:  # a second context
         n_cells += n_ctx
     need = need_of(header.metadata, settings)
-    return header.size_bytes + (0 if need is None else need.total(n_cells, settings.limits.n_slots))
+    return header.size_bytes + (0 if need is None else _total(settings, need, n_cells, n_ctx))
 
 
 def cache_bytes(settings: EngineSettings, path: Path, n_ctx: int) -> int | None:
     """Return what the cache of a model will take; None where its file does not tell."""
     need = need_of(read_header(path).metadata, settings)
-    return None if need is None else need.total(_n_cells(settings, n_ctx), settings.limits.n_slots)
+    return None if need is None else _total(settings, need, _n_cells(settings, n_ctx), n_ctx)
+
+
+def _total(settings: EngineSettings, need: CacheNeed, n_cells: int, n_ctx: int) -> int:
+    return need.total(n_cells, settings.limits.n_slots, _n_window_cells(settings, need, n_ctx))
+
+
+def _n_window_cells(settings: EngineSettings, need: CacheNeed, n_ctx: int) -> int:
+    """Return the cells of layers with windows: all, where drafts have to be cut off (see `LlamaBackend`)."""
+    n_slots, unified = settings.limits.n_slots, settings.llama.unified
+    if settings.speculation == "auto" and not unified:
+        return n_slots * n_ctx
+    return need.n_window_cells(n_ctx, n_slots, settings.limits.budget(n_ctx), unified=unified)
 
 
 def refusal_of_cache(settings: EngineSettings, path: Path) -> ConfigError | None:
@@ -146,7 +158,11 @@ def largest_context(
     if settings.llama.kv_cells is not None:
         bounds.append(settings.llama.kv_cells)
     elif need is not None and free_bytes is not None:
-        for_cells = max(int(MEMORY_SHARE * free_bytes) - n_slots * need.slot_bytes, 0)
+        most = min(bounds)
+        n_window_cells = _n_window_cells(settings, need, most)
+        if n_window_cells == n_slots * most:  # they keep all tokens, as the others do
+            need, n_window_cells = need._replace(cell_bytes=need.cell_bytes + need.window_cell_bytes), 0
+        for_cells = max(int(MEMORY_SHARE * free_bytes) - need.total(0, n_slots, n_window_cells), 0)
         if need.cell_bytes:  # else a longer text takes no more
             bounds.append(max(for_cells // need.cell_bytes // n_slots // STEP * STEP, STEP))
     else:

@@ -125,8 +125,8 @@ class KeptSettings:
     """Host memory for prefixes that no longer fit in slots and for preempted requests; auto: a tenth of what
     is free at the start; 0: none."""
     state_cache_mib: Annotated[int, Ge(0), Le(MAX_COUNT)] | Literal["auto"] = "auto"
-    """Host memory for saved states of recurrent and hybrid models, without which these compute every prompt
-    from its beginning; auto: a tenth of what is free at the start; 0: none."""
+    """Host memory for saved states of models with recurrent layers or sliding windows, without which these
+    compute most prompts from their beginning; auto: a tenth of what is free at the start; 0: none."""
     slot_save_path: Path | None = None
     """Folder where clients may save slots by name (`POST /slots/ID?action=save`); None: they may not."""
     disk_cache_dir: Path | None = None

@@ -228,6 +228,7 @@ def test_every_architecture_in_the_table_is_tested():
 
 UNIFIED = {"kv": "unified", "kv_cells": 320}
 QUANTISED = {"type_k": "q8_0", "type_v": "q8_0"}
+DRAFTS = {"speculation": "auto"}
 CONFIGS = {
     "defaults": {},
     "flash-off": {"flash_attn": "off"},
@@ -237,11 +238,23 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("family", archs.FAMILIES)
+WINDOWS = [name for name in archs.FAMILIES if name.startswith("window")]
+
+
+@pytest.mark.parametrize(
+    ("family", "config"),
+    [
+        *[(family, config) for family in archs.FAMILIES for config in CONFIGS],
+        *[(w, "drafts") for w in WINDOWS],
+    ],
+)
 def test_with_everything_on_answers_are_those_of_llama_cpp_alone(models, alone_on, tmp_path, family, config):
-    settings = CONFIGS[config]
+    settings = CONFIGS.get(config, DRAFTS)
     reuses, keeps, drafts = promised(archs.FAMILIES[family].arch, unified="kv" in settings)
+    if family in WINDOWS:
+        settings = {"speculation": "off"} | settings
+        if drafts := config == "drafts":
+            reuses, keeps = "yes", "no"
     alone = alone_on(models(family), settings.get("type_k", "f16"), settings.get("flash_attn", "auto"))
     served = Served(models(family), tmp_path, **settings)
     converse(served)
@@ -252,8 +265,8 @@ def test_with_everything_on_answers_are_those_of_llama_cpp_alone(models, alone_o
         assert served.n_cached > 400
     else:
         assert (served.calls["copy"] > 1, served.n_cached > 600) == (reuses == "yes", reuses == "yes")
-    windows = "attention.sliding_window" in archs.FAMILIES[family].keys
-    assert (served.calls["swap"] > 0) == (not windows and "kv" not in settings)
+    stays = "attention.sliding_window" in archs.FAMILIES[family].keys and reuses != "at states"
+    assert (served.calls["swap"] > 0) == (not stays and "kv" not in settings)
     assert (served.total("n_host_hits") > 2 * (keeps == "yes")) == (keeps != "no")
     assert (served.total("n_accepted") > 9) == (drafts and config != "flash-off")
     served.close()
@@ -267,8 +280,10 @@ def test_with_everything_on_answers_are_those_of_llama_cpp_alone(models, alone_o
 
 
 def test_a_copy_made_at_the_next_pass_is_of_the_donor_as_it_was(models):
-    """What models with windows copy, they copy at the next pass: until then the donor may be given away."""
-    config = LlamaConfig(path=models("window"), n_slots=3, n_ctx=256, n_batch=256, n_threads=1)
+    """What windows copy that keep all cells, for drafts, they copy at the next pass: the donor may go on."""
+    config = LlamaConfig(
+        path=models("window"), n_slots=3, n_ctx=256, n_batch=256, n_threads=1, speculation=True
+    )
     backend = LlamaBackend(config)
     texts = [array("i", drawn(i, 140)) for i in range(3)]
 

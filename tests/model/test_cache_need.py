@@ -13,11 +13,11 @@ from cobali_ray.backend.memory import HOST_CELL_BYTES
 from cobali_ray.models.ggufmeta import read_header
 
 pytestmark = pytest.mark.model
-N_SLOTS, N_CTX = 3, 256
+N_SLOTS, N_CTX, N_BATCH = 3, 1024, 128
 MIB = 1 << 20
 
 
-def allocated(path):
+def allocated(path, unified):
     """Return the MiB of keys and values, and of states, that llama.cpp says it allocates."""
     said = []
 
@@ -30,7 +30,9 @@ def allocated(path):
     try:
         model = lc.llama_model_load_from_file(str(path).encode(), lc.llama_model_default_params())
         params = lc.llama_context_default_params()
-        params.n_ctx, params.n_seq_max, params.swa_full = N_SLOTS * N_CTX, N_SLOTS, True
+        params.n_ctx, params.n_seq_max, params.swa_full = N_SLOTS * N_CTX, N_SLOTS, False
+        params.n_batch = params.n_ubatch = N_BATCH
+        params.kv_unified = unified
         context = lc.llama_init_from_model(model, params)
         lc.llama_free(context)
         lc.llama_model_free(model)
@@ -41,14 +43,20 @@ def allocated(path):
     return cells, sum(float(size) for name, size in sizes if name == "llama_memory_recurrent")
 
 
+@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
 @pytest.mark.parametrize("family", archs.FAMILIES)
-def test_a_cache_takes_what_the_file_says(tmp_path, family):
+def test_a_cache_takes_what_the_file_says(tmp_path, family, unified):
     path = archs.write(tmp_path / "m.gguf", family)
     need = cache_need(read_header(path).metadata)
     if need is None:
         assert archs.FAMILIES[family].arch in UNKNOWN | {"deepseek32"}
         return
-    cells, states = allocated(path)
-    per_cell = need.cell_bytes - HOST_CELL_BYTES * bool(need.cell_bytes)
-    assert N_SLOTS * N_CTX * per_cell / MIB == pytest.approx(cells, abs=0.011)
+    cells, states = allocated(path, unified)
+    n_cells = N_SLOTS * N_CTX
+    n_window_cells = need.n_window_cells(N_CTX, N_SLOTS, N_BATCH, unified=unified)
+    on_host = HOST_CELL_BYTES * (
+        n_cells * bool(need.cell_bytes) + n_window_cells * bool(need.window_cell_bytes)
+    )
+    said = need.total(n_cells, 0, n_window_cells) - on_host
+    assert said / MIB == pytest.approx(cells, abs=0.021)
     assert N_SLOTS * need.slot_bytes / MIB == pytest.approx(states, abs=0.011)
