@@ -134,7 +134,7 @@ class LlamaBackend:
         # A state lacks the cells that left a window; DeepSeek V4's windows are in its file alone.
         name = library.metadata(lc, self._model, "general.architecture")
         named = library.metadata(lc, self._model, f"{name}.attention.sliding_window")
-        odd = bool(named) and not self._attends()
+        odd = named not in {"", "0"} and not self._attends()
         self.keeps_states = not odd and (not self._attends() or self._forgets)
         self.cuts_tails = self._attends() and not self._forgets
         self.states_alone = bool(lc.llama_model_is_recurrent(self._model))

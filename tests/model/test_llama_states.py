@@ -5,6 +5,7 @@ The oracle is the same text computed in an empty slot, in the same chunks.
 """
 
 from array import array
+from dataclasses import replace
 
 import archs
 import numpy as np
@@ -124,3 +125,12 @@ def test_what_cannot_be_gone_back_to_leaves_a_slot_empty_and_others_as_they_were
         backend.restore_state(0, state[:100].copy(), N)
     assert np.abs(slots.go_on(0, 0, A) - slots.fresh(A)).max() < 0.02, "it is empty"
     assert np.abs(slots.go_on(1, MORE, C) - slots.fresh(B, C)).max() < 0.02
+
+
+def test_a_file_that_says_of_its_window_that_there_is_none_has_states(tmp_path, monkeypatch):
+    family = archs.FAMILIES["hybrid-delta"]
+    without = replace(family, keys=family.keys | {"attention.sliding_window": 0})
+    monkeypatch.setitem(archs.FAMILIES, "no window", without)
+    slots = Slots(archs.write(tmp_path / "m.gguf", "no window"))
+    assert slots.backend.keeps_states
+    slots.backend.close()

@@ -1,9 +1,10 @@
 """States: what is kept of models that can only go back to where a state of theirs was saved. Pure.
 
-A recurrent layer keeps no cell per token but one state, and a sliding window its last tokens. So a slot cannot be cut to any prefix: it goes back
-to where its *state* was saved, and the cells of its other layers are cut there. A state stands for all tokens
-before it, so it is named by a hash of these, and is of use wherever the cells of the other layers are: in a
-slot, or in host memory. A model that has no other layers begins from a state alone, in any slot.
+A recurrent layer keeps no cell per token but one state, and a sliding window its last tokens. So a slot is
+not cut to any prefix: it goes back to where its *state* was saved, and the cells of its other layers are cut
+there. A state stands for all tokens before it, so it is named by a hash of these, and is of use wherever the
+cells of the other layers are: in a slot, or in host memory. A model that has no other layers begins from a
+state alone, in any slot.
 
 All states of a model take the same number of bytes, and the tokens that one saves grow with its depth. So few
 are kept, and deep ones: each stands what its tokens, back to the state before it, cost to compute again above
