@@ -49,8 +49,8 @@ RETRY_S = 1.0
 ATTEND_S = 1.0
 """How long the call stays open by which an ingress keeps in touch."""
 CACHE_SETTINGS = (
-    "n_slots", "n_ctx", "kv", "kv_cells", "min_prefix", "host_cache_mib", "disk_cache_dir", "disk_cache_gib",
-    "slot_save_path",
+    "n_slots", "n_ctx", "kv", "kv_cells", "min_prefix", "host_cache_mib", "state_cache_mib", "disk_cache_dir",
+    "disk_cache_gib", "slot_save_path",
 )  # fmt: skip
 """What bounds the cache."""
 LOAD_S = 0.1

@@ -323,10 +323,13 @@ class LlamaBackend:
     def _compute_apart(self, batch: TickBatch, n_rows: int) -> None:
         """Compute images, then the tokens, whose logits are then those of the last call."""
         done: list[Span] = []
+        states: dict[int, State] = {}
         try:
             for number, rows in batch.embedded.items():
                 span = batch.spans[number]
                 library.forget_errors()
+                if self.keeps_states and span.start:
+                    states[span.slot_id] = self.save_state(span.slot_id, span.start)
                 code = self._images.compute(span, rows, self._seq_id(span.slot_id))
                 self._check_code(code, span.length)
                 self._n_cached[span.slot_id] += span.length
@@ -336,7 +339,10 @@ class LlamaBackend:
                 self._compute(text, n_rows)
         except (CacheFullError, SlotFaultError):
             for span in done:
-                self.truncate(span.slot_id, span.start)
+                if span.slot_id in states:
+                    self.restore_state(span.slot_id, states[span.slot_id], span.start)
+                else:
+                    self.truncate(span.slot_id, span.start)
             raise
 
     def _compute_at_once(self, batch: TickBatch, _n_rows: int) -> None:
@@ -404,6 +410,8 @@ class LlamaBackend:
             raise BackendError(f"slot {slot_id} holds {n_cached} tokens, asked to keep {n_keep}")
         if n_keep == n_cached:
             return
+        if n_keep and self.keeps_states:
+            raise BackendError(f"slot {slot_id} goes back to states only, and not to {n_keep} tokens")
         positions = self._images.positions
         start = positions.of(slot_id, n_keep) or -1
         if not self._lc.llama_memory_seq_rm(self._memory, self._seq_id(slot_id), start, -1):

@@ -525,15 +525,20 @@ class Scheduler:
         """Return where a prompt's state is to be saved on the way, for those that begin like it."""
         if sequence.salt is None:
             return ()
-        rows, end = sequence.request.rows, sequence.n_reusable
-        return cuts_of(
+        cuts = cuts_of(
             start=place.n_keep,
-            end=min(end, rows[0].start) if rows else end,  # what images do to positions is not undone
+            end=sequence.n_reusable,
             turns=sequence.request.turns,
             fork=place.n_alike,
             least=self.limits.state_step,
             step=sparse_step(self.limits.n_states, self.limits.n_ctx_slot),
             pays=self._state_pays,
+        )
+        rows = sequence.request.rows
+        return (
+            tuple([n for n in cuts if not any(one.start < n <= one.end + 1 for one in rows)])
+            if rows
+            else cuts
         )
 
     def _state_pays(self, start: int, end: int) -> bool:

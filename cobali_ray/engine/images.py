@@ -57,7 +57,10 @@ class ImageReader:
         images = iter(request.images)
         prompt: list[int] = []
         rows: list[Rows] = []
-        for token in request.prompt:
+        turns: list[int] = []
+        for place, token in enumerate(request.prompt):
+            if place in request.turns:
+                turns.append(len(prompt))
             if token >= 0 or (image := next(images, None)) is None:
                 prompt.append(token)
                 continue
@@ -67,7 +70,7 @@ class ImageReader:
                     rows.append(Rows(len(prompt), part.n_rows, digest, number, self._projector.whole))
                     prompt += ids_of(digest, number, part.n_rows)
                 prompt += part.tokens
-        return replace(request, prompt=tuple(prompt), rows=tuple(rows))
+        return replace(request, prompt=tuple(prompt), rows=tuple(rows), turns=tuple(turns))
 
     def _read(self, projector: ImageEncoder, image: Image, key: _Key) -> list[ImagePart]:
         parts = self._parts.get(key)

@@ -34,6 +34,7 @@ HELD = CacheView(
     n_ctx_slot=1024, n_cells=3072, n_cells_running=44, n_cells_idle=120, cell_bytes=100,
     n_host_cells=5000, n_host_used=640, n_host_blocks=11, n_host_salts=2,
     n_host_hits=3, n_host_saved=900, n_host_restored=300, n_host_evicted=260,
+    state_bytes=1000, n_states=3, n_states_most=7, n_states_saved=9, n_states_restored=4, n_states_evicted=6,
     tier_requests={"none": 5, "slot": 2, "copy": 0, "host": 1},
     tier_tokens={"none": 600, "slot": 300, "copy": 0, "host": 100},
     settings={"n_slots": 3},

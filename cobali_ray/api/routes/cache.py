@@ -105,6 +105,14 @@ def _described(view: CacheView) -> dict[str, Any]:
             "n_restored_tokens": view.n_host_restored,
             "n_evicted_tokens": view.n_host_evicted,
         },
+        "states": {
+            "bytes": view.n_states * view.state_bytes,
+            "limit_bytes": view.n_states_most * view.state_bytes,
+            "n": view.n_states,
+            "n_saved": view.n_states_saved,
+            "n_restored": view.n_states_restored,
+            "n_evicted": view.n_states_evicted,
+        },
         "disk": {
             "bytes": view.n_disk_bytes,
             "n_hits": view.n_disk_hits,

@@ -47,6 +47,14 @@ class CacheView:
     n_host_saved: int
     n_host_restored: int
     n_host_evicted: int
+    state_bytes: int = 0
+    """Of a saved state; 0 where a slot can be cut anywhere and needs none."""
+    n_states: int = 0
+    """States that are kept; the next four: most of them, and saved, put back, and given up so far."""
+    n_states_most: int = 0
+    n_states_saved: int = 0
+    n_states_restored: int = 0
+    n_states_evicted: int = 0
     n_disk_bytes: int = 0
     """What all files of the disk tier take."""
     n_disk_hits: int = 0
@@ -77,7 +85,8 @@ class SlotMove(NamedTuple):
 
 def view_of(scheduler: Scheduler) -> CacheView:
     """Look at the books; only between two events."""
-    slots, host, disk, limits = scheduler.slots, scheduler.tiers.host, scheduler.tiers.disk, scheduler.limits
+    slots, tiers, limits = scheduler.slots, scheduler.tiers, scheduler.limits
+    host, disk, states = tiers.host, tiers.disk, tiers.states
     return CacheView(
         slots=tuple(
             SlotView(i, slots.held(i).n_tokens)
@@ -107,6 +116,12 @@ def view_of(scheduler: Scheduler) -> CacheView:
         n_host_saved=host.n_saved,
         n_host_restored=host.n_restored,
         n_host_evicted=host.n_evicted,
+        state_bytes=limits.state_bytes,
+        n_states=len(states),
+        n_states_most=states.n_most,
+        n_states_saved=states.n_saved,
+        n_states_restored=states.n_restored,
+        n_states_evicted=states.n_evicted,
         n_disk_bytes=disk.n_bytes,
         n_disk_hits=disk.n_hits,
         n_disk_loaded=disk.n_loaded,
