@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import structlog
@@ -83,13 +84,19 @@ def _compile(ggml: Path, library: Path, environ: Mapping[str, str]) -> None:
     compiler = environ.get("CXX") or next(filter(shutil.which, ("c++", "g++", "clang++")), None)
     if compiler is None:
         raise ConfigError("devices", f"{NAME} needs a C++ compiler: install g++, or set CXX")
-    import llama_cpp
-
-    base = Path(llama_cpp.__file__).parent / "lib"
-    files = [str(ggml / "src" / "ggml-rpc" / name) for name in _FILES]
+    base = _installed() / "lib"
+    sources = [str(ggml / "src" / "ggml-rpc" / name) for name in _FILES]
     command = [compiler, "-O2", "-std=c++17", "-shared", "-fPIC", *(f"-D{name}" for name in _DEFINED)]
-    command += [f"-I{ggml / 'include'}", f"-I{ggml / 'src'}", *files, "-o", str(library)]
+    command += [f"-I{ggml / 'include'}", f"-I{ggml / 'src'}", *sources, "-o", str(library)]
     _run([*command, f"-L{base}", "-lggml-base"], "compiled")
+
+
+def _installed() -> Path:
+    """Return the folder of the package, without importing it."""
+    spec = find_spec("llama_cpp")
+    if spec is None or spec.origin is None:
+        raise ConfigError("devices", f"{NAME} needs llama-cpp-python, which is not installed")
+    return Path(spec.origin).parent
 
 
 def _run(command: list[str], what: str) -> None:
