@@ -87,6 +87,11 @@ class LlamaSettings:
         return all(map(is_lent, self.devices))
 
     @property
+    def lies_elsewhere(self) -> bool:
+        """Whether all layers go to workers that others have started, whose memory is not ours to count."""
+        return all(map(is_endpoint, self.devices)) and self.n_gpu_layers in {"auto", -1}
+
+    @property
     def n_named_here(self) -> int:
         """How many devices of this machine are named."""
         return sum(not is_lent(word) for word in self.devices) if self.devices != (AUTO,) else 0

@@ -78,9 +78,10 @@ def n_ctx_of(settings: EngineSettings, path: Path | None, *, on_gpu: bool = Fals
 def needed_bytes(settings: EngineSettings, path: Path | None) -> int:
     """Return what weights and KV cells will take, as far as the file's header tells; at least that much.
 
-    `path` None is the scripted model, which takes nothing. Raises ConfigError for a file that cannot be read.
+    `path` None is the scripted model, which takes nothing; nor does what lies with workers.
+    Raises ConfigError for a file that cannot be read.
     """
-    if path is None:
+    if path is None or settings.llama.lies_elsewhere:
         return 0
     header = read_header(path)
     if _only_embeds(header.metadata):
