@@ -31,6 +31,7 @@ def test_a_prompt_is_reported_chunk_by_chunk_and_whole_before_its_first_token():
     assert [one.n_processed for one in reports] == [8, 16, 24, 30]
     assert {(one.n_prompt, one.n_cached, one.n_ahead, one.wait_s) for one in reports} == {(30, 0, None, None)}
     assert sorted(one.seconds for one in reports) == [one.seconds for one in reports]
+    assert not s.engine._progress, "nobody is looked after any longer"
     kinds = [type(e) for e in s.events.events["a"] if not isinstance(e, Computing)]
     assert kinds.index(Delta) == len(reports), "all of it is told before the first token, and nothing after"
 

@@ -1,0 +1,83 @@
+"""`cobali bench waits`: how far the waits that a queue is told are from what they turn out to be."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from cobali_workloads.commands.options import OUT, Out, Quick, spell
+from cobali_workloads.inside.waits import LENGTHS, Wait, asks, capacity_rps, play
+from cobali_workloads.report.report import Report, Table, deliver, ms
+
+LOADS = (0.6, 0.9)
+QUICK_REQUESTS = 200
+NOTE = (
+    "A simulated engine, scheduler, door and forecast the product's: a tick takes 15 ms, 0.3 ms for every "
+    "stream and 0.25 ms for every prompt token; 16 slots, prompts of 100 to 1,500 tokens, Poisson arrivals. "
+    "Each request that waits is told once, at the end of the tick in which it came; the error is what the "
+    "told wait is off by, as a share of the real one. By the rate: those ahead and itself, by the rate at "
+    "which the queue drains. Nothing here depends on the machine."
+)
+
+
+def waits(
+    requests: Annotated[int, typer.Option(min=50, help="Requests of each load.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of the loads.")] = 0,
+    quick: Quick = False,
+    out: Out = OUT,
+) -> None:
+    """Compare the waits that requests in a queue are told with the real ones; a virtual clock, no model."""
+    n = QUICK_REQUESTS if quick else requests
+    table = Table(
+        f"Loads of {n} requests",
+        [
+            "answers",
+            "load",
+            "waited",
+            "median wait ms",
+            "median error",
+            "error p90",
+            "by the rate",
+            "median ms off",
+        ],
+    )
+    samples = dict[str, dict[str, float]]()
+    for lengths in LENGTHS:
+        most_rps = capacity_rps(lengths, seed)
+        for load in LOADS:
+            played, _ = play(asks(lengths, load * most_rps, n, seed + 1), seed + 1)
+            one = samples[f"{lengths}, {load}"] = figures(played)
+            shares = [f"{one[name]:.0%}" for name in ("error_p50", "error_p90", "by_rate_p50")]
+            waited = [f"{one['waited']:.0f}", ms(one["real_p50_s"])]
+            table.rows.append((lengths, f"{load:g}", *waited, *shares, ms(one["off_p50_s"])))
+    report = Report(
+        name="waits",
+        title="Waits as they are told and as they are",
+        command=spell("waits", requests=None if quick else requests, seed=seed, quick=quick),
+        config={"seed": seed, "requests": n},
+        tables=[table],
+        samples=samples,
+        notes=[NOTE],
+    )
+    deliver(report, out)
+
+
+def figures(played: list[Wait]) -> dict[str, float]:
+    """Return how far the told waits of a load are from the real ones, in numbers; NaN where none was."""
+    told = [(one.forecast_s, one) for one in played if one.forecast_s is not None]
+    by_rate = [error for one in played if (error := one.error(one.by_rate_s)) is not None]
+    errors = [one.error(told_s) or 0.0 for told_s, one in told]
+    return {
+        "waited": len(played),
+        "real_p50_s": _quantile([one.real_s for one in played], 0.5),
+        "error_p50": _quantile(errors, 0.5),
+        "error_p90": _quantile(errors, 0.9),
+        "by_rate_p50": _quantile(by_rate, 0.5),
+        "off_p50_s": _quantile([abs(told_s - one.real_s) for told_s, one in told], 0.5),
+    }
+
+
+def _quantile(values: list[float], share: float) -> float:
+    return float(np.quantile(values, share)) if values else float("nan")
