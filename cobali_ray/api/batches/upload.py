@@ -30,7 +30,7 @@ from cobali_ray.store.lines import LineSplitter, SeenIds, parse_line
 
 MAX_FIELD_BYTES: Final = 4096
 MAX_PARTS: Final = 16
-STEP_BYTES: Final = 1 << 20
+STEP_BYTES: Final = 4 << 20
 """How much is taken in one transaction; each of them waits for the disk."""
 MIN_KEPT_S, MAX_KEPT_S = 3600, 30 * 24 * 3600
 """Of `expires_after`, as OpenAI has it."""
