@@ -519,3 +519,17 @@ async def test_without_a_folder_the_routes_say_what_to_set(app):
         wire = await Wire(app, path, {}, method=method).run()
         assert wire.status == 501
         assert "data_dir" in wire.json["error"]["message"]
+
+
+async def test_a_few_batches_of_a_key_are_answered_at_a_time(server):
+    held = asyncio.Event()
+    server.client.script = holding(0, held)
+    made = [await server.batch([ask(f"{i}-{j}") for j in range(3)]) for i in range(6)]
+    server.run()
+    await server.until(made[3], "in_progress")
+    await until(lambda: server.client.n_open >= 5)
+    assert [(await server.openai.batches.retrieve(one.id)).status for one in made[4:]] == ["validating"] * 2
+    held.set()
+    for one in made:
+        done = await server.until(one, "completed")
+        assert done.request_counts.completed == 3

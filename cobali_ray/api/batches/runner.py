@@ -7,7 +7,7 @@ on. Nothing here must be remembered: a line without an answer in the store is as
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from contextlib import suppress
 from typing import Any, Final
 
@@ -41,6 +41,8 @@ POLL_S: Final = 1.0
 SWEEP_S: Final = 60.0
 LOOKAHEAD: Final = 64
 """Lines that are read at once."""
+MAX_RUNNING: Final = 4
+"""Batches of one key whose lines are answered at the same time; the others wait, the oldest first."""
 MAX_ATTEMPTS: Final = 3
 """How often a line is asked that the server fails on; refusals for want of room do not count."""
 MAX_PAUSE_S: Final = 10.0
@@ -133,15 +135,17 @@ class BatchRunner:
         if self._swept_s is None or now_s - self._swept_s >= SWEEP_S:
             self._swept_s = now_s
             await self._store(batches.sweep, self._clock.unix())
+        n_running = Counter[str]()
         for batch in await self._store(batches.unfinished):
+            n_running[batch.owner] += batch.status in {BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS}
             with suppress(BatchStateError):  # somebody has changed it meanwhile: next time
-                await self._advance(batch)
+                await self._advance(batch, waits=n_running[batch.owner] > MAX_RUNNING)
         self._fill()
 
     # -- batches
 
-    async def _advance(self, batch: BatchRecord) -> None:
-        """Do what a batch needs in its state."""
+    async def _advance(self, batch: BatchRecord, *, waits: bool) -> None:
+        """Do what a batch needs in its state; whose turn has not come only waits."""
         now_s = self._clock.unix()
         one = self._running.get(batch.id)
         if one is not None:
@@ -157,6 +161,8 @@ class BatchRunner:
             _log.warning("batch_without_key", batch_id=batch.id, tenant=batch.tenant)
             await self._store(batches.cancel, batch.owner, batch.id, batch.format, now_s)
             self.wake()
+        elif waits:
+            return
         elif batch.status is BatchStatus.VALIDATING:
             if (started := await self._store(batches.start, batch, now_s)).status is BatchStatus.IN_PROGRESS:
                 await self._read(started)
@@ -167,6 +173,8 @@ class BatchRunner:
         """Have the next lines at hand."""
         one = self._running.setdefault(batch.id, _Running(batch))
         one.batch = batch
+        if not one.lines and not one.tasks and not self._answered:
+            one.read_to = 0  # whatever is left was missed
         if len(one.lines) < LOOKAHEAD // 2:
             lines = await self._store(batches.pending, batch, one.read_to, LOOKAHEAD)
             one.lines.extend(lines)
