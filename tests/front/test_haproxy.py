@@ -261,6 +261,9 @@ def test_who_reads_a_stream_on_gets_the_process_that_has_it(replica, tmp_path):
         with front_running(tmp_path, replica, edit=double) as front:
             has = {f"chatcmpl-{i:032x}": front.get(f"/resumable/chatcmpl-{i:032x}").text for i in range(8)}
             assert set(has.values()) == {str(replica.port), str(other.port)}, "they take turns"
+            for i in range(8):  # by the id that a client chose, whatever the answer says
+                chosen = f"chosen-by-the-client-{i}"
+                has[chosen] = front.get(f"/resumable/other-{i}", headers={"x-cobali-stream": chosen}).text
             for stream_id, port in has.items():
                 found = {front.get(f"/v1/streams/{stream_id}?after=3").text for _ in range(3)}
                 assert found == {port}

@@ -12,8 +12,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 BLANK = "about:blank"
 OPTIONS = {"viewport": {"width": 1440, "height": 1000}, "reduced_motion": "reduce"}
 
-WAIT_MS = 20_000
-"""For what shows by itself; most of it within a second, on a busy machine within ten."""
+WAIT_MS = 60_000
+"""For what shows by itself; most of it within a second, on a very busy machine within a minute."""
 BROWSER, OPEN = pytest.StashKey(), pytest.StashKey()
 
 

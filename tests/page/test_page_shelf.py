@@ -1,7 +1,7 @@
 """Finding and lining up: pinned conversations, where a search led, messages that wait their turn."""
 
 import pytest
-from hands import Voice, say
+from hands import Voice, open_settings, say
 
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
@@ -66,3 +66,29 @@ def test_messages_wait_their_turn_while_an_answer_comes(make_page, site):
     voice.say(content="Three")
     voice.end()
     expect(page.get_by_role("article").last).to_contain_text("Three")
+
+
+def test_settings_are_saved_under_a_name_taken_again_and_carried_as_a_file(make_page, site, tmp_path):
+    page = make_page(site, "chat")
+    open_settings(page)
+    temperature = page.get_by_label("Temperature")
+    temperature.fill("0.7")
+    page.get_by_text("Presets", exact=True).click()
+    page.get_by_label("Name of the preset").fill("Warm")
+    page.keyboard.press("Enter")
+    saved = page.get_by_role("list", name="Presets")
+    expect(saved).to_contain_text("Warm")
+    temperature.fill("0")
+    page.reload()
+    page.get_by_text("Presets", exact=True).click()
+    with page.expect_download() as download:
+        page.locator(".presets").get_by_role("button", name="Export").click()
+    download.value.save_as(tmp_path / "presets.json")
+    page.get_by_role("button", name="Delete the preset Warm").click()
+    expect(saved).to_have_count(0)
+    page.get_by_label("Presets to import").set_input_files(tmp_path / "presets.json")
+    saved.get_by_role("button", name="Warm", exact=True).click()
+    expect(temperature).to_have_value("0.7")
+    (tmp_path / "bad.json").write_text('{"format": "another"}')
+    page.get_by_label("Presets to import").set_input_files(tmp_path / "bad.json")
+    expect(page.locator(".presets [role=status]")).to_contain_text("This file holds no presets")

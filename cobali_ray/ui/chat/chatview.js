@@ -24,6 +24,7 @@ const Turns = later(
 const CopyDialog = later(
   async () => (await withAll(import("../request/copy.js"), style("ui/answer/answer.css"))).CopyDialog,
 );
+const Presets = later(async () => (await import("./presets.js")).Presets);
 const ToolSettings = later(async () => (await import("../request/tools.js")).ToolSettings);
 
 let opened = false;
@@ -207,6 +208,7 @@ function ChatSettings({ conversation }) {
     <${Tools} settings=${settings} change=${setOne} />
     <label class="check"><input type="checkbox" checked=${Boolean(settings.words)}
       onChange=${(event) => setOne("words", event.target.checked)} /> alternatives for each word</label>
+    <${Presets} settings=${settings} model=${model} take=${set} />
     <button class="quiet" onClick=${() => keepDefaults(conversation)}>Use for new chats</button>
     <p class="hint">These settings are for this chat only.</p>
   </${Settings}>`;

@@ -94,6 +94,14 @@ const picked = (value, shape) =>
     Object.keys(shape).flatMap((name) => (value[name] === undefined ? [] : [[name, value[name]]])),
   );
 
+/** Keep of settings from elsewhere what can be one. */
+export const knownSettings = (settings) =>
+  Object.fromEntries(
+    Object.entries(settings).filter(
+      ([name, value]) => text(value) || is("boolean")(value) || (name === "tools" && areTools(value)),
+    ),
+  );
+
 function conversationOf(given, index) {
   const where = `Conversation ${index + 1}`;
   if (!object(given)) throw new Error(`${where} is no object.`);
@@ -117,12 +125,7 @@ function conversationOf(given, index) {
   });
   if (given.head !== null && !seen.has(given.head))
     throw new Error(`${where}: head is none of its messages.`);
-  const settings = Object.fromEntries(
-    Object.entries(given.settings).filter(
-      ([name, value]) => text(value) || is("boolean")(value) || (name === "tools" && areTools(value)),
-    ),
-  );
-  return { ...picked(given, CONVERSATION), settings, messages };
+  return { ...picked(given, CONVERSATION), settings: knownSettings(given.settings), messages };
 }
 
 /** Write one conversation as a file of a kind, json or md: its text and its name. */

@@ -1,0 +1,90 @@
+// Named settings: kept in this browser, taken for a conversation, carried elsewhere as a file.
+import { saveText } from "../parts/clipboard.js";
+import { Icon } from "../parts/icons.js";
+import { html, useRef, useState } from "../parts/preact.js";
+import { forGood, keep, kept, makeStore, useStore } from "../parts/store.js";
+import { knownSettings } from "./portable.js";
+
+const NAME = "presets";
+const FORMAT = "cobali_ray presets";
+const VERSION = 1;
+const MOST = 100;
+
+/** By name: `{settings, model}`. */
+const presets = makeStore({ all: kept(forGood, NAME, {}) });
+
+function setAll(all) {
+  presets.set({ all });
+  keep(forGood, NAME, all);
+}
+
+export const asJson = (all) => `${JSON.stringify({ format: FORMAT, version: VERSION, presets: all }, null, 2)}\n`;
+
+/** Read what `asJson` wrote. Throws an Error that says what is wrong. */
+export function fromJson(text) {
+  let whole;
+  try {
+    whole = JSON.parse(text);
+  } catch (error) {
+    throw new Error(`This is no JSON: ${error.message}.`);
+  }
+  if (whole?.format !== FORMAT || whole.version !== VERSION)
+    throw new Error(`This file holds no presets: it is not "${FORMAT}", version ${VERSION}.`);
+  const isOne = ([, one]) => one?.settings && typeof one.settings === "object";
+  const entries = Object.entries(whole.presets ?? {}).filter(isOne);
+  return Object.fromEntries(
+    entries.map(([name, { settings, model }]) => [
+      name.slice(0, 60),
+      { settings: knownSettings(settings), model: typeof model === "string" ? model : "" },
+    ]),
+  );
+}
+
+/** `take({settings, model})` gives a preset's to the conversation. */
+export function Presets({ settings, model, take }) {
+  const { all } = useStore(presets);
+  const [told, tell] = useState(null);
+  const [name, file] = [useRef(null), useRef(null)];
+  const names = Object.keys(all).sort((a, b) => a.localeCompare(b));
+  const save = (event) => {
+    event.preventDefault();
+    const called = name.current.value.trim();
+    if (!called) return;
+    if (!(called in all) && names.length >= MOST) tell(`${MOST} presets are the most. Delete one first.`);
+    else {
+      setAll({ ...all, [called]: { settings, model } });
+      name.current.value = "";
+      tell(`Saved as ${called}.`);
+    }
+  };
+  const remove = (gone) => setAll(Object.fromEntries(Object.entries(all).filter(([other]) => other !== gone)));
+  const bring = async () => {
+    const [chosen] = file.current.files;
+    file.current.value = "";
+    try {
+      const found = fromJson(await chosen.text());
+      setAll({ ...all, ...found });
+      tell(`Imported ${Object.keys(found).length}.`);
+    } catch (error) {
+      tell(`${chosen.name} was not imported. ${error.message}`);
+    }
+  };
+  return html`<details class="presets"><summary>Presets</summary>
+    ${names.length > 0 && html`<ul aria-label="Presets">${names.map((one) => html`<li key=${one}>
+      <button type="button" class="quiet" title="Use these settings"
+        onClick=${() => (take(all[one]), tell(`Using ${one}.`))}>${one}</button>
+      <button type="button" class="quiet icon small" aria-label=${`Delete the preset ${one}`} title="Delete"
+        onClick=${() => remove(one)}><${Icon} name="trash" size=${14} /></button></li>`)}</ul>`}
+    <form onSubmit=${save}><input ref=${name} aria-label="Name of the preset" placeholder="Name" maxlength="60" />
+      <button>Save these</button></form>
+    ${told && html`<p class="hint" role="status">${told}</p>`}
+    <div class="portable">
+      <input ref=${file} type="file" accept="application/json,.json" hidden aria-label="Presets to import"
+        onChange=${bring} />
+      <button type="button" class="quiet small" onClick=${() => file.current.click()}>
+        <${Icon} name="upload" size=${14} />Import</button>
+      <button type="button" class="quiet small" disabled=${!names.length}
+        onClick=${() => saveText(asJson(all), "presets.json")}><${Icon} name="download" size=${14} />Export</button>
+    </div>
+  </details>`;
+}
