@@ -318,7 +318,9 @@ def test_two_fingers_zoom(make_page, site):
     page = open_ticks(make_page, site, viewport={"width": 390, "height": 800}, has_touch=True, is_mobile=True)
     before = page.evaluate(SHOWN)
     client = page.context.new_cdp_session(page)
-    box = page.get_by_role("img", name="Tokens of each tick").bounding_box()
+    plot = page.get_by_role("img", name="Tokens of each tick")
+    plot.evaluate("(e) => e.scrollIntoView({ block: 'center' })")
+    box = plot.bounding_box()
     y, middle = box["y"] + 40, box["x"] + 64 + (box["width"] - 90) / 2
     for kind, apart in (("touchStart", 30), ("touchMove", 45), ("touchMove", 60), ("touchEnd", None)):
         points = (

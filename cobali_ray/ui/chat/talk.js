@@ -1,5 +1,4 @@
 // Talking: messages are sent, answers asked for, stopped, continued and kept as they grow. No drawing.
-import { feed } from "../feed/feed.js";
 import { makeStore, tabName } from "../parts/store.js";
 import { askToKeep, isOpen, readOn } from "../request/chat.js";
 import {
@@ -16,6 +15,7 @@ import { modelOf } from "../request/models.js";
 import { bodyOf } from "../request/params.js";
 import { pauseOver } from "../request/resume.js";
 import { definitionsOf, runTool } from "../request/toolbox.js";
+import { watchEngine } from "./away.js";
 import { change, current, hold, library, release } from "./library.js";
 
 /** How often in a row a model may call tools without anybody asking for it. */
@@ -154,18 +154,6 @@ export function followOpen(conversation) {
   const sentS = performance.now() / 1000 - (Date.now() - atMs) / 1000;
   const lastS = value.lastS === null ? null : sentS + value.lastS;
   follow(id, place, readOn({ ...value, sentS, lastS, pause: null, pauses: value.pauses ?? [] }));
-}
-
-/** Note in an answer that its engine is away, and that it is back, as the feed tells it. */
-function watchEngine(store) {
-  const look = () => {
-    const { status, cause } = feed.get();
-    const { pause } = store.get();
-    const away = status === "gone" && cause === "restarting";
-    if (away && !pause && isOpen(store.get())) store.set({ pause: { why: "engine", sinceMs: Date.now() } });
-  };
-  look();
-  return feed.watch(look);
 }
 
 /** Keep an answer as it grows and what became of it; run the tools that it calls. */

@@ -125,7 +125,7 @@ function patchOf({ delta, logprobs, finish_reason: finishReason }, was) {
     ...(tokens.length && { tokens: [...was.tokens, ...tokens] }),
     nDeltas: was.nDeltas + 1,
     ttftS: was.ttftS ?? at - was.sentS,
-    ...pauseOver(was),
+    ...(was.pause?.why === "network" && pauseOver(was)),
     reasonedS,
     lastS: at,
     ...patch,
