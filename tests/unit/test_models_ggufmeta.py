@@ -110,11 +110,15 @@ def test_a_file_that_ends_before_its_last_weight_is_found_out(written, tmp_path)
     ("name", "content", "words"),
     [
         pytest.param("x.gguf", b"", "it is empty", id="empty"),
-        pytest.param("model.safetensors", bytes(8), "convert_hf_to_gguf.py", id="safetensors"),
+        pytest.param("x.gguf", b"GG", "starts with b'GG'", id="short"),
         pytest.param("x.gguf", b"some words", "starts with b'some'", id="text"),
+        pytest.param("x.gguf", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull", id="pointer"),
+        pytest.param("x.gguf", b"<!DOCTYPE html>", "a web page", id="page"),
+        pytest.param("x.gguf", b"PK\x03\x04....", "a zip archive", id="zip"),
+        pytest.param("model.safetensors", bytes(8), "convert_hf_to_gguf.py", id="safetensors"),
     ],
 )
 def test_what_is_no_gguf_file_is_called_what_it_is(tmp_path, name, content, words):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=f"is not a GGUF file.*{words}"):
         require_whole(tmp_path / name)

@@ -86,24 +86,3 @@ def test_a_directory_says_which_files_it_has(tmp_path):
     (tmp_path / "one.gguf").write_bytes(b"GGUF")
     with pytest.raises(ModelNotFoundError, match=r"directory; name a file in it \(one\.gguf\)"):
         require_gguf(tmp_path)
-
-
-@pytest.mark.parametrize("content", [b"", b"GG", b"\x80\x02safetensors"], ids=["empty", "short", "other"])
-def test_another_file_is_refused_by_its_first_bytes(tmp_path, content):
-    (tmp_path / "x.gguf").write_bytes(content)
-    with pytest.raises(ConfigError, match="is not a GGUF file"):
-        require_gguf(tmp_path / "x.gguf")
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
-        (b"<!DOCTYPE html>", "a web page"),
-        (b"PK\x03\x04....", "a zip archive"),
-    ],
-)
-def test_what_came_in_place_of_a_model_is_named(tmp_path, content, says):
-    (tmp_path / "x.gguf").write_bytes(content)
-    with pytest.raises(ConfigError, match=says):
-        require_gguf(tmp_path / "x.gguf")
