@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import orjson
-
 from cobali_ray.api.call.translate import Call
 from cobali_ray.api.door.faults import Fault
 from cobali_ray.api.door.timings import Timings
@@ -15,7 +13,7 @@ from cobali_ray.api.reply.answer import Choice, Choices
 from cobali_ray.api.reply.logprobs import ChatLogprobs, WholeLogprobs, chat_item
 from cobali_ray.api.reply.sse import event
 from cobali_ray.api.reply.turn import Update
-from cobali_ray.api.reply.vectors import N_VECTORS_PER_PART, Rows
+from cobali_ray.api.reply.vectors import Rows, in_parts
 from cobali_ray.core.request.events import End, RequestStats, TokenLogprob
 from cobali_ray.core.request.request import Request
 
@@ -125,13 +123,8 @@ def _closed(call: Call, native: ParsedNativeBody, index: int, end: End, text: st
 def native_vectors(rows: Rows, model: str, n_tokens: int) -> Iterator[bytes]:
     """Yield llama-server's list of embeddings: each is a list of vectors, of which pooling leaves one."""
     del model, n_tokens
-    for start in range(0, len(rows), N_VECTORS_PER_PART):
-        some = [
-            {"index": i, "embedding": [row]}
-            for i, row in enumerate(rows[start : start + N_VECTORS_PER_PART], start)
-        ]
-        text = orjson.dumps(some, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
-        yield (b"," if start else b"[") + text
+    yield b"["
+    yield from in_parts(rows, lambda i, row: {"index": i, "embedding": [row]})
     yield b"]"
 
 

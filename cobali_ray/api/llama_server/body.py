@@ -61,8 +61,6 @@ UNUSED_FIELDS = (
     *("t_max_predict_ms", "t_max_prompt_ms", "timings_per_token"),
 )
 """Fields that are named as ignored where they ask for something."""
-PENALTIES = {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}
-"""While all of them are neutral, how far back they look means nothing."""
 
 Part: TypeAlias = str | list[int]
 
@@ -147,7 +145,9 @@ def unknown_fields(body: NativeBody) -> dict[str, Any]:
         if not extra.get(switch):
             for field in fields:
                 extra.pop(field, None)
-    if all(getattr(body, name) in (None, neutral) for name, neutral in PENALTIES.items()):
+    penalties = SWITCHED_OFF["penalties"].items()
+    if all(getattr(body, name) in (None, neutral) for name, neutral in penalties):
+        # How far back they look means nothing.
         extra.pop("repeat_last_n", None)
         extra.pop("penalty_last_n", None)
     return extra

@@ -14,7 +14,7 @@ from cobali_ray.api.door.timings import Timings
 from cobali_ray.api.reply.answer import Writer
 from cobali_ray.api.reply.logprobs import chat_logprob_items
 from cobali_ray.api.reply.turn import Update, choice_states
-from cobali_ray.api.reply.vectors import N_VECTORS_PER_PART, Rows
+from cobali_ray.api.reply.vectors import Rows, in_parts
 from cobali_ray.chat.splitter import (
     CallArguments,
     CallBegun,
@@ -180,11 +180,7 @@ def _wire(told: dict[str, Any]) -> bytes:
 
 def many_vectors(rows: Rows, model: str, n_tokens: int) -> Iterator[bytes]:
     yield b'{"model":%b,"embeddings":[' % orjson.dumps(model)
-    for start in range(0, len(rows), N_VECTORS_PER_PART):
-        text = orjson.dumps(
-            list(rows[start : start + N_VECTORS_PER_PART]), option=orjson.OPT_SERIALIZE_NUMPY
-        )[1:-1]
-        yield b"," + text if start else text
+    yield from in_parts(rows, lambda _, row: row)
     yield b'],"prompt_eval_count":%d}' % n_tokens
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,15 +57,18 @@ def usage(n_tokens: int) -> dict[str, int]:
 def vectors_body(rows: Rows, model: str, n_tokens: int, *, packed: bool) -> Iterator[bytes]:
     """Yield OpenAI's list of embeddings; `packed`: each in base64."""
     yield b'{"object":"list","model":%b,"data":[' % orjson.dumps(model)
+    yield from in_parts(
+        rows, lambda i, row: {"object": "embedding", "index": i, "embedding": _packed(row) if packed else row}
+    )
+    yield b'],"usage":%b}' % orjson.dumps(usage(n_tokens))
+
+
+def in_parts(rows: Rows, item: Callable[[int, Rows], object]) -> Iterator[bytes]:
+    """Yield what stands between the brackets of a list, an item for each vector, some at a time."""
     for start in range(0, len(rows), N_VECTORS_PER_PART):
-        some = enumerate(rows[start : start + N_VECTORS_PER_PART], start)
-        items = [
-            {"object": "embedding", "index": i, "embedding": _packed(row) if packed else row}
-            for i, row in some
-        ]
+        items = [item(i, row) for i, row in enumerate(rows[start : start + N_VECTORS_PER_PART], start)]
         text = orjson.dumps(items, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
         yield b"," + text if start else text
-    yield b'],"usage":%b}' % orjson.dumps(usage(n_tokens))
 
 
 def _packed(row: Rows) -> str:
