@@ -96,28 +96,10 @@ async def test_output_tokens_count_at_the_end(keys, client):
     assert second.headers["x-ratelimit-remaining-tokens"] == str(60 - 2 * n_prompt - 20)
 
 
-async def test_concurrent_requests_end_with_their_answers(keys, client):
-    entered, gate = asyncio.Event(), asyncio.Event()
-    plain = client.script
-
-    def script(request):
-        entered.set()
-        yield gate
-        yield from plain(request)
-
-    client.script = script
-    keys.write(alice="concurrent_requests: 1")
-    keys.serve()
-    first = asyncio.ensure_future(keys.ask("alice"))
-    await entered.wait()
-    assert (await keys.ask("alice")).status == 429
-    gate.set()
-    assert (await first).status == 200
-    assert (await keys.ask("alice", n="x")).status == 400
-    assert (await keys.ask("alice")).status == 200, "what was refused holds no place"
-
-
-async def test_what_is_under_way_when_terms_change_is_counted_until_it_ends(keys, client, clock):
+@pytest.mark.parametrize("terms", ["concurrent_requests: 1", "concurrent_requests: 1, weight: 2"])
+async def test_what_is_under_way_is_counted_until_it_ends_whatever_the_terms_are_then(
+    keys, client, clock, terms
+):
     gate, plain = asyncio.Event(), client.script
 
     def script(request):
@@ -129,12 +111,13 @@ async def test_what_is_under_way_when_terms_change_is_counted_until_it_ends(keys
     keys.serve()
     first = asyncio.ensure_future(keys.ask("alice"))
     await until(lambda: client.n_open)
-    keys.write(alice="concurrent_requests: 1, weight: 2")
+    keys.write(alice=terms)
     clock.time_s += 1.0
     assert (await keys.ask("alice")).status == 429
     gate.set()
     assert (await first).status == 200
-    assert (await keys.ask("alice")).status == 200
+    assert (await keys.ask("alice", n="x")).status == 400
+    assert (await keys.ask("alice")).status == 200, "what was refused holds no place"
 
 
 async def test_a_file_that_is_copied_with_its_old_time_is_read(keys, clock):
