@@ -31,6 +31,7 @@ from cobali_ray.chat.template import ChatTemplate
 from tests.chat.comparison import sources
 
 WITH_CALLS = [name for name in sources() if name not in {*NO_CALLS, *NOT_RENDERED}]
+DISTINCT = list({format_of(name).calls: name for name in WITH_CALLS}.values())
 RICH = {"query": 'say "no"\nto {b} it\'s ☃ <i>', "limit": 1.5, "tags": ["a, b", "[1]"], "safe": True}
 ODD_TURNS = {
     "NVIDIA-Nemotron-Nano-v2": "leaves its `<think>` open in every turn of words",
@@ -52,7 +53,7 @@ def test_calls_that_a_template_renders_are_read_back(name):
     assert round_trips(name) == N_SETS
 
 
-@pytest.mark.parametrize("name", WITH_CALLS)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_where_an_answer_is_cut_makes_no_difference(name):
     form = format_of(name)
     wanted = [("search_web", RICH), ("now", {})] if form.calls.parallel else [("search_web", RICH)]

@@ -146,7 +146,7 @@ class Guesses(Speculation):
     end_probability=st.sampled_from([0.0, 0.05]),
     dice=st.randoms(use_true_random=False),
 )
-@settings(max_examples=60)
+@settings(max_examples=35)
 def test_whatever_is_guessed_of_an_answer_it_stays_the_same(asked, overlaps, end_probability, dice):
     backend = ScriptedBackend(
         n_slots=3, n_ctx_slot=N_CTX, n_batch=64, end_probability=end_probability, overlaps=overlaps
@@ -536,5 +536,5 @@ class EngineMachine(RuleBasedStateMachine):
         assert n_said <= end.stats.n_output
 
 
-EngineMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+EngineMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30)
 TestEngine = EngineMachine.TestCase

@@ -76,7 +76,7 @@ asked = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(
     asked,
     st.integers(1, 4),

@@ -10,9 +10,9 @@ from tests.schemas.answers import Judge, problem_of
 from tests.schemas.collections import iglu_central, json_schema_test_suite, made
 
 N_ANSWERS = 1
-N_MADE = 100
-COLLECTIONS = {"iglu-central": iglu_central, "made": lambda: made(N_MADE)}
-PARTS = [("iglu-central", 0, 70), ("iglu-central", 70, 140), ("iglu-central", 140, 203), ("made", 0, N_MADE)]
+N_MADE = 50
+COLLECTIONS = {"iglu-central": lambda: iglu_central()[::2], "made": lambda: made(N_MADE)}
+PARTS = [("iglu-central", 0, 51), ("iglu-central", 51, 102), ("made", 0, N_MADE)]
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,8 @@ def test_other_control_characters_are_written(judge):
 
 
 def test_the_collections_are_large_enough():
-    assert len(iglu_central()) == PARTS[2][2] >= 200
+    assert len(iglu_central()) >= 200
+    assert len(iglu_central()[::2]) == PARTS[1][2]
 
 
 @pytest.mark.parametrize(
