@@ -11,6 +11,7 @@ from ipaddress import ip_address
 
 from cobali_ray.errors import ConfigError
 
+LOOPBACK = "127.0.0.1"
 FIRST, LAST = 20_000, 30_000
 """Blocks of ports are taken from here: below what Linux gives to outgoing connections."""
 SINGLE = range(30_000, 32_768)
@@ -116,7 +117,7 @@ def reached_at(host: str) -> str:
         address = ip_address(host)
     except ValueError:  # a name
         return host
-    return {4: "127.0.0.1", 6: "::1"}[address.version] if address.is_unspecified else host
+    return {4: LOOPBACK, 6: "::1"}[address.version] if address.is_unspecified else host
 
 
 def _is_free(port: int) -> bool:

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from cobali_ray.actors.front import LOOPBACK
 from cobali_ray.actors.serving import set_environment
+from cobali_ray.ports import LOOPBACK
 
 ONE_NODE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_prestart_worker_first_driver"}
 """Of the flags of `cobali serve`, what is for a single node."""

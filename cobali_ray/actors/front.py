@@ -21,10 +21,9 @@ from pathlib import Path
 
 from cobali_ray.api.door.ids import CLIENT_HEADER, HEADER_BYTES, SANE_ID
 from cobali_ray.errors import FrontEndError, HeadersTooLargeError, StartError
-from cobali_ray.ports import free_blocks
+from cobali_ray.ports import LOOPBACK, free_blocks
 from cobali_ray.signals import end_with_parent
 
-LOOPBACK = "127.0.0.1"
 REQUEST_TIMEOUT_S = 10
 """How long headers, and what of the body fits the buffer, may take to arrive."""
 CLIENT_TIMEOUT_S = 60

@@ -29,9 +29,7 @@ from cobali_ray.actors.ray_private import (
     process_of,
 )
 from cobali_ray.errors import StartError
-from cobali_ray.ports import free_port, socket_dir
-
-LOOPBACK = "127.0.0.1"
+from cobali_ray.ports import LOOPBACK, free_port, socket_dir
 
 MAX_TEMP_CHARS = 40
 """Bytes of a path below which Ray's sockets, which may have 107, can still be named."""

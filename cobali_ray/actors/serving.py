@@ -38,7 +38,6 @@ from cobali_ray.actors.deployed import APP_NAME, DIED, POLL_S, deploy, renewed, 
 from cobali_ray.actors.folder import held_session, own_folder, processes_of, take_over
 from cobali_ray.actors.fork_server import ForkServer
 from cobali_ray.actors.front import (
-    LOOPBACK,
     failure_path,
     fast_front,
     last_words,
@@ -64,9 +63,9 @@ from cobali_ray.actors.processes import descendants, end_all
 from cobali_ray.actors.ray_private import logs_folder, wait_for_no_proxy
 from cobali_ray.engine.opening import model_path
 from cobali_ray.errors import ConfigError, StartError
-from cobali_ray.models.builtin import Progress
+from cobali_ray.models.builtin import Progress, unheard
 from cobali_ray.models.registry import describe
-from cobali_ray.ports import authority, reached_at, require_free
+from cobali_ray.ports import LOOPBACK, authority, reached_at, require_free
 from cobali_ray.settings import EngineSettings
 from cobali_ray.signals import STOPPING, on_signals
 
@@ -232,7 +231,7 @@ class _ServerRun:
             before = settings
             settings = renewed(
                 settings,
-                lambda: self._read(_unheard),
+                lambda: self._read(unheard),
                 self._output,
                 listens=self._host,
                 code=(self._code, code),
@@ -289,9 +288,6 @@ def _explained(error: StartError, cry: str) -> StartError:
         "Linux kills processes that take too much memory: lower n_ctx or n_slots, or serve a smaller model"
     )
     return StartError(error.what, f"{DIED}. {cry or guess}. Its log is in {logs_folder()}")
-
-
-def _unheard(_part: str, _done: float) -> None: ...
 
 
 def _start_app(

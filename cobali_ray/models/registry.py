@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cobali_ray.errors import ModelNotFoundError
-from cobali_ray.models.builtin import SYNTHETIC, Builtin, Order, Progress, builtins, laboratory
+from cobali_ray.models.builtin import SYNTHETIC, Builtin, Order, Progress, builtins, laboratory, unheard
 from cobali_ray.models.digest import files_of
 from cobali_ray.models.files import parts_of
 from cobali_ray.models.ggufmeta import read_header, require_whole
@@ -68,7 +68,7 @@ def resolve(
         cache_dir=cache_dir or default_cache_dir(),
         vocab_gguf=vocab_gguf,
         seed=seed,
-        progress=progress or _silent,
+        progress=progress or unheard,
     )
     if isinstance(parsed, NameReference):
         parsed = _named(parsed, order.cache_dir)
@@ -224,6 +224,3 @@ def _name_of(kinds: Any, value: int | None) -> str:
         return str(kinds(value).name)
     except ValueError:
         return f"unknown ({value})"
-
-
-def _silent(_what: str, _done: float) -> None: ...

@@ -18,7 +18,7 @@ from rich.console import Console
 from cobali_ray.command_line import DEFAULT_URL
 from cobali_ray.errors import ConfigError, NoServerError, StartError
 from cobali_ray.models.completion import complete_model
-from cobali_ray.ports import free_port
+from cobali_ray.ports import LOOPBACK, free_port
 from cobali_ray.signals import end_with_parent, ended_in_order
 from cobali_ray.terminal.asking import ServerClient
 
@@ -76,7 +76,7 @@ def _started(model: str | None, console: Console) -> Iterator[str]:
     _provide(model)
     port = free_port()
     url, name = f"http://127.0.0.1:{port}", model or "the default model"
-    words = [*([model] if model else []), "--host", "127.0.0.1", "--port", str(port)]
+    words = [*([model] if model else []), "--host", LOOPBACK, "--port", str(port)]
     with tempfile.TemporaryFile() as log, ended_in_order((signal.SIGHUP, signal.SIGTERM)):
         child = subprocess.Popen(  # noqa: S603 ourselves
             [sys.executable, sys.argv[0], "serve", *words],
