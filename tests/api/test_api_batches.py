@@ -18,8 +18,6 @@ from cobali_ray.store.batches import WINDOW_S
 from cobali_ray.store.database import Store
 from tests.waiting import until
 
-pytestmark = pytest.mark.anyio
-
 CHATS = "/v1/chat/completions"
 
 

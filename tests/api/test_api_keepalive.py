@@ -9,8 +9,6 @@ from cobali_ray.api.reply.keepalive import COMMENT
 from cobali_ray.errors import QueueFullError
 from tests.waiting import until
 
-pytestmark = pytest.mark.anyio
-
 CHAT = "/v1/chat/completions"
 TURN = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
 TEXT = {"prompt": "hi", "stream": True}

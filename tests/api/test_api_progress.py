@@ -5,8 +5,6 @@ from fake_client import Wire, stats
 
 from cobali_ray.core.request.events import Delta, End, RequestProgress
 
-pytestmark = pytest.mark.anyio
-
 CHAT = ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "stream": True})
 TEXT = {"prompt": "hi", "stream": True}
 PATHS = [

@@ -10,8 +10,6 @@ from cobali_ray.core.request.life import Life
 from cobali_ray.core.views.progress import Place, view_of_life
 from tests.waiting import until
 
-pytestmark = pytest.mark.anyio
-
 ANSWER = "chatcmpl-" + "0f" * 16
 ASK = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 KEYS = """

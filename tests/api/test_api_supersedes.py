@@ -8,8 +8,6 @@ from structlog.testing import capture_logs
 
 from tests.waiting import until
 
-pytestmark = pytest.mark.anyio
-
 TEXT = {"prompt": "def f(", "supersedes": True, "user": "editor"}
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 

@@ -121,9 +121,11 @@ class Setup:
 
         await until(is_idle)
 
-    async def becomes(self, status):
+    async def reaches(self, holds):
+        """Wait until this holds for the engine's state."""
+
         async def is_so():
-            return (await self.client.state()).status is status
+            return holds(await self.client.state())
 
         await until(is_so)
 
@@ -690,7 +692,7 @@ async def test_an_idle_model_is_let_go_after_its_time(make, monkeypatch):
     await s.handle.server.attend({}, None)
     assert (await s.client.state()).status is EngineStatus.READY
     s.handle.server._host._used_s -= 101
-    await s.becomes(EngineStatus.UNLOADED)
+    await s.reaches(lambda state: state.status is EngineStatus.UNLOADED)
 
 
 @pytest.mark.parametrize(
@@ -794,13 +796,14 @@ async def test_a_paused_engine_keeps_requests_and_says_where_they_are(make):
     running = s.generate("a", max_tokens=3000)
     said = await anext(running)
     waiting = asyncio.ensure_future(s.collect("b", n_prompt=50))
-    async with asyncio.timeout(WAIT_S):
-        while (await s.client.state()).n_queued == 0:  # noqa: ASYNC110 another thread's count
-            await asyncio.sleep(0)
+    await s.reaches(lambda state: state.n_queued)
     assert await s.client.pause() == 1
-    async with asyncio.timeout(WAIT_S):
-        while (found := await s.client.find("a", ""))[0].life.state != "queued":  # noqa: ASYNC110
-            await asyncio.sleep(0)
+
+    async def gave_its_slot_back():
+        found = await s.client.find("a", "")
+        return found if found[0].life.state == "queued" else None
+
+    found = await until(gave_its_slot_back)
     assert (await s.client.state()).paused
     assert found[0].life.n_output > 0
     assert found[0].progress.n_ahead == 0, "who ran is next"
@@ -820,13 +823,9 @@ async def test_a_model_that_is_loaded_in_a_pause_begins_nothing(make):
     s = await make(load="on_demand")
     assert await s.client.pause() == 0
     await s.model.load()
-    async with asyncio.timeout(WAIT_S):
-        while not (await s.client.state()).paused:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+    await s.reaches(lambda state: state.paused)
     asked = asyncio.ensure_future(s.collect("a"))
-    async with asyncio.timeout(WAIT_S):
-        while not await s.client.find("a", ""):  # noqa: ASYNC110
-            await asyncio.sleep(0)
+    await until(lambda: s.client.find("a", ""))
     assert await s.client.resume() == 1
     assert (await asked)[-1].finish_reason == "length"
 
