@@ -36,7 +36,7 @@ its donor holds, whatever is kept of it."""
 _RESTORE_COST = 1 / 64
 """The same for bringing it back from host memory."""
 
-_STATE_COST = 64.0
+_STATE_COST = 16.0
 """What moving a state costs beyond that, where a slot has one."""
 
 
