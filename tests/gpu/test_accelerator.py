@@ -58,10 +58,14 @@ def test_conversations_are_those_of_the_cpu(models, compared, devices, tmp_path,
     converse(served)
     assert differences(served, compared(models(family), **settings)) == {}
     assert served.total("n_preempted") > 0
-    assert (served.calls["copy"] > 1, served.n_cached > 600) == (reuses, reuses)
-    assert (served.total("n_host_hits") > 2) == keeps
+    if reuses == "at states":
+        assert served.calls["restore_state"] > 2
+        assert served.n_cached > 400
+    else:
+        assert (served.calls["copy"] > 1, served.n_cached > 600) == (reuses == "yes", reuses == "yes")
+    assert (served.total("n_host_hits") > 2 * (keeps == "yes")) == (keeps != "no")
     served.close()
-    if keeps:  # on disk, too
+    if keeps == "yes":  # on disk, too
         again = Served(models(family), tmp_path, devices=devices, **settings)
         again.ask("first", FIRST, max_tokens=24)
         again.ask("edited", FIRST[:90] + drawn(2, 30))

@@ -50,7 +50,7 @@ from arch_layers import (
 from gguf import GGUFWriter
 
 from cobali_workloads.models.vocabulary import TrainedVocabulary
-from cobali_workloads.models.writer import _add_vocabulary
+from cobali_workloads.models.writer import add_vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,7 +281,7 @@ def write(path, name):
         add[type(value)](f"{family.arch}.{key}", value)
     if not _VOCABULARY:
         _VOCABULARY.append(TrainedVocabulary().load(N_VOCAB))
-    _add_vocabulary(writer, _VOCABULARY[0])
+    add_vocabulary(writer, _VOCABULARY[0])
     for tensor, shape in family.tensors.items():
         writer.add_tensor(tensor, _drawn(tensor, shape))
     writer.write_header_to_file()

@@ -157,13 +157,13 @@ def test_a_worker_serves_one_engine_after_another(tiny):
     command = [sys.executable, "-m", "cobali_ray", "worker", "--port", str(port), "--threads", "1"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as worker:
         try:
-            greet(endpoint, 60)
+            greet(endpoint, 120)
             asked = {"n_slots": 1, "n_ctx": 256, "n_threads": 1, "devices": endpoint}
             backend = open_backend(read_settings(asked), tiny)
             with pytest.raises(ConfigError, match=f"{endpoint}: no answer within .* another may have it"):
                 greet(endpoint, 0.5)
             backend.close()
-            greet(endpoint, 60)
+            greet(endpoint, 120)
         finally:
             worker.send_signal(signal.SIGINT)
         assert worker.wait(60) == -signal.SIGINT
