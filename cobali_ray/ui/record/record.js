@@ -27,7 +27,7 @@ export function TickRecord({ history, tick, pinned, newest }) {
       `${count(tick.n_decode)} decode, ${count(tick.n_prefill)} prefill`,
       `of a budget of ${count(history.engine.token_budget)}`,
     ],
-    ["Sampled", some(tick.n_sampled, "token"), "output gained"],
+    ["Sampled", some(tick.n_sampled, "token"), "tokens that streams got"],
     [
       "Slots",
       `${count(tick.n_generating)} generating, ${count(tick.n_prefilling)} prefilling`,

@@ -10,7 +10,7 @@ export const FIELDS = [
     name: "min_p", label: "Min p", min: 0, max: 1, step: 0.01,
     hint: "drop tokens below this share of the likeliest",
   },
-  { name: "seed", label: "Seed", step: 1, whole: true, hint: "same request and seed, same draws" },
+  { name: "seed", label: "Seed", step: 1, whole: true, hint: "the same request and seed give the same answer" },
   { name: "repetition_penalty", label: "Repetition penalty", min: 0.01, max: 100, step: 0.01, hint: "1 is off" },
   ...[
     ["frequency_penalty", "Frequency penalty", "per use of a token in the answer; 0 is off"],
