@@ -115,6 +115,7 @@ def ticks(page, url, path, **options):
 
 
 def main():
+    expect.set_options(timeout=60_000)
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs")
     with Site(**SETTINGS) as site, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
