@@ -59,7 +59,7 @@ def _chain(state: int, token: int) -> int:
     return z ^ (z >> 31)
 
 
-@lru_cache(maxsize=8)  # nobody writes to them
+@lru_cache(maxsize=8)
 def _logit_rows(seed: int, end_bias: float) -> NDArray[np.float32]:
     rng = np.random.default_rng(seed)
     rows = rng.normal(0.0, 2.0, (_N_ROWS, N_VOCAB)).astype(np.float32)
@@ -109,7 +109,7 @@ class ScriptedBackend:
         self.words: Words = ByteVocab()
         self.generates, self.embedder = True, embedder
         self.projector = None
-        self._rows = _logit_rows(seed, end_probability)
+        self._rows = _logit_rows(seed, end_probability).copy()  # tests write to them
         self._strict = strict
         self._tick_s, self._sleep, self._now = tick_s, sleep, now
         self._hashes: list[list[int]] = [[] for _ in range(n_slots)]

@@ -465,7 +465,7 @@ async def test_the_client_knows_the_errors(claude, client, make_app):
     ("path", "body", "status", "kind"),
     [
         (MESSAGES, b"{", 400, "invalid_request_error"),
-        (MESSAGES + "/batches", {}, 404, "not_found_error"),
+        (MESSAGES + "/nothing", {}, 404, "not_found_error"),
         (MESSAGES, b"[" * 100, 413, "request_too_large"),
     ],
 )

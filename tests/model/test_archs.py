@@ -261,8 +261,8 @@ def test_with_everything_on_answers_are_those_of_llama_cpp_alone(models, alone_o
     assert differences(served, alone) == {}
     assert served.total("n_preempted") > 0
     if reuses == "at states":
-        assert served.calls["restore_state"] > 2
-        assert served.n_cached > 400
+        assert served.calls["restore_state"] > 0
+        assert served.n_cached > 300
     else:
         assert (served.calls["copy"] > 1, served.n_cached > 600) == (reuses == "yes", reuses == "yes")
     stays = "attention.sliding_window" in archs.FAMILIES[family].keys and reuses != "at states"

@@ -47,7 +47,7 @@ from cobali_ray.core.plan.goodput import Drafts, Speculation
 from cobali_ray.core.plan.pace import Pacer
 from cobali_ray.core.queue.waiting import MAX_PARKED
 from cobali_ray.core.request.limits import EngineLimits, Grain
-from cobali_ray.core.request.request import Request
+from cobali_ray.core.request.request import MAX_PRIORITY, Request
 from cobali_ray.core.scheduler import Scheduler
 from cobali_ray.errors import CacheFullError, InternalError, QueueFullError, SlotFaultError
 
@@ -265,9 +265,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert plan == pickle.loads(pickle.dumps(plan)), "a plan is a value"
         hash(plan)
         mine = [s for s in slots.by_slot if s is not None and s.adapter == plan.adapter]
-        assert sorted(plan.streams) == [s.slot_id for s in mine if s.decoding], (
-            "no stream is skipped, but those of other adapters"
-        )
+        skipped = [s for s in mine if s.decoding and s.slot_id not in plan.streams]
+        assert not skipped or any(s.priority != MAX_PRIORITY for s in mine)
+        assert {s.priority for s in skipped} <= {MAX_PRIORITY}, "nor those of other classes than the last"
+        assert set(plan.streams) <= {s.slot_id for s in mine if s.decoding}
         assert all(slots.by_slot[chunk.slot_id] in mine for chunk in plan.chunks), "nor is one mixed in"
         spans = [(i, len(slots.tokens(i)) - 1, 1) for i in plan.streams] + [c[:3] for c in plan.chunks]
         assert len({slot_id for slot_id, *_ in spans}) == len(spans)

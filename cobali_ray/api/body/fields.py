@@ -20,6 +20,7 @@ NEUTRAL_FIELDS = frozenset(
         "safety_identifier",
         "service_tier",
         "store",
+        "user",
     }
 )
 

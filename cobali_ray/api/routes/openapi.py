@@ -108,6 +108,8 @@ TAGS = {
     "ollama": "Ollama's API.",
     "llama-server": "llama-server's own routes.",
     "models and health": "Which models there are and how the server is doing; tokens, metrics, adapters.",
+    "batches": "Files and batches, as OpenAI's API has them.",
+    "requests": "Where a request is; pausing and going on.",
     "cache": "The prefix cache and its slots.",
     "ticks": "What the scheduler did, tick by tick.",
     "page": "The page and this description.",
