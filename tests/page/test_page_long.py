@@ -97,6 +97,7 @@ def test_a_question_that_no_longer_fits_is_asked_again_once_the_oldest_are_gone(
         say(page, f"{n}" * 180, temperature=0, max_tokens=5)
         expect(page.get_by_role("article")).to_have_count(n + 1)
         expect(page.get_by_role("article").last).to_contain_text("length")
+        expect(button(page, "Send")).to_be_visible()
     say(page, "3" * 180)
     expect(page.get_by_role("alert")).to_contain_text("context_length_exceeded")
     page.get_by_role("article").last.get_by_role("button", name="Drop the oldest").click()
