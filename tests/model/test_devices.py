@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -40,7 +41,10 @@ def library():
 
 
 def n_workers():
-    commands = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
+    commands = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it has just ended, or waits to be collected
+            commands.append(" ".join(child.cmdline()))
     return sum("cobali_ray.backend.worker" in command for command in commands)
 
 

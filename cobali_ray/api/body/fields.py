@@ -20,7 +20,6 @@ NEUTRAL_FIELDS = frozenset(
         "safety_identifier",
         "service_tier",
         "store",
-        "user",
     }
 )
 

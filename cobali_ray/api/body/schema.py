@@ -413,6 +413,7 @@ class EmbeddingBody(BodyModel):
     dimensions: int | None = Field(
         None, ge=1, description="Keep this many numbers from the front, rescaled to length 1."
     )
+    user: str | None = Field(None, description="Changes nothing.")
     timeout_s: float | None = Field(None, description="Seconds from arrival to the last vector.")
     priority: int | None = Field(
         None, description="Class of the request: lower numbers go first, within what the key allows."
