@@ -535,11 +535,7 @@ class Scheduler:
             pays=self._state_pays,
         )
         rows = sequence.request.rows
-        return (
-            tuple([n for n in cuts if not any(one.start < n <= one.end + 1 for one in rows)])
-            if rows
-            else cuts
-        )
+        return tuple([n for n in cuts if not any(one.start < n <= one.end + 1 for one in rows)])
 
     def _state_pays(self, start: int, end: int) -> bool:
         """Say whether computing these tokens again takes clearly longer than a state does, both ways."""

@@ -15,10 +15,9 @@ from python_multipart.multipart import parse_options_header
 
 from cobali_ray.api.batches.keeping import Keeping
 from cobali_ray.api.body.params import whole_number
-from cobali_ray.api.body.reading import MISSING, PIECE_TIMEOUT_S, is_heavy
+from cobali_ray.api.body.reading import MISSING, is_heavy, next_piece
 from cobali_ray.errors import (
     BadLineError,
-    BodyTimeoutError,
     InvalidParameterError,
     MalformedFormError,
     StoreFailedError,
@@ -187,11 +186,7 @@ async def take_upload(http: HttpRequest, owner: str, keeping: Keeping, max_line_
         upload = _Upload(http.headers.get("content-type", ""), file_id, keeping, max_line_bytes)
         stream, held = aiter(http.stream()), bytearray()
         while True:
-            try:
-                async with asyncio.timeout(PIECE_TIMEOUT_S):
-                    piece = await anext(stream, None)
-            except TimeoutError:
-                raise BodyTimeoutError(PIECE_TIMEOUT_S) from None
+            piece = await next_piece(stream)
             held += piece or b""
             if piece is None or len(held) >= STEP_BYTES:
                 await store(upload.feed, bytes(held), keeping.now_s())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -42,6 +42,15 @@ WEIGHTS: Final = {b",": 1, b"[": 3, b"{": 3, b'"': 4}
 ENCODINGS: Final = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
+async def next_piece(stream: AsyncIterator[bytes]) -> bytes | None:
+    """Return what comes next of a body; None at its end. Raises BodyTimeoutError."""
+    try:
+        async with asyncio.timeout(PIECE_TIMEOUT_S):
+            return await anext(stream, None)
+    except TimeoutError:
+        raise BodyTimeoutError(PIECE_TIMEOUT_S) from None
+
+
 async def read_body(http: HttpRequest, limit_bytes: int, hold: Callable[[int], None]) -> bytes:
     """Return the whole body, as it was before any content encoding.
 
@@ -59,14 +68,7 @@ async def read_body(http: HttpRequest, limit_bytes: int, hold: Callable[[int], N
         raise BodyTooLargeError(limit_bytes)
     pieces, n_bytes = [], 0
     stream = aiter(http.stream())
-    while True:
-        try:
-            async with asyncio.timeout(PIECE_TIMEOUT_S):
-                piece = await anext(stream, None)
-        except TimeoutError:
-            raise BodyTimeoutError(PIECE_TIMEOUT_S) from None
-        if piece is None:
-            break
+    while (piece := await next_piece(stream)) is not None:
         if unpack is not None:
             piece = unpack.take(piece, limit_bytes + 1 - n_bytes)
         n_bytes += len(piece)
