@@ -1,6 +1,7 @@
 """The harness of regret: what devices' tables say, how batches are cut, who decides, and the command."""
 
 import json
+from statistics import geometric_mean
 
 import pytest
 from typer.testing import CliRunner
@@ -140,12 +141,21 @@ def test_what_is_played_depends_on_the_seed_alone():
 
 
 def test_the_command_says_how_far_from_the_best(tmp_path):
-    words = ["regret", "--device", "0.5b-q8_0", "--load", "cold"]
+    words = ["regret", "--device", "0.5b-q8_0", "--load", "cold", "--rounds", "2"]
     result = CliRunner().invoke(app, [*words, "--out", str(tmp_path)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     report = json.loads((tmp_path / "regret.json").read_text())
-    table, worst = report["tables"]
-    assert [row[:2] for row in table["rows"]] == [["0.5b-q8_0", "cold"]]
+    policies, table, worst = report["tables"]
+    assert [row[:2] for row in table["rows"]] == [["0.5b-q8_0", "cold"]] * 2
+    gaps = {row[1]: float(row[4]) for row in policies["rows"]}
+    assert list(gaps.values()) == sorted(gaps.values())
+    assert set(gaps) == set(CONTENDERS)
+    assert gaps["llama-server"] == 1
+    mean = geometric_mean(
+        cell["figures"][OURS]["itl_p99_s"] / cell["figures"]["llama-server"]["itl_p99_s"]
+        for cell in report["samples"]["cells"]
+    )
+    assert gaps[OURS] == pytest.approx(mean, abs=0.01), "over both rounds"
     ratios = [float(row[3]) for row in worst["rows"]]
     assert ratios == sorted(ratios, reverse=True)
     assert "Measured: 0.5B shape" in (tmp_path / "regret.md").read_text(), "tables have sources"

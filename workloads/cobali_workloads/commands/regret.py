@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
+from itertools import chain
+from statistics import geometric_mean
 from typing import Annotated
 
 import typer
@@ -13,7 +15,16 @@ from cobali_ray.errors import ConfigError
 from cobali_ray.models.commands import AsJson, progress_bars
 from cobali_workloads.commands.options import OUT, Out, spell
 from cobali_workloads.inside.devices import DEVICES
-from cobali_workloads.inside.regret import CONTENDERS, FIGURES, LOADS, MAX_WAIT, OURS, Cell, cells
+from cobali_workloads.inside.regret import (
+    CONTENDERS,
+    FIGURES,
+    LLAMA_SERVER,
+    LOADS,
+    MAX_WAIT,
+    OURS,
+    Cell,
+    cells,
+)
 from cobali_workloads.report.report import Report, Table, deliver, ms
 
 N_WORST = 12
@@ -30,6 +41,7 @@ def regret(
     device: Annotated[str, typer.Option(help="Names separated by commas, or all.")] = "all",
     load: Annotated[str, typer.Option(help="Names separated by commas, or all.")] = "all",
     seed: Annotated[int, typer.Option(min=0, help="Seed of lengths, times and noise.")] = 0,
+    rounds: Annotated[int, typer.Option(min=1, help="How many seeds are played, from --seed on.")] = 1,
     as_json: AsJson = False,
     out: Out = OUT,
 ) -> None:
@@ -41,15 +53,15 @@ def regret(
     loads = _chosen("--load", load, LOADS)
     found = list[Cell]()
     with progress_bars() as progress:
-        for cell in cells(devices, loads, seed):
+        for cell in chain.from_iterable(cells(devices, loads, seed + i) for i in range(rounds)):
             found.append(cell)
-            progress("playing", len(found) / (len(devices) * len(loads)))
+            progress("playing", len(found) / (len(devices) * len(loads) * rounds))
     report = Report(
         name="regret",
         title="The scheduler's regret",
-        command=spell("regret", device=device, load=load, seed=seed),
+        command=spell("regret", device=device, load=load, seed=seed, rounds=rounds),
         config={"devices": [asdict(one) for one in devices], "contenders": list(CONTENDERS), "seed": seed},
-        tables=[_regrets(found), _worst(found)],
+        tables=[_policies(found), _regrets(found), _worst(found)],
         samples={"cells": [asdict(cell) | {"regret": _ratios(cell)} for cell in found]},
         notes=[NOTE, *(f"{one.name}: {one.source}" for one in devices)],
     )
@@ -68,6 +80,30 @@ def _chosen(option: str, text: str, known: Collection[str]) -> list[str]:
 
 def _ratios(cell: Cell) -> dict[str, float]:
     return {figure: cell.regret(figure) for figure in FIGURES}
+
+
+def _policies(found: Sequence[Cell]) -> Table:
+    """Return what each policy makes of each load, over all devices and seeds, from the shortest gaps on."""
+    rows: list[Sequence[str]] = []
+    for load in dict.fromkeys(cell.load for cell in found):
+        played = [cell for cell in found if cell.load == load]
+        means = {
+            who: [
+                geometric_mean(
+                    [cell.figures[who][figure] / cell.figures[LLAMA_SERVER][figure] for cell in played]
+                )
+                for figure in FIGURES
+            ]
+            for who in CONTENDERS
+        }
+        by_gap = sorted(means, key=lambda who: means[who][FIGURES.index("itl_p99_s")])
+        rows += [(load, who, *(f"{ratio:.2f}" for ratio in means[who])) for who in by_gap]
+    return Table(
+        "Policies",
+        ["load", "policy", *NAMES.values()],
+        rows,
+        note=f"Geometric means, relative to {LLAMA_SERVER}'s rule.",
+    )
 
 
 def _regrets(found: Sequence[Cell]) -> Table:
