@@ -100,7 +100,7 @@ def _pace(made: dashboard.Dashboard) -> None:
     panel = against_slo("Predicted and real tick time", text, queries, "slo_itl")
     made.with_panel(limit_line(panel, "target", "orange"))
     errors = percentiles("cobali_tick_prediction_error_ratio")
-    text = "How far predictions are off, as a share of the measured time; 200 % means 200 % or more."
+    text = "How far predictions are off, as a share of the measured time; 1,000 % means 1,000 % or more."
     made.with_panel(lines("Prediction error", text, "percentunit", errors))
 
 
@@ -109,14 +109,23 @@ def _rhythm(made: dashboard.Dashboard) -> None:
     gaps = percentiles("cobali_tick_gap_seconds")
     text = "End of a forward pass to the start of the next, while busy: the device waits for the host."
     made.with_panel(lines("Gap between forward passes", text, "s", gaps))
-    forward = rate("cobali_phase_seconds_total", phase="forward")
-    busy = f"sum {EACH} ({forward})"
-    idle = f"sum {EACH} ({rate('cobali_idle_seconds_total')})"
-    text = "Share of time inside forward passes, and share without any work."
-    shares = [(busy, f"forward {EACH_LEGEND}"), (idle, f"idle {EACH_LEGEND}")]
+    forward, ticks, idle = (
+        f"sum {EACH} ({one})"
+        for one in (
+            rate("cobali_phase_seconds_total", phase="forward"),
+            rate("cobali_tick_seconds_sum"),
+            rate("cobali_idle_seconds_total"),
+        )
+    )
+    # Of the time that the engine counted: a tick that ends after a scrape is counted whole in the next.
+    shares = [
+        (f"{part} / ({ticks} + {idle})", f"{name} {EACH_LEGEND}")
+        for part, name in ((forward, "forward"), (idle, "idle"))
+    ]
+    text = "Share of time inside forward passes, and share without any work; the rest is the host's work."
     made.with_panel(lines("Device busy share", text, "percentunit", shares))
-    ticks = [(f"sum {EACH} ({rate('cobali_ticks_total')})", EACH_LEGEND)]
-    made.with_panel(lines("Tick rate", "Ticks per second.", "ops", ticks))
+    pace = [(f"sum {EACH} ({rate('cobali_ticks_total')})", EACH_LEGEND)]
+    made.with_panel(lines("Tick rate", "Ticks per second.", "ops", pace))
     reused = f"sum {EACH} ({rate('cobali_graphs_reused_total')})"
     share = f"{reused} / sum {EACH} ({rate('cobali_ticks_total')})"
     text = "Share of ticks that reused llama.cpp's compute graph; changing batch shapes lower it."

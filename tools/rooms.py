@@ -17,6 +17,7 @@ WITHOUT_DOCSTRING = {
     "cobali_ray/ui": "The live page: modules and style sheets, without what is vendored.",
     "tests": "The tests.",
 }
+SKIPPED = {"vendor", "node_modules"}
 CODE = {".py", ".js", ".css", ".html"}
 
 
@@ -53,7 +54,7 @@ def about(path: Path) -> str:
 
 def lines(path: Path) -> int:
     """Return the lines of code below a folder."""
-    files = (file for file in path.rglob("*") if file.suffix in CODE and "vendor" not in file.parts)
+    files = (file for file in path.rglob("*") if file.suffix in CODE and not SKIPPED.intersection(file.parts))
     return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
 
 

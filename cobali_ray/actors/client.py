@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import structlog
+from prometheus_client.samples import Exemplar
 
 from cobali_ray.actors.link import SILENT_S, EngineLink
 from cobali_ray.actors.outcome import outcome
@@ -205,9 +206,9 @@ class ServeEngineClient:
             case Describe():
                 self._look()
 
-    def observe(self, name: HttpTime, seconds: float) -> None:
+    def observe(self, name: HttpTime, waited: Exemplar) -> None:
         """Tell the engine, with the next call that keeps in touch with it."""
-        self._link.observe(name, seconds)
+        self._link.observe(name, waited)
 
     def count(self, answer: HttpAnswer) -> None:
         """Tell the engine, likewise."""

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 import psutil
+from prometheus_client.samples import Exemplar
 
 from cobali_ray.actors.loaded_model import LoadedModel
 from cobali_ray.actors.model_host import ModelHost
@@ -209,7 +210,7 @@ class EngineServer:
 
     async def attend(
         self,
-        waited: dict[HttpTime, list[float]],
+        waited: dict[HttpTime, list[Exemplar]],
         known: Attendance | None,
         address: str = "",
         answers: Mapping[HttpAnswer, int] = MappingProxyType({}),

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import structlog
+from prometheus_client.samples import Exemplar
 
 from cobali_ray.actors.outcome import outcome
 from cobali_ray.actors.processes import has_ended
@@ -48,7 +49,7 @@ class EngineLink:
         """Say where an engine on another node finds this ingress; `admit` gets the key it is known by."""
         self._engine, self._known, self._hear, self._now = engine, known, hear, now
         self._address, self._admit = address, admit
-        self._values: dict[HttpTime, list[float]] = {}
+        self._values: dict[HttpTime, list[Exemplar]] = {}
         self._answers = Counter[HttpAnswer]()
         self._call: asyncio.Future[Any] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -63,11 +64,11 @@ class EngineLink:
         if self._task is not None:
             self._task.cancel()
 
-    def observe(self, name: HttpTime, seconds: float) -> None:
+    def observe(self, name: HttpTime, waited: Exemplar) -> None:
         """Keep a value until the next call takes it along."""
         values = self._values.setdefault(name, [])
         if len(values) < MAX_VALUES:
-            values.append(seconds)
+            values.append(waited)
 
     def count(self, answer: HttpAnswer) -> None:
         """Likewise of an HTTP request that has ended."""

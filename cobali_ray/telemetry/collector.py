@@ -8,6 +8,8 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import TypeVar
 
+from prometheus_client.samples import Exemplar
+
 from cobali_ray.core.request.embedding import EmbeddingRequest
 from cobali_ray.core.request.events import TIERS, End
 from cobali_ray.core.request.life import Life
@@ -26,6 +28,7 @@ from cobali_ray.telemetry.names import (
     PHASES,
     REFUSALS,
     HttpTime,
+    exemplar_labels,
     outcome_of,
 )  # fmt: skip
 from cobali_ray.telemetry.pauses import Pauses
@@ -116,8 +119,8 @@ class Collector:
         """Whether `_last` is no tick but what is so without work."""
         self._writing = _Writing()
 
-    def _observe(self, name: str, value: float) -> None:
-        self._histograms[name, ""].observe(value)
+    def _observe(self, name: str, value: float, labels: dict[str, str] | None = None) -> None:
+        self._histograms[name, ""].observe(value, labels)
 
     def on_submit(self, sequence: Sequence) -> None:
         """Take an open request, to look at until its end."""
@@ -191,6 +194,7 @@ class Collector:
                     self._observe("embedding_e2e_seconds", stats.e2e_s)
                 return
             self._tenants.add(*self._lives.whose(end.request_id), stats)
+            labels = exemplar_labels(end.request_id, self._lives.trace_of(end.request_id))
             untold_s = self._lives.end(end, self._n_ticks)
             if stats.ttft_s is not None:  # its prompt was computed
                 self._totals["prompt_tokens"] += stats.n_prompt
@@ -215,13 +219,14 @@ class Collector:
                 ("request_output_tokens", stats.n_output),
             ):
                 if value is not None:
-                    self._observe(name, value)
+                    self._observe(name, value, labels)
 
-    def on_http(self, seconds: Mapping[HttpTime, list[float]]) -> None:
+    def on_http(self, waited: Mapping[HttpTime, list[Exemplar]]) -> None:
         """Take what clients waited for, as the ingress processes measured it."""
         with self._writing:
-            for name, values in seconds.items():
-                self._histograms[name, ""].observe_many(values)
+            for name, values in waited.items():
+                for labels, seconds, _ in values:
+                    self._observe(name, seconds, labels)
 
     def on_refusal(self, reason: str) -> None:
         """Count one refusal at the door; a reason that REFUSALS lacks counts as "other"."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.exposition import ALLOWUTF8
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from cobali_ray import __version__
 from cobali_ray.telemetry.aliases import vllm_families
@@ -19,6 +22,11 @@ from cobali_ray.telemetry.presence import Presence, presence_families
 from cobali_ray.telemetry.snapshot import Snapshot
 from cobali_ray.telemetry.tenants import MEASURES
 from cobali_ray.telemetry.usage import ProcessUsage, usage_families
+
+Encoder: TypeAlias = Callable[[CollectorRegistry], bytes]
+
+openmetrics: Encoder = partial(generate_openmetrics, escaping=ALLOWUTF8)
+"""Writes OpenMetrics, which has exemplars; by default prometheus_client makes `vllm_` of `vllm:` there."""
 
 TOTALS = {
     "prompt_tokens": "Prompt tokens of requests that got a first token, including those found in the cache.",
@@ -58,17 +66,22 @@ def render(
     answers: Mapping[HttpAnswer, int] = MappingProxyType({}),
 ) -> str:
     """Return the Prometheus text format, version 0.0.4, of what is known of one engine."""
-    return render_all([EngineMetrics(snapshot, presence, answers)])
+    return render_all([EngineMetrics(snapshot, presence, answers)]).decode()
 
 
-def render_all(engines: Sequence[EngineMetrics], processes: Sequence[ProcessUsage] = ()) -> str:
+def render_all(
+    engines: Sequence[EngineMetrics],
+    processes: Sequence[ProcessUsage] = (),
+    encode: Encoder = generate_latest,
+) -> bytes:
     """Return the text of several engines: what has one name stands together, as Prometheus wants it.
 
-    `processes` are those of the server that are no engine; they have no label `engine`.
+    `processes` are those of the server that are no engine; they have no label `engine`. `encode` writes the
+    format: this or `openmetrics`.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_ServerCollector(engines, processes))
-    return generate_latest(registry).decode()
+    return encode(registry)
 
 
 class _ServerCollector:

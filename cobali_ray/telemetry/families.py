@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
+from prometheus_client.samples import Exemplar
 
 from cobali_ray.telemetry.histogram import HistogramView
 
@@ -16,9 +17,13 @@ def _le(bounds: tuple[float, ...]) -> tuple[str, ...]:
     return (*(repr(bound) for bound in bounds), "+Inf")
 
 
-def buckets(view: HistogramView) -> list[tuple[str, float]]:
-    """Return (le, cumulative count), the last one "+Inf", as HistogramMetricFamily wants them."""
-    return list(zip(_le(view.bounds), map(float, view.cumulative()), strict=True))
+def buckets(view: HistogramView) -> list[tuple[str, float] | tuple[str, float, Exemplar]]:
+    """Return (le, cumulative count), some with an exemplar, as HistogramMetricFamily wants them."""
+    exemplars = map(view.exemplars.get, range(len(view.counts)))
+    return [
+        (le, float(n)) if exemplar is None else (le, float(n), exemplar)
+        for le, n, exemplar in zip(_le(view.bounds), view.cumulative(), exemplars, strict=True)
+    ]
 
 
 def counter(name: str, text: str, label: str, values: Mapping[str, float]) -> CounterMetricFamily:

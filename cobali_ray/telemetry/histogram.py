@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
 import numpy as np
 import numpy.typing as npt
+from prometheus_client.samples import Exemplar
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,8 @@ class HistogramView:
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
     sum: float
+    exemplars: Mapping[int, Exemplar] = field(default_factory=dict)
+    """The last value of each bucket that came with labels, by the bucket's place in `counts`."""
 
     @property
     def count(self) -> int:
@@ -44,17 +47,22 @@ class HistogramView:
 class Histogram:
     """Counts per bucket and the sum of all values. `bounds` are inclusive upper bounds, rising."""
 
-    __slots__ = ("_bounds", "_counts", "_edges", "_sum")
+    __slots__ = ("_bounds", "_counts", "_edges", "_exemplars", "_sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         if not bounds or any(a >= b for a, b in pairwise(bounds)):
             raise ValueError(f"bucket bounds must rise, got {bounds}")
         self._bounds, self._edges = tuple(bounds), np.array(bounds, dtype=np.float64)
         self._counts, self._sum = [0] * (len(bounds) + 1), 0.0
+        self._exemplars: dict[int, Exemplar] = {}
 
-    def observe(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
+    def observe(self, value: float, labels: dict[str, str] | None = None) -> None:
+        """Count a value; with `labels` it is its bucket's exemplar, until another comes."""
+        place = bisect_left(self._bounds, value)
+        self._counts[place] += 1
         self._sum += value
+        if labels:
+            self._exemplars[place] = Exemplar(labels, value)
 
     def observe_many(self, values: Sequence[float] | npt.NDArray[np.float64]) -> None:
         array = np.asarray(values, dtype=np.float64)
@@ -64,4 +72,4 @@ class Histogram:
         self._sum += float(array.sum())
 
     def view(self) -> HistogramView:
-        return HistogramView(self._bounds, tuple(self._counts), self._sum)
+        return HistogramView(self._bounds, tuple(self._counts), self._sum, dict(self._exemplars))

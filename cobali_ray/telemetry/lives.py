@@ -7,6 +7,7 @@ from typing import NamedTuple
 from cobali_ray.core.request.events import End
 from cobali_ray.core.request.life import Life, ended_life, life_of
 from cobali_ray.core.request.lifecycle import Status
+from cobali_ray.core.request.request import TraceLink
 from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.core.views.progress import named
 from cobali_ray.core.views.stats import TickStats
@@ -59,6 +60,11 @@ class Lives:
         """Return tenant and class of an open request; of one that was never seen, nobody's."""
         sequence = self._open.get(request_id)
         return ("", 0) if sequence is None else (sequence.account.tenant, sequence.priority)
+
+    def trace_of(self, request_id: str) -> TraceLink | None:
+        """Return where an open request belongs in a distributed trace; None if in none."""
+        sequence = self._open.get(request_id)
+        return None if sequence is None else sequence.request.trace
 
     def end(self, end: End, tick_id: int) -> float | None:
         """Keep what was of a request that ended in a tick; one that was never seen is none of ours.

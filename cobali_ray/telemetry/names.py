@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from cobali_ray.core.request.events import End, FinishReason
+from cobali_ray.core.request.request import TraceLink
 from cobali_ray.errors import Outcome
 from cobali_ray.telemetry import bounds
 
@@ -23,6 +24,10 @@ HttpTime: TypeAlias = Literal["ttft_seconds", "e2e_seconds"]
 """The histograms that the HTTP side fills: what a client waits for."""
 
 
+SAMPLED: Final = 1
+"""The flag in a `traceparent` of a trace that is sent to the collector."""
+
+
 class HttpAnswer(NamedTuple):
     """What is counted of an HTTP request once it has ended: labels of few values, whatever clients send."""
 
@@ -30,6 +35,16 @@ class HttpAnswer(NamedTuple):
     """As declared; `unmatched` for paths that no route has, and for requests that were sent away before."""
     method: str
     status: int
+
+
+def exemplar_labels(answer_id: str, trace: TraceLink | None) -> dict[str, str]:
+    """Return what leads from a bucket to one of its requests: the answer's id and, if any, its trace."""
+    labels = {"answer_id": answer_id}
+    if trace is not None:
+        _, trace_id, _, flags = trace.traceparent.split("-")
+        if int(flags, 16) & SAMPLED:
+            labels["trace_id"] = trace_id
+    return labels
 
 
 class Spec(NamedTuple):

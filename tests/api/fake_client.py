@@ -323,8 +323,8 @@ class FakeClient:
         self.present = False
         self.engine = replace(self.engine, status=EngineStatus.UNLOADED)
 
-    def observe(self, name, seconds):
-        self.observed.append((name, seconds))
+    def observe(self, name, waited):
+        self.observed.append((name, waited.value))
 
     def count(self, answer):
         self.answers[answer] += 1

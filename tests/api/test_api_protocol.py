@@ -132,6 +132,14 @@ async def test_metrics_are_an_exposition(get):
     assert b"cobali_engine_up" in wire.body
 
 
+@pytest.mark.parametrize("version", ["1.0.0", "none", "9" * 5000])
+async def test_metrics_are_openmetrics_for_whoever_asks_for_it(get, version):
+    accept = f"application/openmetrics-text;version={version},text/plain;q=0.5"
+    wire = await get("/metrics", headers=[("accept", accept)])
+    assert wire.headers["content-type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    assert wire.body.endswith(b"# EOF\n")
+
+
 async def test_tokenize_and_back(post, client):
     wire = await post("/tokenize", {"content": "once upon"})
     assert wire.json == {"tokens": [1, 2], "count": 2}

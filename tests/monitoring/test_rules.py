@@ -73,7 +73,8 @@ def test_the_rules_ask_for_what_is_exported_or_recorded():
         EngineLimits(n_slots=1, n_cells=9, token_budget=9, n_ctx_slot=9), model_name="m", now=float
     )
     there = Presence(engine_id="0", up=True, down_s=0.0, n_restarts=0)
-    text = render_all([EngineMetrics(collector.snapshot(), there, {HttpAnswer("/ready", "GET", 200): 1})])
+    known = EngineMetrics(collector.snapshot(), there, {HttpAnswer("/ready", "GET", 200): 1})
+    text = render_all([known]).decode()
     families = text_string_to_metric_families(text)
     exported = {sample.name for family in families for sample in family.samples}
     recorded = {rule["record"] for rule in rules("record")}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
+from prometheus_client.samples import Exemplar
+
 from cobali_ray.core.request.events import End, RequestStats
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.views.stats import TickStats
@@ -77,6 +79,11 @@ BROKEN = End("r5", None, InternalError("secret text"), LIFE)
 ENDS = (STOPPED, LENGTH, CANCELLED, LATE, BROKEN)
 
 
+def waited(seconds: float) -> Exemplar:
+    """Return what a client waited for, as an ingress tells it."""
+    return Exemplar({"answer_id": "chatcmpl-1"}, seconds)
+
+
 def fed_collector() -> Collector:
     """Return a collector after four ticks, five ends and three refusals."""
     collector = make_collector()
@@ -86,7 +93,7 @@ def fed_collector() -> Collector:
         collector.on_end(end)
     for reason in ("queue_full_requests", "draining", "never heard of"):
         collector.on_refusal(reason)
-    collector.on_http({"ttft_seconds": [0.06, 0.07], "e2e_seconds": [0.14]})
+    collector.on_http({"ttft_seconds": [waited(0.06), waited(0.07)], "e2e_seconds": [waited(0.14)]})
     return collector
 
 
@@ -95,4 +102,4 @@ def exposition() -> str:
     presence = Presence(engine_id="0", up=True, down_s=0.0, n_restarts=2)
     others = [ProcessUsage("ingress", 12, 2 << 20, 0.5), ProcessUsage("front_end", 13, 1 << 20, 0.25)]
     answers = {HttpAnswer("/v1/chat/completions", "POST", 200): 5, HttpAnswer("unmatched", "GET", 401): 2}
-    return render_all([EngineMetrics(snapshot, presence, answers)], others)
+    return render_all([EngineMetrics(snapshot, presence, answers)], others).decode()

@@ -8,6 +8,7 @@ import warnings
 
 import pytest
 from ray.exceptions import ActorDiedError
+from telemetry_records import waited
 
 with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     import ray.serve  # noqa: F401  its models use pydantic's old ways; nothing of Ray is started
@@ -160,14 +161,14 @@ def test_only_the_process_that_was_meant_is_killed():
 
 
 async def test_values_outlive_an_engine_that_did_not_take_them(s):
-    s.link.observe("ttft_seconds", 1.0)
+    s.link.observe("ttft_seconds", waited(1.0))
     await s.answer()
-    assert s.engine.heard[-1][0] == {"ttft_seconds": [1.0]}
-    s.link.observe("ttft_seconds", 2.0)
+    assert s.engine.heard[-1][0] == {"ttft_seconds": [waited(1.0)]}
+    s.link.observe("ttft_seconds", waited(2.0))
     s.link.count(ANSWER)
     s.engine.calls[-1].die(ActorDiedError())
     await s.engine.asked(3)
-    assert s.engine.heard[-1][0] == {"ttft_seconds": [1.0, 2.0]}
+    assert s.engine.heard[-1][0] == {"ttft_seconds": [waited(1.0), waited(2.0)]}
     assert s.engine.heard[-1][-1] == {ANSWER: 1}
     await s.answer()
     assert (s.engine.heard[-1][0], s.engine.heard[-1][-1]) == ({}, {}), "each value is told once"

@@ -12,6 +12,7 @@ import numpy as np
 import orjson
 import pytest
 from ray.exceptions import ActorDiedError, RayTaskError
+from telemetry_records import waited
 
 with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     # Ray Serve's own models use pydantic's old ways when they are imported; nothing of Ray is started here.
@@ -448,7 +449,7 @@ async def test_what_clients_waited_for_is_counted_by_the_engine(make, monkeypatc
     events = [event async for events in s.model.generate(request) for event in events]
     assert 5 < events[-1].stats.intake_s < 5 + WAIT_S
     for name, seconds in (("ttft_seconds", 6.0), ("e2e_seconds", 7.0), ("ttft_seconds", 8.0)):
-        s.client.observe(name, seconds)
+        s.client.observe(name, waited(seconds))
     answer = HttpAnswer("unmatched", "GET", 401)
     s.client.count(answer)
     s.client.count(answer)

@@ -6,13 +6,16 @@ import subprocess
 from math import inf
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
-from telemetry_records import fed_collector, make_collector, make_tick
+from telemetry_records import LIFE, STOPPED, fed_collector, make_collector, make_tick, waited
 
 from cobali_ray import __version__
+from cobali_ray.core.request.request import Request, TraceLink
+from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.telemetry import bounds
 from cobali_ray.telemetry.aliases import VLLM_COUNTERS, VLLM_HISTOGRAMS
-from cobali_ray.telemetry.exposition import render
+from cobali_ray.telemetry.exposition import EngineMetrics, openmetrics, render, render_all
 from cobali_ray.telemetry.presence import Presence
 from tools.monitoring import find
 
@@ -208,6 +211,30 @@ def test_promtool(text, prefix, complaints_allowed):
     )  # fmt: skip
     # 1: cannot be parsed, 3: parsed, with complaints
     assert checked.returncode in ({0, 3} if complaints_allowed else {0}), checked.stderr
+
+
+def test_openmetrics_names_a_request_for_each_bucket_that_has_one():
+    collector = make_collector()
+    trace = TraceLink(f"00-{'a' * 32}-{'b' * 16}-03", "", "chat", "tiny")
+    request = Request(request_id="r1", prompt=(1,), max_tokens=1, trace=trace)
+    collector.on_submit(Sequence(request, arrived_s=0.0))
+    collector.on_end(STOPPED)
+    collector.on_http({"e2e_seconds": [waited(0.14), waited(0.141)]})
+    text = render_all([EngineMetrics(collector.snapshot())], encode=openmetrics).decode()
+    samples = [sample for family in parse_openmetrics(text) for sample in family.samples]
+    assert {one.name for one in samples} == {name for name, _ in samples_of(render(collector.snapshot()))}
+    exemplars = {
+        sample.name.removesuffix("_bucket"): (sample.exemplar, float(sample.labels["le"]))
+        for sample in samples
+        if sample.exemplar is not None
+    }
+    asked = {"cobali_queue_seconds", "cobali_prefill_seconds", "cobali_tpot_seconds", "cobali_e2e_seconds"}
+    assert asked < exemplars.keys()
+    queued, le = exemplars["cobali_queue_seconds"]
+    assert queued.labels == {"answer_id": "r1", "trace_id": "a" * 32}
+    assert queued.value == LIFE.queue_s <= le
+    assert exemplars["cobali_e2e_seconds"][0] == waited(0.141), "the last one of its bucket"
+    assert " # {" not in render(collector.snapshot()), "which the older format has no place for"
 
 
 def test_drafts_are_counted_and_gain_no_first_token():

@@ -39,7 +39,7 @@ def test_a_process_is_counted_as_the_system_says():
 
 def test_engines_are_told_by_their_label_and_the_other_parts_have_none():
     snapshot = replace(fed_collector().snapshot(), usage=ProcessUsage("engine", 7, 1000, 2.5))
-    text = render_all([EngineMetrics(snapshot)], [ProcessUsage("ingress", 8, 2000, 0.5)])
+    text = render_all([EngineMetrics(snapshot)], [ProcessUsage("ingress", 8, 2000, 0.5)]).decode()
     found = {
         (sample.name, sample.labels.get("engine"), sample.labels["part"], sample.labels["pid"]): sample.value
         for family in text_string_to_metric_families(text)

@@ -29,8 +29,8 @@ CLIENT_CLOSED = 499
 FEED = frozenset({"/debug/ticks", "/debug/stream"})
 
 LOGGED = (
-    *("request_id", "method", "route", "model", "tenant", "status", "stream", "n_prompt", "n_cached"),
-    *("n_output", "finish_reasons", "intake_s", "queue_s", "ttft_s", "e2e_s", "http_s"),
+    *("request_id", "answer_id", "method", "route", "model", "tenant", "status", "stream", "n_prompt"),
+    *("n_cached", "n_output", "finish_reasons", "intake_s", "queue_s", "ttft_s", "e2e_s", "http_s"),
     *("tokens_per_second", "cancelled", "error"),
 )
 """What a line has of a request, in this order."""
@@ -45,6 +45,8 @@ class RequestContext:
     request_id: str
     received_s: float
     """On the API's clock: its headers were here, its body not yet."""
+    answer_id: str | None = None
+    """The server's own id of the answer, as in the answer and in the exemplars of `/metrics`."""
     count: Callable[[HttpAnswer], None] = lambda _: None
     """Hears of its end."""
     span: HttpSpan | None = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from prometheus_client.samples import Exemplar
+
 from cobali_ray.backend.port import Words
 from cobali_ray.core.dispatch.engines import EngineRecord
 from cobali_ray.core.dispatch.messages import AnyRequest, Event, ToEngine
@@ -44,7 +46,7 @@ class EngineClient(Protocol):
     async def state(self) -> EngineState:
         """Say whether the engine takes work. Never raises; an unreachable engine is LOADING or RESTARTING."""
 
-    def observe(self, name: HttpTime, seconds: float) -> None:
+    def observe(self, name: HttpTime, waited: Exemplar) -> None:
         """Count one value in a histogram of `cobali_*`, in a moment: the engine keeps the counts of all."""
 
     def count(self, answer: HttpAnswer) -> None:

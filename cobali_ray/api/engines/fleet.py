@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from prometheus_client.samples import Exemplar
+
 from cobali_ray.api.engines.client import EngineClient
 from cobali_ray.api.engines.dispatch import Dispatch, EventStream
 from cobali_ray.backend.port import Words
@@ -18,7 +20,7 @@ from cobali_ray.core.dispatch.request import RequestRecord
 from cobali_ray.core.request.request import Request
 from cobali_ray.core.views.stats import EngineState, EngineStatus, ModelCard
 from cobali_ray.errors import InvalidParameterError, LoadingError, UnknownModelError, UnloadedError
-from cobali_ray.telemetry.exposition import render_all
+from cobali_ray.telemetry.exposition import Encoder, render_all
 from cobali_ray.telemetry.names import HttpAnswer, HttpTime
 from cobali_ray.telemetry.usage import ProcessUsage
 
@@ -82,9 +84,9 @@ class ServedModel:
     def n_waiting(self) -> int:
         return self.dispatch.state.models[self.plan.name].n_waiting
 
-    def observe(self, name: HttpTime, seconds: float) -> None:
+    def observe(self, name: HttpTime, waited: Exemplar) -> None:
         """Count one value; it is counted once among the model's engines, and not by who served it."""
-        self.engines[(self.present or list(self.engines))[0]].observe(name, seconds)
+        self.engines[(self.present or list(self.engines))[0]].observe(name, waited)
 
     def generate(self, *requests: AnyRequest) -> EventStream:
         """Have the engines answer requests of one client, and go on with what another one has begun.
@@ -181,9 +183,9 @@ class Fleet:
             state for found in await asyncio.gather(*(m.states() for m in self.models)) for state in found
         ]
 
-    async def metrics(self) -> str:
+    async def metrics(self, encode: Encoder) -> bytes:
         counts = await asyncio.gather(*(engine.counts() for engine in self.engines.values()))
-        return await asyncio.to_thread(lambda: render_all(counts, self._processes()))
+        return await asyncio.to_thread(lambda: render_all(counts, self._processes(), encode))
 
 
 def overall(states: Sequence[EngineState]) -> EngineState:

@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 from fastapi import Response
+from prometheus_client.samples import Exemplar
 from starlette.types import Receive, Scope, Send
 
 from cobali_ray.api.call.translate import Call
@@ -22,6 +23,7 @@ from cobali_ray.api.reply.sources import Events, events_of
 from cobali_ray.api.reply.tally import StreamWriter, Tally
 from cobali_ray.core.request.events import Event
 from cobali_ray.errors import InvariantError
+from cobali_ray.telemetry.names import exemplar_labels
 
 
 def json_response(body: Any) -> Response:
@@ -40,9 +42,10 @@ class Reply(Response):
         super().__init__()
         self._writer = writer
         self._model, self._call, self._context, self._clock = model, call, context, clock
-        context.stream = call.stream
+        context.stream, context.answer_id = call.stream, call.call_id
         context.n_prompt = call.n_prompt
         self._tally = Tally(call)
+        self._labels = exemplar_labels(call.call_id, call.requests[0].trace)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 ASGI's shape
         try:
@@ -55,7 +58,7 @@ class Reply(Response):
                 self._context.n_rows = n_prompt - self._call.n_prompt
             self._context.settle(ends, n_tokens, times, reason=self._writer.finish_reason)
             if not self._tally.n_open:
-                self._model.observe("e2e_seconds", times.e2e_s)
+                self._model.observe("e2e_seconds", Exemplar(self._labels, times.e2e_s))
 
     def _since_s(self) -> float:
         return self._clock.now() - self._context.received_s
@@ -63,7 +66,7 @@ class Reply(Response):
     def _tell_first(self) -> None:
         """Count the TTFT, as soon as there is one."""
         if self._tally.ttft_s is not None:
-            self._model.observe("ttft_seconds", self._tally.ttft_s)
+            self._model.observe("ttft_seconds", Exemplar(self._labels, self._tally.ttft_s))
 
     async def _reply(self, send: Send) -> None:
         async with aclosing(events_of(self._model, self._call)) as events:

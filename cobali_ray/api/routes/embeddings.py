@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
+from prometheus_client.samples import Exemplar
 from starlette.types import Receive, Scope, Send
 
 from cobali_ray.api.body.fields import judge_fields
@@ -46,6 +47,7 @@ from cobali_ray.errors import (
     WrongTaskError,
 )
 from cobali_ray.settings import ApiSettings
+from cobali_ray.telemetry.names import exemplar_labels
 
 OK = {"description": "The answer.", "content": {"application/json": {"schema": {}}}}
 
@@ -281,6 +283,7 @@ class VectorsReply(Response):
         super().__init__()
         self._model, self._job, self._context, self._clock = model, job, context, clock
         self._end: End | None = None
+        context.answer_id = job.request.request_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 ASGI's shape
         try:
@@ -289,7 +292,8 @@ class VectorsReply(Response):
             times = Timings(None, self._clock.now() - self._context.received_s)
             self._context.settle([self._end], 0, times, reason=lambda _, end: end.finish_reason)
             if self._end is not None:
-                self._model.observe("e2e_seconds", times.e2e_s)
+                labels = exemplar_labels(self._job.request.request_id, None)
+                self._model.observe("e2e_seconds", Exemplar(labels, times.e2e_s))
 
     async def _reply(self, send: Send) -> None:
         pieces = self._job.write(await self._rows())

@@ -13,6 +13,8 @@ from typing import Any
 import orjson
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
+from prometheus_client import generate_latest
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as OPENMETRICS
 
 from cobali_ray.api.body.fields import judge_fields
 from cobali_ray.api.body.reading import parse
@@ -29,6 +31,7 @@ from cobali_ray.core.request.request import TUNABLE
 from cobali_ray.core.views.stats import EngineState, EngineStatus, ModelCard
 from cobali_ray.errors import FixedScalesError, InvalidParameterError, LoadingError
 from cobali_ray.settings import ApiSettings
+from cobali_ray.telemetry.exposition import openmetrics
 
 MAX_TOKENS = 1_000_000
 """Of one text to tokenise. A list to detokenise is bounded with all values of its body."""
@@ -192,9 +195,14 @@ class Facts:
             response.headers["retry-after"] = retry_after(LoadingError.retry_after_s)
         return response
 
-    async def metrics(self) -> Response:
-        """Return the Prometheus exposition."""
-        return Response(await self._fleet.metrics(), headers={"content-type": EXPOSITION})
+    async def metrics(self, http: HttpRequest) -> Response:
+        """Return the metrics for Prometheus, in the format that it asks for: OpenMetrics has exemplars."""
+        # prometheus_client's own choice raises for a version that is no number.
+        if "application/openmetrics-text" in http.headers.get("accept", ""):
+            encode, content_type = openmetrics, OPENMETRICS
+        else:
+            encode, content_type = generate_latest, EXPOSITION
+        return Response(await self._fleet.metrics(encode), headers={"content-type": content_type})
 
     def _source(self, body: TokenizeBody | DetokenizeBody, context: RequestContext) -> Source:
         source = source_of(self._fleet, body.model, context)

@@ -22,6 +22,7 @@ interface PrometheusQuery extends DataQuery {
   range: true;
   instant: false;
   format?: 'time_series' | 'heatmap';
+  exemplar?: true;
 }
 
 type Closed<Name extends string, Options, Custom> = Omit<Panel, 'type' | 'options' | 'targets' | 'fieldConfig'> & {
