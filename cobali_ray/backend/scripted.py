@@ -256,23 +256,23 @@ class ScriptedBackend:
         """Return what a hash takes, where there are states."""
         return STATE_BYTES if self.keeps_states else 0
 
-    def save_state(self, slot_id: int, n_tokens: int) -> NDArray[np.uint64]:
+    def save_state(self, slot_id: int, n_tokens: int) -> NDArray[np.uint8]:
         if not 0 < n_tokens == len(self._hashes[slot_id]):
             raise SlotFaultError(
                 slot_id, f"holds {len(self._hashes[slot_id])} tokens, {n_tokens} to be saved"
             )
-        return np.array([self._behind[slot_id]], np.uint64)
+        return np.array([self._behind[slot_id]], np.uint64).view(np.uint8)
 
-    def restore_state(self, slot_id: int, state: NDArray[np.uint64], n_keep: int) -> None:
+    def restore_state(self, slot_id: int, state: NDArray[np.uint8], n_keep: int) -> None:
         """Put a state into a slot; one that is not of its tokens shows in the answer."""
         chain = self._hashes[slot_id]
         if self.states_alone:
-            chain[:] = [int(state[0])] * n_keep
+            chain[:] = [int(state.view(np.uint64)[0])] * n_keep
         if not 0 < n_keep <= len(chain):
             raise SlotFaultError(slot_id, f"holds {len(chain)} tokens and cannot go back to {n_keep}")
         del chain[n_keep:]
         del self._cells[slot_id][n_keep:]
-        self._behind[slot_id] = int(state[0])
+        self._behind[slot_id] = int(state.view(np.uint64)[0])
 
     def cell_kind(self) -> str:
         return "scripted"
@@ -294,7 +294,7 @@ class ScriptedBackend:
         slot_id: int,
         cells: Sequence[NDArray[np.uint8]],
         n_keep: int,
-        state: NDArray[np.uint64] | None = None,
+        state: NDArray[np.uint8] | None = None,
     ) -> None:
         """Put the parts together; what is no beginning of a chain shows in the answer."""
         chain = self._hashes[slot_id]
@@ -310,7 +310,7 @@ class ScriptedBackend:
             raise CacheFullError(f"no cells for {n_keep} saved tokens")
         chain += saved[:n_keep]
         if state is not None:
-            self._behind[slot_id] = int(state[0])
+            self._behind[slot_id] = int(state.view(np.uint64)[0])
         if self.shares:
             self._cells[slot_id] += [object() for _ in range(n_keep)]
 

@@ -147,6 +147,8 @@ class Filled(NamedTuple):
     slot_id: int
     tokens: array[int]
     salt: str
+    states: Seq[tuple[int, bytes]] = ()
+    """States of theirs that come along: behind how many, and what `Hold` is to call it."""
 
 
 class Emptied(NamedTuple):
@@ -159,17 +161,17 @@ class BlocksListed(NamedTuple):
     """The files of the disk tier were looked at."""
 
     names: Collection[bytes]
-    """Blocks that can be read."""
+    """Blocks and states that can be read."""
     n_bytes: int
     """What all files take."""
 
 
 class BlocksWritten(NamedTuple):
-    """Blocks were written to disk, or were there."""
+    """Blocks and states were written to disk, or were there."""
 
     names: Collection[bytes]
     n_new: int
-    """How many were not."""
+    """How many whole blocks were not."""
     n_bytes: int
     """What all files take now."""
 
@@ -185,6 +187,9 @@ class BlocksLoaded(NamedTuple):
     """Those that could not be read."""
     done: bool = True
     """Whether nothing more comes."""
+    n_bytes: int = 0
+    """What was read; the next: how long that took."""
+    seconds: float = 0.0
 
 
 class EngineStopping(NamedTuple):
@@ -288,7 +293,7 @@ class Forget(NamedTuple):
 
 
 class LoadBlocks(NamedTuple):
-    """Read these blocks, which follow each other in a request's tokens, from disk."""
+    """Read these blocks, which follow each other in a request's tokens, from disk, and a state behind them."""
 
     load_id: int
     start: int
@@ -299,6 +304,8 @@ class Hold(NamedTuple):
     """Keep blocks that were read in host memory: `(block_id, name)` of each; the others are not wanted."""
 
     blocks: Seq[tuple[int, bytes]]
+    states: Seq[tuple[int, bytes]] = ()
+    """The same of states."""
 
 
 class StoreBlocks(NamedTuple):
@@ -308,6 +315,17 @@ class StoreBlocks(NamedTuple):
     """
 
     blocks: Seq[tuple[int, bytes]]
+
+
+class StoreState(NamedTuple):
+    """Write a state to disk if it is not there, and the shorter block before it."""
+
+    state_id: int
+    name: bytes
+    tail: tuple[int, bytes] | None
+    """The block's id and name; None: there is none, or it is not kept."""
+    depth: int
+    """How many whole blocks lie before it."""
 
 
 class Assign(NamedTuple):
@@ -357,5 +375,5 @@ class Clear(NamedTuple):
 
 Instruction: TypeAlias = (
     Truncate | SaveState | RestoreState | ForgetStates | Copy | Swap | Save | Restore | Forget | LoadBlocks
-    | Hold | StoreBlocks | Assign | Embed | Compute | Emit | Finish | Clear
+    | Hold | StoreBlocks | StoreState | Assign | Embed | Compute | Emit | Finish | Clear
 )  # fmt: skip

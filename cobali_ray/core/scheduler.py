@@ -3,9 +3,9 @@
     events                                                      instructions
     Submitted, Ready, Cancelled,            handle(event)       Truncate, Copy, Save, Restore, Forget,
     Paused, Resumed, TickBegun, Embedded,  ──────────────►      SaveState, RestoreState, ForgetStates,
-    Refused, Sampled, Emitted, TickEnded,                       LoadBlocks, Hold, StoreBlocks, Assign,
-    Failed, Moved, StatesMoved, Unrestored,                     Swap, Embed, Compute, Emit, Finish, Clear
-    Filled, Emptied, BlocksListed,
+    Refused, Sampled, Emitted, TickEnded,                       LoadBlocks, Hold, StoreBlocks, StoreState,
+    Failed, Moved, StatesMoved, Unrestored,                     Assign, Swap, Embed, Compute, Emit, Finish,
+    Filled, Emptied, BlocksListed,                              Clear
     BlocksWritten, BlocksLoaded, EngineStopping
 
 It owns all there is to know of scheduling: who waits for a slot or to be embedded, the slots and what they,
@@ -114,7 +114,7 @@ class Scheduler:
             embedding=embedding,
         )
         self._check_every, self._n_events = check_every, 0
-        self.tiers = Tiers(limits, self._tell)
+        self.tiers = Tiers(limits, self._tell, self._compute_s)
         self.slots = self.tiers.slots
         self.queue: WaitingQueue[Sequence] = WaitingQueue()
         """Who waits for a slot."""
@@ -239,13 +239,12 @@ class Scheduler:
 
     def prefill_s(self, request: Request) -> float:
         """Return what computing the rest of a prompt takes; 0: too little is known. For any thread."""
-        model = self.pacer.model
-        if not model.knows_prefill:
+        if not self.pacer.model.knows_prefill:
             return 0.0
         if request.n_prompt_logprobs is not None:
-            return model.chunk_s(0, request.n_prompt) + model.out_s * request.n_prompt
+            return self._compute_s(0, request.n_prompt) + self.pacer.model.out_s * request.n_prompt
         n_held = self.tiers.n_held(array("i", request.prompt), request.salt)
-        return model.chunk_s(n_held, request.n_prompt - n_held)
+        return self._compute_s(n_held, request.n_prompt)
 
     @property
     def n_prefilling(self) -> int:
@@ -539,10 +538,13 @@ class Scheduler:
 
     def _state_pays(self, start: int, end: int) -> bool:
         """Say whether computing these tokens again takes clearly longer than a state does, both ways."""
+        compute_s = self._compute_s(start, end)
+        return not compute_s or compute_s >= _STATE_MOVES * self.tiers.states.seconds
+
+    def _compute_s(self, start: int, end: int) -> float:
+        """Return what computing these tokens of a prompt takes; 0: too little is known."""
         model = self.pacer.model
-        if not model.knows_prefill:
-            return True
-        return model.chunk_s(start, end - start) >= _STATE_MOVES * self.tiers.states.seconds
+        return model.chunk_s(start, end - start) if model.knows_prefill and end > start else 0.0
 
     def _settle(self) -> None:
         for running in self.slots.running:

@@ -2,7 +2,9 @@
 
 A prompt begins from the longest prefix that a slot or host memory holds for its salt. What a slot loses goes
 to host memory, what that takes in is written to disk, and what the disk has of a new prompt is read into host
-memory before it gets a slot. The scheduler decides who runs; this decides what a prompt begins with.
+memory before it gets a slot. Saved states (states.py) go along, each with the cells up to where it stands.
+Moving and reading are weighed against computing. The scheduler decides who runs; this decides what a prompt
+begins with.
 """
 
 from __future__ import annotations
@@ -10,11 +12,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from typing import NamedTuple
 
 from cobali_ray.core import instructions as messages
-from cobali_ray.core.cache.disk_tier import DiskTier, whole
-from cobali_ray.core.cache.host_tier import Block, HostTier, Moves, root_name
-from cobali_ray.core.cache.placement import Placement, SlotContents, deepest
+from cobali_ray.core.cache.disk_tier import WAIT_S, DiskTier, is_state, whole
+from cobali_ray.core.cache.host_tier import NAME_BYTES, Block, HostTier, Moves, root_name
+from cobali_ray.core.cache.placement import MoveCosts, Placement, SlotContents, deepest, recompute_cost
 from cobali_ray.core.cache.slots import Slots
 from cobali_ray.core.cache.states import State, States
 from cobali_ray.core.plan.drafts import LONG_MATCH
@@ -24,14 +27,42 @@ from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.errors import InvariantError
 
 
+_SAMPLE = 1024
+"""Tokens of a prompt whose time says what one takes."""
+
+
+class _Part(NamedTuple):
+    """What is to be read of a text."""
+
+    start: int
+    """Where its cells begin, and where they end; there may be none."""
+    n_cells: int
+    end: int
+    """How many tokens can be begun with then."""
+    names: Seq[bytes]
+
+
+class _Beginning(NamedTuple):
+    """What host memory has of a prompt."""
+
+    blocks: Seq[Block]
+    states: Seq[State]
+
+
 class Tiers:
     """The books of slots, host memory and the disk. What is to be done is told to `tell`, in order."""
 
-    def __init__(self, limits: EngineLimits, tell: Callable[[messages.Instruction], None]) -> None:
-        self._limits, self._tell = limits, tell
+    def __init__(
+        self,
+        limits: EngineLimits,
+        tell: Callable[[messages.Instruction], None],
+        compute_s: Callable[[int, int], float] = lambda _start, _end: 0.0,
+    ) -> None:
+        """`compute_s`: what computing the tokens from one place to another takes; 0 while that is unknown."""
+        self._limits, self._tell, self._compute_s = limits, tell, compute_s
         self.slots = Slots(limits)
         self.host = HostTier(limits.n_host_cells if limits.min_prefix else 0, limits.host_block)
-        self.states = States(limits.n_states if limits.min_prefix else 0)
+        self.states = States(limits.n_states if limits.min_prefix else 0, limits.host_block)
         self.disk = DiskTier(limits.host_block)
         self.moves = Moves(limits.cell_bytes)
 
@@ -83,17 +114,17 @@ class Tiers:
         """Make a slot ready for the head of the queue. None: the next tick has time to."""
         stateful, salt = bool(self._limits.state_bytes), sequence.salt
         most = sequence.n_resumable if stateful else sequence.n_reusable
-        states = self.states.find(sequence.tokens, most, salt)
-        depths = [state.n for state in states] if stateful else None
         blocks = [] if salt is None else self.host.match(sequence.tokens, most, salt)
+        begin = _Beginning(blocks, self.states.find(sequence.tokens, most, salt))
+        depths = [state.n for state in begin.states] if stateful else None
         n_on_host = self._n_on_host(blocks, most, depths, sequence.request.rows)
-        place = self.slots.place(sequence, n_on_host, most, depths)
+        place = self.slots.place(sequence, n_on_host, most, depths, self._costs())
         slot_id, n_keep, held = place.slot_id, place.n_keep, self.slots.held(place.slot_id)
         if place.from_host and not self.moves.affords(n_keep):
             return None
         if place.from_host:
             self.host.use(blocks)  # first, so that what is saved now does not displace them
-        self._use_states(states, n_keep)
+        self._use_states(begin.states, n_keep)
         in_place = place.donor_id is None and not place.from_host
         if n_keep and not place.from_host:
             source = held if place.donor_id is None else self.slots.held(place.donor_id)
@@ -104,13 +135,21 @@ class Tiers:
             self.keep_state(slot_id, held.tokens, n_keep, held.salt)
         if place.from_host:
             self._tell(messages.Truncate(slot_id, 0))
-            return place._replace(n_keep=self._restore(held, blocks, n_keep, sequence.request.rows, states))
+            return place._replace(n_keep=self._restore(held, sequence, begin, n_keep))
         if depths is not None:
-            return self._go_back(place, states)
+            return self._go_back(place, begin.states)
         self._tell(messages.Truncate(slot_id, n_keep if in_place else 0))
         if place.donor_id is not None:
             self._tell(messages.Copy(place.donor_id, slot_id, n_keep))
         return place
+
+    def _costs(self) -> MoveCosts:
+        """Return what moving takes, in tokens of prefill, as far as that is known."""
+        token_s = self._compute_s(0, _SAMPLE) / recompute_cost(0, _SAMPLE)
+        if not token_s:
+            return MoveCosts()
+        state = self.states.seconds / token_s if self.states.seconds else MoveCosts().state
+        return MoveCosts(self.moves.s_per_token / token_s, state)
 
     def _use_states(self, states: Seq[State], n_keep: int) -> None:
         """Note that a prompt begins behind so many tokens: what it begins from is not to be given up now."""
@@ -138,11 +177,9 @@ class Tiers:
 
     def keep_state(self, slot_id: int, tokens: array[int], n: int, salt: str | None) -> None:
         """Have the state of a slot kept, which holds the first `n` of these tokens, if that is worth it."""
-        if salt is None or not self.states.n_most:
+        if salt is None:
             return
-        if n - deepest([state.n for state in self.states.find(tokens, n, salt)], n) < self._limits.state_step:
-            return
-        new, gone = self.states.add(tokens, n, salt)
+        new, gone = self.states.add(tokens, n, salt, self._limits.state_step)
         if gone:
             self._tell(messages.ForgetStates(tuple(gone)))
         if new is not None:
@@ -170,43 +207,47 @@ class Tiers:
             return
         if self._limits.states_alone:
             self.keep_state(slot_id, tokens, n, salt)
+            self._store(tokens, salt, (), self.states.find(tokens, n, salt))
         if n < self._limits.host_block or not self.host.n_cells or not self.moves.affords(n):
             return
         new, gone = self.host.insert(tokens, n, salt)
+        states: Seq[State] = ()
+        if self._limits.state_bytes:
+            if sum([block.n_tokens for block in self.host.match(tokens, n, salt)]) >= n:
+                self.keep_state(slot_id, tokens, n, salt)
+            states = self.states.find(tokens, n, salt)
+            for state in states:  # the block in which it stands may go on otherwise in another text
+                if state.n % self._limits.host_block:
+                    more, less = self.host.insert(tokens, state.n, salt)
+                    new, gone = [*new, *more], [*gone, *less]
         if gone:
             self._tell(messages.Forget(tuple(gone)))
-        if new:
-            self._tell(
-                messages.Save(slot_id, tuple([(block.block_id, block.start, block.end) for block in new]))
-            )
+        if kept := [block for block in new if self.host.keeps(block)]:
+            spans = tuple([(block.block_id, block.start, block.end) for block in kept])
+            self._tell(messages.Save(slot_id, spans))
             self.moves.plan(n)  # the whole slot is read
-        if self._limits.state_bytes and sum([b.n_tokens for b in self.host.match(tokens, n, salt)]) >= n:
-            self.keep_state(slot_id, tokens, n, salt)
-        if self.disk.open:
-            self._store(self.host.match(tokens, n, salt))
+        self._store(tokens, salt, self.host.match(tokens, n, salt), states)
 
-    def _restore(
-        self, held: SlotContents, blocks: Seq[Block], n_keep: int, rows: Seq[Rows], states: Seq[State]
-    ) -> int:
+    def _restore(self, held: SlotContents, sequence: Sequence, begin: _Beginning, n_keep: int) -> int:
         """Have an emptied slot filled from host memory; return how many tokens it holds then."""
         self.slots.drop(held)
         while self.slots.n_short(n_keep) > 0 and self.drop_idle():
             pass
-        kept = [block for block in blocks if self.host.keeps(block)]
+        kept = [block for block in begin.blocks if self.host.keeps(block)]
         n_there = n_keep if self._limits.states_alone else kept[-1].end if kept else 0
-        n_keep, state_id = whole_prefix(min(n_there, n_keep), rows), None
+        n_keep, state = whole_prefix(min(n_there, n_keep), sequence.request.rows), None
         if self._limits.state_bytes:
-            there = [state for state in states if state.n <= n_keep and self.states.keeps(state)]
-            n_keep, state_id = (there[-1].n, there[-1].state_id) if there else (0, None)
+            there = [one for one in begin.states if one.n <= n_keep and self.states.keeps(one)]
+            state = there[-1] if there else None
+            n_keep = state.n if state else 0
             kept = [block for block in kept if block.start < n_keep]
         if n_keep:
             self.host.n_hits += 1
             self.host.n_restored += n_keep
-            self.states.n_restored += state_id is not None
+            self.states.n_restored += state is not None
             block_ids = tuple([block.block_id for block in kept])
-            self._tell(messages.Restore(held.slot_id, block_ids, n_keep, state_id))
-            if self.disk.open:
-                self._store(kept)
+            self._tell(messages.Restore(held.slot_id, block_ids, n_keep, state and state.state_id))
+            self._store(sequence.tokens, sequence.salt or "", kept, [state] if state else ())
             self.moves.plan(n_keep)
         return n_keep
 
@@ -246,6 +287,16 @@ class Tiers:
             if not self.drop_idle():
                 raise InvariantError(f"no room for {n} tokens from outside")
         self.slots.hold(event.slot_id, event.tokens, event.salt)
+        self._hold_states([(event.tokens, n, event.salt, name) for n, name in event.states])
+
+    def _hold_states(self, came: Seq[tuple[array[int], int, str, bytes]]) -> None:
+        """Book states that came from outside: of which tokens, how many, the salt, what they came as."""
+        for tokens, n, salt, name in came:
+            new, gone = self.states.add(tokens, n, salt)
+            if gone:
+                self._tell(messages.ForgetStates(tuple(gone)))
+            if new is not None:
+                self._tell(messages.Hold((), ((new.state_id, name),)))
 
     def empty(self, event: messages.Emptied) -> None:
         """Have an idle slot hold nothing."""
@@ -263,36 +314,83 @@ class Tiers:
     # -- the disk -------------------------------------------------------------------------------------
 
     def look_on_disk(self, sequence: Sequence, now_s: float) -> None:
-        """Have read what the disk has of a prompt, if that is a block more than memory and slots have."""
+        """Have read what the disk has of a prompt, if that is a block more than memory and slots have.
+
+        And if reading it takes less time than computing it; nobody waits for longer than that.
+        """
         tokens, most, salt = sequence.tokens, sequence.n_reusable, sequence.salt
         if salt is None or not self.disk.open:
             return
-        held = self.host.match(tokens, most, salt)
-        known = whole(held, block := self._limits.host_block)
-        start, name = (known[-1].end, known[-1].name) if known else (0, root_name(salt))
-        names = self.disk.behind(name, tokens, start, min(most, self.host.n_cells))
-        end = min(start + len(names) * block, most)
-        if not names or end < max(self._limits.min_prefix, held[-1].end + block if held else 0):
+        depths = self._depths(tokens, most, salt)
+        n_held = max(
+            self.slots.n_held(tokens, salt, most, depths),
+            self._n_on_host(self.host.match(tokens, most, salt), most, depths, sequence.request.rows),
+        )
+        least = max(n_held + self._limits.host_block, self._limits.min_prefix)
+        if (part := self._part_on_disk(tokens, most, salt, least)) is None:
             return
-        if end - self.slots.n_held(tokens, salt, most) >= block:
-            load_id, wanted = self.disk.load(sequence, names, now_s)
-            self._tell(
-                messages.LoadBlocks(load_id, start + (len(names) - len(wanted)) * block, tuple(wanted))
-            )
-            sequence.hold_back()
+        compute_s = self._compute_s(n_held, part.end)
+        n_states = sum(map(is_state, part.names))
+        n_cells = (len(part.names) - n_states) * self._limits.host_block
+        n_bytes = n_cells * self._limits.cell_bytes + n_states * self._limits.state_bytes
+        if not self.disk.pays(n_bytes, compute_s):
+            return
+        load_id, wanted = self.disk.load(
+            sequence, part.names, now_s,
+            n_cells=part.n_cells, n_state=part.end * n_states, most_s=compute_s or WAIT_S,
+        )  # fmt: skip
+        skipped = (len(part.names) - len(wanted)) * self._limits.host_block
+        self._tell(messages.LoadBlocks(load_id, min(part.start + skipped, part.n_cells), tuple(wanted)))
+        sequence.hold_back()
+
+    def _part_on_disk(self, tokens: array[int], most: int, salt: str, least: int) -> _Part | None:
+        """Return what would have to be read to begin with at least `least` tokens; None if that cannot be."""
+        if not self._limits.state_bytes:
+            part = self._cells_on_disk(tokens, min(most, self.host.n_cells), salt)
+            end = min(part.n_cells, most)
+            return part._replace(end=end) if part.names and end >= least else None
+        for n, name in reversed(self.disk.states(tokens, most, salt) if self.states.n_most else ()):
+            if n < least:
+                return None
+            if self._limits.states_alone:
+                return _Part(n, n, n, (name,))
+            part = self._cells_on_disk(tokens, n, salt, tail=name[-NAME_BYTES:])
+            if n <= min(part.n_cells, self.host.n_cells):
+                return part._replace(end=n, names=(*part.names, name))
+        return None
+
+    def _cells_on_disk(self, tokens: array[int], n: int, salt: str, tail: bytes = b"") -> _Part:
+        """Return the blocks that host memory lacks of the first `n` tokens, as far as they are on disk.
+
+        `tail` is the name of the block with which these tokens would end.
+        """
+        held, block = self.host.match(tokens, n, salt), self._limits.host_block
+        if held and held[-1].end >= n:
+            return _Part(n, n, n, ())
+        known = whole(held, block)
+        start, name = (known[-1].end, known[-1].name) if known else (0, root_name(salt))
+        names = self.disk.behind(name, tokens, start, n)
+        n_cells = start + len(names) * block
+        if n - block < n_cells < n and self.disk.has(tail):
+            names, n_cells = [*names, tail], n
+        return _Part(start, n_cells, n, tuple(names))
 
     def loaded(self, event: messages.BlocksLoaded) -> None:
         """Keep what came from the disk in host memory; the request goes on when nothing more comes."""
+        self.disk.learn(event.n_bytes, event.seconds)
         loading = self.disk.loading(event.load_id)
         if loading is None:
             return
-        end = event.start + len(event.names) * self._limits.host_block
-        sequence = loading.sequence
-        new, gone = self.host.load(sequence.tokens, event.start, end, sequence.salt or "")
+        sequence, salt, block = loading.sequence, loading.sequence.salt or "", self._limits.host_block
+        states = [name for name in event.names if is_state(name)]
+        end = min(event.start + (len(event.names) - len(states)) * block, loading.n_cells)
+        new, gone = self.host.load(sequence.tokens, event.start, end, salt)
         if gone:
             self._tell(messages.Forget(tuple(gone)))
         if new:
             self._tell(messages.Hold(tuple([(block.block_id, block.name) for block in new])))
+        self._hold_states([(sequence.tokens, loading.n_state, salt, name) for name in states])
+        if new or states:
             sequence.cached_from = "disk"  # if it begins there
         self.disk.loaded(loading, sum([block.n_tokens for block in new]), event.missing)
         if event.done:
@@ -308,7 +406,16 @@ class Tiers:
                 self.moves.begin()
                 self.save(slot_id, tokens, n, salt)
 
-    def _store(self, blocks: Seq[Block]) -> None:
-        """Have blocks written, or noted as needed where they are already."""
-        if known := whole(blocks, self._limits.host_block):
-            self._tell(messages.StoreBlocks(tuple([(block.block_id, block.name) for block in known])))
+    def _store(self, tokens: array[int], salt: str, blocks: Seq[Block], states: Seq[State]) -> None:
+        """Have blocks and states of a text written, or noted as needed where they are already."""
+        if not self.disk.open:
+            return
+        known = whole(blocks, block := self._limits.host_block)
+        if known:
+            self._tell(messages.StoreBlocks(tuple([(one.block_id, one.name) for one in known])))
+        for state in reversed(states):  # the deepest first: there the next turn begins
+            n_before = state.n // block
+            tail = self.host.tail(tokens, state.n, salt, known) if n_before <= len(known) else None
+            cells = None if tail is None else (tail.block_id, tail.name)
+            if self.states.keeps(state):
+                self._tell(messages.StoreState(state.state_id, state.name, cells, n_before))

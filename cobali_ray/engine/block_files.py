@@ -1,8 +1,8 @@
-"""BlockFiles: blocks of cells in files, one each, which several engines may share.
+"""BlockFiles: blocks of cells and states in files, one each, which several engines may share.
 
-    FOLDER/KIND/NAME.kv     a head (magic, name, length, checksum), then the cells
+    FOLDER/KIND/NAME.kv     a head (magic, name, length, checksum), then the cells, or the state
 
-`KIND` stands for all that makes cells unreadable to others. A block is all or nothing: it is written beside
+`KIND` stands for all that makes cells unreadable to others. A file is all or nothing: it is written beside
 its name and then moved there, and what has not the head, length and checksum that it should is not read. The
 time of a file is that of its last use, and a microsecond earlier for each block before it in its sequence, so
 that nothing lies behind the oldest file.
@@ -24,16 +24,21 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-_MAGIC = b"cobaliKV"
+from cobali_ray.core.cache.disk_tier import is_state
+from cobali_ray.core.cache.host_tier import NAME_BYTES
+
+_CELLS, _STATE = b"cobaliKV", b"cobaliST"
 _HEAD = struct.Struct("<8s20sQI")
 _KIND = re.compile(r"[0-9a-f]{32}")
-_FILE = re.compile(r"[0-9a-f]{40}\.kv")
-_PART = re.compile(r"[0-9a-f]{40}\.[0-9a-f]{32}\.part")
+_FILE = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{42})?\.kv")
+_PART = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{42})?\.[0-9a-f]{32}\.part")
 _STALE_NS = 3600 * 10**9
 """Age of what a killed engine left half written."""
 _BEHIND_NS = 1000
 _LOOK = 16
 """After this part of the bound was written, the folder is looked at again; others may write there too."""
+_FAIR = 4
+"""Part of the bound that is given up for one file, at most: one in so many."""
 
 
 class DamagedError(ValueError):
@@ -54,13 +59,14 @@ class BlockFiles:
         folder: Path,
         kind: str,
         *,
-        block_bytes: int,
+        cell_bytes: int,
+        block: int,
         most_bytes: int,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`block_bytes`: of the cells of a block. `most_bytes`: of all files in the folder, of any kind."""
+        """`cell_bytes`: of one token, `block` of which are together; `most_bytes`: of all files, of any kind."""
         self._folder, self._home = folder, folder / kind
-        self._block_bytes, self._file_bytes = block_bytes, _HEAD.size + block_bytes
+        self._cell_bytes, self._block_bytes = cell_bytes, block * cell_bytes
         self._most_bytes, self._now_ns = most_bytes, now_ns
         self.n_bytes = 0
         """What all files take, as far as is known."""
@@ -72,14 +78,18 @@ class BlockFiles:
         self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
         return self.tidy()
 
-    def full(self) -> bool:
-        """Say whether the folder should be looked at before another block is written."""
-        size = self._file_bytes
+    def is_whole(self, name: bytes, n_bytes: int) -> bool:
+        """Say whether so much is a block as long as blocks are."""
+        return not is_state(name) and n_bytes == self._block_bytes
+
+    def full(self, n_bytes: int) -> bool:
+        """Say whether the folder should be looked at before so much more is written."""
+        size = _HEAD.size + n_bytes
         too_much = self.n_bytes + size > self._most_bytes
         return too_much or self._n_unseen + size > self._most_bytes // _LOOK
 
-    def tidy(self) -> set[bytes]:
-        """Look at all files, and delete those used longest ago until there is room to write.
+    def tidy(self, n_bytes: int = 0) -> set[bytes]:
+        """Look at all files, and delete those used longest ago until there is room to write so much.
 
         Returns the names of our kind that are left. Whatever else lies there is left alone.
         """
@@ -88,15 +98,24 @@ class BlockFiles:
             if _KIND.fullmatch(kind.name) and kind.is_dir(follow_symlinks=False):
                 found += self._look(Path(kind.path))
         found.sort()
-        n_bytes, n_gone = sum([one.n_bytes for one in found]), 0
-        most = self._most_bytes - max(self._most_bytes // _LOOK, self._file_bytes)
-        while n_bytes > most and n_gone < len(found):
+        in_all, n_gone = sum([one.n_bytes for one in found]), 0
+        asked = min(_HEAD.size + max(n_bytes, self._block_bytes), self._most_bytes // _FAIR)
+        most = self._most_bytes - max(self._most_bytes // _LOOK, asked)
+        while in_all > most and n_gone < len(found):
             found[n_gone].path.unlink(missing_ok=True)
-            n_bytes -= found[n_gone].n_bytes
+            in_all -= found[n_gone].n_bytes
             n_gone += 1
-        self.n_bytes, self._n_unseen = n_bytes, 0
-        left = [one for one in found[n_gone:] if one.path.parent == self._home]
-        return {bytes.fromhex(one.path.stem) for one in left if one.n_bytes == self._file_bytes}
+        self.n_bytes, self._n_unseen = in_all, 0
+        ours = [one for one in found[n_gone:] if one.path.parent == self._home]
+        names = [(bytes.fromhex(one.path.stem), one.n_bytes) for one in ours]
+        return {name for name, size in names if self._fits(name, size)}
+
+    def _fits(self, name: bytes, n_bytes: int) -> bool:
+        """Whether a file of that size can be what it is called."""
+        size = n_bytes - _HEAD.size
+        if is_state(name):
+            return size > 0
+        return 0 < size <= self._block_bytes and size % self._cell_bytes == 0
 
     def _look(self, home: Path) -> list[_Found]:
         found = []
@@ -116,7 +135,7 @@ class BlockFiles:
         """Note that a block, the one with this number in its sequence, was needed; False if it is gone."""
         path = self._path(name)
         try:
-            if path.stat().st_size != self._file_bytes:  # nobody waited for the disk when it was written
+            if not self._fits(name, path.stat().st_size):  # nobody waited for the disk when it was written
                 return False
             os.utime(path, ns=self._times(depth))
         except FileNotFoundError:
@@ -126,15 +145,15 @@ class BlockFiles:
     def write(self, name: bytes, cells: NDArray[np.uint8], depth: int) -> bool:
         """Keep a block; False if there is no room for it."""
         data = cells.data
-        if len(data) != self._block_bytes:
+        if not self._fits(name, n_bytes := _HEAD.size + len(data)):
             raise DamagedError(f"{len(data)} bytes in a block of {self._block_bytes}")
-        if self.n_bytes + self._file_bytes > self._most_bytes:
+        if self.n_bytes + n_bytes > self._most_bytes:
             return False
         path = self._path(name)
         part = path.with_name(f"{path.stem}.{uuid.uuid4().hex}.part")
         try:
             with open(part, "wb", buffering=0, opener=_private) as file:
-                _write_all(file.fileno(), _HEAD.pack(_MAGIC, name, len(data), zlib.crc32(data)))
+                _write_all(file.fileno(), _head(name, data))
                 _write_all(file.fileno(), data)
             os.utime(part, ns=self._times(depth))
             part.replace(path)
@@ -142,8 +161,8 @@ class BlockFiles:
             with suppress(OSError):
                 part.unlink(missing_ok=True)
             raise
-        self.n_bytes += self._file_bytes
-        self._n_unseen += self._file_bytes
+        self.n_bytes += n_bytes
+        self._n_unseen += n_bytes
         return True
 
     def read(self, name: bytes, depth: int) -> NDArray[np.uint8]:
@@ -151,15 +170,12 @@ class BlockFiles:
         path = self._path(name)
         with path.open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
-            data = np.empty(size if size == self._file_bytes else 0, np.uint8)
+            data = np.empty(size if self._fits(name, size) else 0, np.uint8)
             n_read = 0
             while n_read < len(data) and (n := file.readinto(data.data[n_read:])):
                 n_read += n
         cells = data[_HEAD.size :]
-        whole = n_read == self._file_bytes
-        if not whole or _HEAD.unpack(data[: _HEAD.size].tobytes()) != (
-            _MAGIC, name, self._block_bytes, zlib.crc32(cells.data),
-        ):  # fmt: skip
+        if not n_read or n_read < len(data) or data[: _HEAD.size].tobytes() != _head(name, cells.data):
             raise DamagedError(f"{path} is no whole block")
         with suppress(OSError):
             self.use(name, depth)
@@ -176,6 +192,11 @@ class BlockFiles:
     def _times(self, depth: int) -> tuple[int, int]:
         used_ns = self._now_ns() - depth * _BEHIND_NS
         return used_ns, used_ns
+
+
+def _head(name: bytes, data: memoryview) -> bytes:
+    magic = _STATE if is_state(name) else _CELLS
+    return _HEAD.pack(magic, name[-NAME_BYTES:], len(data), zlib.crc32(data))
 
 
 def _private(path: str, flags: int) -> int:

@@ -92,15 +92,18 @@ class Disk:
     def load(self, one: messages.LoadBlocks) -> None:
         self._read(lambda: self._load(one))
 
-    def store(self, blocks: Sequence[tuple[bytes, Cells]]) -> None:
-        """Write the first blocks of a sequence, where they are not there yet."""
+    def store(self, blocks: Sequence[tuple[bytes, Cells]], depth: int = 0) -> None:
+        """Write blocks of a sequence that follow each other, where they are not there yet.
+
+        `depth` is how many lie before the first.
+        """
         n_bytes = sum([memoryview(cells).nbytes for _, cells in blocks])
         while self._part_by_s is not None and self._behind(n_bytes) and self._clock.now() < self._part_by_s:
             self._done.wait(_TELL_S)
             self._done.clear()
         if not self._behind(n_bytes):
             self._n_put += n_bytes
-            self._write(lambda: self._store(blocks, n_bytes))
+            self._write(lambda: self._store(blocks, depth, n_bytes))
 
     def flush(self) -> None:
         """Begin to end: what is stored from now on may wait for its turn."""
@@ -144,18 +147,25 @@ class Disk:
         names: list[bytes] = []
         cells: dict[bytes, Cells] = {}
         missing: list[bytes] = []
-        start, told_s = one.start, self._clock.now()
+        start, told_s, n_bytes = one.start, self._clock.now(), 0
         for i, name in enumerate(one.names):
             if (block := self._read_block(one.names[i:], one.start // self._block + i)) is None:
                 missing = [*one.names[i:]]
                 break
             names.append(name)
             cells[name] = block
-            if self._clock.now() - told_s > _TELL_S:
-                self._tell(messages.BlocksLoaded(one.load_id, start, names, done=False), cells)
-                start, told_s = start + len(names) * self._block, self._clock.now()
+            n_bytes += len(block)
+            if (took_s := self._clock.now() - told_s) > _TELL_S:
+                part = messages.BlocksLoaded(
+                    one.load_id, start, names, done=False, n_bytes=n_bytes, seconds=took_s
+                )
+                self._tell(part, cells)
+                start, told_s, n_bytes = start + len(names) * self._block, self._clock.now(), 0
                 names, cells = [], {}
-        self._tell(messages.BlocksLoaded(one.load_id, start, names, missing), cells)
+        took_s = self._clock.now() - told_s
+        self._tell(
+            messages.BlocksLoaded(one.load_id, start, names, missing, n_bytes=n_bytes, seconds=took_s), cells
+        )
 
     def _read_block(self, names: Sequence[bytes], depth: int) -> Cells | None:
         """Return the first of these; None if it cannot be had, and then the others are of no use."""
@@ -174,16 +184,17 @@ class Disk:
             self._warn("disk_cache_not_read", error)
         return None
 
-    def _store(self, blocks: Sequence[tuple[bytes, Cells]], n_bytes: int) -> None:
+    def _store(self, blocks: Sequence[tuple[bytes, Cells]], depth: int, n_bytes: int) -> None:
         names: list[bytes] = []
-        n_new = 0
+        n_new = n_whole = 0
         try:
-            for depth, (name, cells) in enumerate(blocks):
-                is_new = self._write_block(name, cells, depth)
+            for at, (name, cells) in enumerate(blocks, depth):
+                is_new = self._write_block(name, cells, at)
                 if is_new is None:
                     break
                 names.append(name)
                 n_new += is_new
+                n_whole += is_new and self._files is not None and self._files.is_whole(name, len(cells))
         except (OSError, DamagedError) as error:
             self._pause("disk_cache_not_written", error)
         finally:
@@ -192,7 +203,7 @@ class Disk:
         if n_new:
             self._go_on()
         if names and self._files is not None:
-            self._tell(messages.BlocksWritten(names, n_new, self._files.n_bytes))
+            self._tell(messages.BlocksWritten(names, n_whole, self._files.n_bytes))
 
     def _write_block(self, name: bytes, cells: Cells, depth: int) -> bool | None:
         """Write a block unless it is there, and say whether it was not; None if none can be written now."""
@@ -210,8 +221,8 @@ class Disk:
     def _write_into(self, files: BlockFiles, name: bytes, cells: Cells, depth: int) -> bool | None:
         if files.use(name, depth):
             return False
-        if files.full():
-            names = files.tidy()
+        if files.full(len(cells)):
+            names = files.tidy(len(cells))
             self._tell(messages.BlocksListed(names, files.n_bytes))
         return files.write(name, cells, depth) or None
 

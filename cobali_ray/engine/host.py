@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 
 import structlog
@@ -63,13 +63,16 @@ class HostMemory:
                 case protocol.Forget(block_ids):
                     for block_id in block_ids:
                         self._cells.pop(block_id, None)  # what could not be saved is not here
-                case protocol.Hold(blocks):
+                case protocol.Hold(blocks, states):
                     self._cells.update((block_id, self._read[name]) for block_id, name in blocks)
+                    self._states.update((state_id, self._read[name]) for state_id, name in states)
                 case protocol.StoreBlocks(blocks) if (
                     self._disk is not None
                 ):  # up to the first that could not be saved
                     known = takewhile(lambda block: block[0] in self._cells, blocks)
                     self._disk.store([(name, self._cells[block_id]) for block_id, name in known])
+                case protocol.StoreState() if self._disk is not None:
+                    self._store_state(one, self._disk)
                 case protocol.LoadBlocks() if self._disk is not None:
                     self._disk.load(one)
                 case protocol.Clear():
@@ -80,8 +83,18 @@ class HostMemory:
                     self._backend.clear()
 
     def receive(self, cells: Mapping[bytes, Cells]) -> None:
-        """Take what was read from disk, until the next call."""
+        """Take what came from outside, until the next call."""
         self._read = cells
+
+    def states(self, state_ids: Iterable[int]) -> list[State]:
+        """Return saved states; of those that could not be saved, nothing."""
+        return [self._states[state_id] for state_id in state_ids if state_id in self._states]
+
+    def _store_state(self, one: protocol.StoreState, disk: Disk) -> None:
+        if one.state_id in self._states:
+            tails = [] if one.tail is None or one.tail[0] not in self._cells else [one.tail]
+            cells = [(name, self._cells[block_id]) for block_id, name in tails]
+            disk.store([*cells, (one.name, self._states[one.state_id])], one.depth)
 
     def _save(self, one: protocol.Save) -> None:
         began_s = self._clock.now()
@@ -92,7 +105,7 @@ class HostMemory:
             self._lost += [block_id for block_id, *_ in one.blocks]
         else:
             self._cells.update((span[0], cells) for span, cells in zip(one.blocks, saved, strict=True))
-        self._took(one.blocks[-1][2], began_s)
+        self._took(max([end for *_, end in one.blocks]), began_s)
 
     def _restore(self, one: protocol.Restore) -> None:
         began_s = self._clock.now()

@@ -300,10 +300,11 @@ def _disk(
     folder, block = settings.kept.disk_cache_dir, limits.host_block
     if folder is None or (path is None and scripted_tick_s(settings.model) is None):
         return None
-    if limits.state_bytes or not limits.n_host_cells:
+    stateless = limits.state_bytes and not limits.n_states
+    if stateless or not (limits.n_host_cells or limits.states_alone):
         why = "it is filled from host memory, and there is none"
-        if limits.state_bytes:
-            why = "states of this model are not kept on disk, and its cells are of no use without"
+        if stateless:
+            why = "cells of this model are of no use without states, and state_cache_mib has no room for one"
         _log.warning("no_disk_cache", setting="disk_cache_dir", detail=why)
         return None
 
@@ -315,7 +316,8 @@ def _disk(
         return BlockFiles(
             folder.expanduser(),
             hashlib.sha256(facts.encode()).hexdigest()[:32],
-            block_bytes=block * limits.cell_bytes,
+            cell_bytes=limits.cell_bytes,
+            block=block,
             most_bytes=settings.kept.disk_bytes,
         )
 

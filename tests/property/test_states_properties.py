@@ -6,20 +6,23 @@ begin their chains elsewhere, so that a state of somebody else's shows too.
 
 import zlib
 from collections import Counter
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cobali_ray.backend.scripted import ScriptedBackend
+from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
 from cobali_ray.core.cache.states import cuts_of
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.request import Request, SamplingParams
+from cobali_ray.engine.block_files import BlockFiles
+from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.engine import Engine
 from cobali_ray.errors import BackendError
 from cobali_ray.testing import EventRecorder, FakeClock
 
-N_CTX = 96
+N_CTX, BLOCK = 96, 4
 SAMPLING = SamplingParams(temperature=0.0, ignore_eos=True)
 
 
@@ -61,7 +64,7 @@ class Served:
     """An engine of a model with states, and what it was asked."""
 
     def __init__(
-        self, *, n_slots=2, n_cells=None, chunk=16, n_states=50, n_host_cells=0, alone=False, **more
+        self, *, n_slots=2, n_cells=None, chunk=16, n_states=50, n_host_cells=0, alone=False, folder=None, **more
     ):
         n_cells = n_cells or n_slots * N_CTX
         budget = max(chunk, n_slots)
@@ -71,13 +74,14 @@ class Served:
         )  # fmt: skip
         self.limits = EngineLimits(
             n_slots=n_slots, n_ctx_slot=N_CTX, n_cells=n_cells, token_budget=budget, prefill_chunk=chunk,
-            prefill_order="shortest", min_prefix=2, n_host_cells=n_host_cells, host_block=4,
+            prefill_order="shortest", min_prefix=2, n_host_cells=n_host_cells, host_block=BLOCK,
             copies=True, shares=self.backend.shares, dense=True, state_bytes=self.backend.measure_state(),
-            n_states=n_states, state_step=2, states_alone=alone,
+            n_states=n_states, state_step=2, states_alone=alone, cell_bytes=0 if alone else CELL_BYTES,
         )  # fmt: skip
-        self.events = EventRecorder()
+        self.events, clock = EventRecorder(), FakeClock(step_s=0.001)
+        disk = None if folder is None else Disk(lambda: files_in(folder, self.limits), clock, block=BLOCK)
         self.engine = Engine(
-            self.backend, self.limits, FakeClock(step_s=0.001), self.events, entropy=lambda: 0, check_every=1
+            self.backend, self.limits, clock, self.events, entropy=lambda: 0, check_every=1, disk=disk
         )
         self.sequences = {}
 
@@ -100,6 +104,12 @@ class Served:
         sequence = self.submit(prompt, **fields)
         self.run()
         return list(sequence.tokens), sequence.n_prompt - sequence.n_cached
+
+
+def files_in(folder, limits):
+    return BlockFiles(
+        folder, "0" * 32, cell_bytes=limits.cell_bytes, block=BLOCK, most_bytes=1 << 20, now_ns=lambda: 10**18
+    )
 
 
 def seed_of(salt):
@@ -141,17 +151,19 @@ turn = st.tuples(
     n_host_cells=st.sampled_from([0, 300, 20]),
     kind=st.sampled_from(["split", "shared", "alone"]),
     overlaps=st.booleans(),
+    restarts=st.booleans(),
 )
 @settings(max_examples=40)
 def test_whatever_conversations_do_each_answer_is_the_one_given_alone(
-    turns, n_slots, scarce, chunk, n_states, n_host_cells, kind, overlaps
+    turns, n_slots, scarce, chunk, n_states, n_host_cells, kind, overlaps, restarts, tmp_path_factory
 ):
-    served = Served(
-        n_slots=n_slots, n_cells=N_CTX if scarce else None, chunk=chunk, n_states=n_states,
+    asked, folder = [], tmp_path_factory.mktemp("disk") if restarts else None
+    serve = partial(
+        Served, n_slots=n_slots, n_cells=N_CTX if scarce else None, chunk=chunk, n_states=n_states,
         n_host_cells=0 if kind == "alone" else n_host_cells, alone=kind == "alone",
-        shares=kind == "shared", overlaps=overlaps,
+        shares=kind == "shared", overlaps=overlaps, folder=folder,
     )  # fmt: skip
-    asked = []
+    served = serve()
     for number, (which, share, n_new, n_answer, salt, n_ticks, fails) in enumerate(turns):
         earlier = list(served.sequences.values())
         text = list(earlier[which % len(earlier)].tokens) if earlier else list(range(40, 60))
@@ -163,11 +175,16 @@ def test_whatever_conversations_do_each_answer_is_the_one_given_alone(
         served.backend.moves_fail = fails
         served.run(n_ticks)
     served.run()
-    for (prompt, salt, n_answer), sequence in zip(asked, served.sequences.values(), strict=True):
-        assert list(sequence.tokens) == answer_alone(prompt, salt, n_answer)
+    answers = [answer_alone(*one) for one in asked]
+    assert [list(sequence.tokens) for sequence in served.sequences.values()] == answers
     tiers = served.engine.scheduler.tiers
     assert set(served.engine._host._states) == set(tiers.states._by_id)
+    assert set(served.engine._host._cells) == set(tiers.host._blocks)
     assert len(tiers.states) <= n_states
+    if restarts:
+        served.engine.flush()
+        again = serve()
+        assert [again.ask(prompt, salt=salt, max_tokens=n)[0] for prompt, salt, n in asked] == answers
 
 
 SYSTEM = [*range(32, 52)]
@@ -225,6 +242,30 @@ def test_a_preempted_stream_goes_on_from_its_state():
     assert list(slow.tokens) == answer_alone(range(40, 70), "", 20)
     n_more = served.backend.n_forwards - n_forwards
     assert n_more <= 20 + 3, "nothing of it is computed again"
+
+
+@pytest.mark.parametrize("kind", ["split", "shared", "alone"])
+def test_a_conversation_goes_on_with_the_next_engine(kind, tmp_path):
+    """And with one that was killed, where its slot was lost to others: the states are on the disk by then."""
+    settings = {"alone": kind == "alone", "shares": kind == "shared", "n_host_cells": 0 if kind == "alone" else 300}
+    for ends in (lambda served: served.engine.flush(), lambda served: served.ask(range(120, 160), max_tokens=1)):
+        folder = tmp_path / ends.__code__.co_names[1]
+        first = Served(n_slots=1, folder=folder, **settings)
+        prompt, marks = [*SYSTEM, 97, *range(60, 67), 33, 34], [len(SYSTEM)]
+        text, _ = first.ask(prompt, turns=marks)
+        ends(first)
+        for turn, n_most in (
+            ([*text, 98, 60, 61], 6),  # goes on
+            ([*prompt], 2),  # is answered again
+            ([*SYSTEM, 99, 60, 61], 6),  # another conversation
+        ):
+            second = Served(n_slots=1, folder=folder, **settings)
+            answer, n_computed = second.ask(turn, turns=marks)
+            assert answer == answer_alone(turn, "", 6)
+            assert n_computed <= n_most
+            assert second.sequences["r0"].cached_from == "disk"
+            _, n_computed = Served(n_slots=1, folder=folder, **settings).ask(turn, salt="other", turns=marks)
+            assert n_computed == len(turn), "nothing of another tenant's"
 
 
 def test_a_prompt_waits_for_the_beginning_that_another_computes_and_copies_it():

@@ -34,7 +34,9 @@ KIND = "0" * 32
 
 
 def files_in(folder, most_bytes=1 << 20, kind=KIND, **changes):
-    return BlockFiles(folder, kind, block_bytes=BLOCK_BYTES, most_bytes=most_bytes, **changes)
+    return BlockFiles(
+        folder, kind, cell_bytes=CELL_BYTES, block=BLOCK, most_bytes=most_bytes, **changes
+    )
 
 
 def name(i):
@@ -107,7 +109,7 @@ def test_the_folder_stays_within_its_bound_and_what_was_used_last_stays(tmp_path
         now[0] += 10**9
         if i > 3:
             assert files.use(name(3), 0)
-        if files.full():
+        if files.full(BLOCK_BYTES):
             files.tidy()
         assert files.write(name(i), cells(i), 0)
         assert size_of(tmp_path) <= room
@@ -132,7 +134,7 @@ def test_two_engines_and_old_kinds_share_the_bound(tmp_path):
         old.write(name(i), cells(i), 0)
     for i in range(20):
         for files in (one, other):
-            if files.full():
+            if files.full(BLOCK_BYTES):
                 files.tidy()
             files.write(name(i), cells(i), 0)
         assert size_of(tmp_path) <= 11 * (40 + BLOCK_BYTES)

@@ -2,8 +2,12 @@
 
 A block's name is a hash of its tokens and of the name of the block before it, so that it stands for a whole
 beginning: a lookup is a hash and a set per block, nothing but names is remembered, and no other text has the
-same name. Only whole blocks lie on disk. What makes cells unreadable to others (the model, how they are laid
-out) is no part of a name: whoever keeps the files keeps those apart.
+same name. States (states.py) lie among the blocks, under longer names; only where one stands behind it, a
+block may be shorter than others. What makes cells unreadable to others (the model, how they are laid out) is
+no part of a name: whoever keeps the files keeps those apart.
+
+Reading pays where it is predicted to take less time than computing the same tokens. What it takes is learnt
+from the reads; what was too slow fades, so that a disk that had a bad time is tried again.
 
 Files are read into host memory before their request gets a slot; it waits for them in the queue, no longer
 than `WAIT_S`, and nobody waits for it.
@@ -17,11 +21,15 @@ from array import array
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from cobali_ray.core.cache.host_tier import Block, name_behind
+from cobali_ray.core.cache.host_tier import NAME_BYTES, Block, chain, name_behind
+from cobali_ray.core.cache.states import StateIndex
 from cobali_ray.core.request.sequence import Sequence as Request
 
 WAIT_S = 2.0
 """The longest that a request waits for the disk; what is read by then is used."""
+_LEARN = 0.2
+_FADE = 0.98
+"""What is left of a reading time that was not taken, each time."""
 
 
 @dataclass(slots=True)
@@ -30,6 +38,10 @@ class Loading:
 
     sequence: Request
     names: Sequence[bytes]
+    n_cells: int
+    """Of how many of its first tokens there are cells when all is read."""
+    n_state: int
+    """Behind how many of them a state is read, too; 0: none is."""
     due_s: float
     """When it goes on without them."""
     waits: bool = True
@@ -44,6 +56,9 @@ class DiskTier:
     def __init__(self, block: int = 64) -> None:
         self._block = block
         self._names: set[bytes] | None = None
+        self._states = StateIndex(block)
+        self._s_per_byte = 0.0
+        """What reading one takes; 0: nothing is known."""
         self._loading: dict[int, Loading] = {}
         """Oldest first."""
         self._coming: set[bytes] = set()
@@ -60,12 +75,19 @@ class DiskTier:
         return self._names is not None
 
     def listed(self, names: Collection[bytes], n_bytes: int) -> None:
-        self._names, self.n_bytes = set(names), n_bytes
+        self._names, self._states, self.n_bytes = set(), StateIndex(self._block), n_bytes
+        self._add(names)
+
+    def _add(self, names: Collection[bytes]) -> None:
+        if self._names is not None:
+            for name in set(names) - self._names:
+                if is_state(name):
+                    self._states.add(name)
+            self._names.update(names)
 
     def written(self, names: Collection[bytes], n_new: int, n_bytes: int) -> None:
         """Note what is there, how many blocks of it are new, and what all files take now."""
-        if self._names is not None:
-            self._names.update(names)
+        self._add(names)
         self.n_written += n_new * self._block
         self.n_bytes = n_bytes
 
@@ -84,7 +106,38 @@ class DiskTier:
                 start += self._block
         return found
 
-    def load(self, sequence: Request, names: Sequence[bytes], now_s: float) -> tuple[int, Sequence[bytes]]:
+    def states(self, tokens: array[int], most: int, salt: str) -> list[tuple[int, bytes]]:
+        """Return the states of a text on disk, the shallowest first: behind how many tokens, and its name."""
+        blocks = chain(tokens, most, salt, self._block)
+        found = self._states.along(blocks, tokens, most) if self._names else ()
+        return [(n, name) for n, name in found if name in (self._names or ())]
+
+    def has(self, name: bytes) -> bool:
+        return self._names is not None and name in self._names
+
+    def pays(self, n_bytes: int, compute_s: float) -> bool:
+        """Say whether reading so much takes less time than computing, as far as both are known."""
+        if not compute_s or n_bytes * self._s_per_byte <= compute_s:
+            return True
+        self._s_per_byte *= _FADE
+        return False
+
+    def learn(self, n_bytes: int, seconds: float) -> None:
+        """Take how long it took to read so much."""
+        if n_bytes:
+            known = self._s_per_byte
+            self._s_per_byte = known + (_LEARN if known else 1.0) * (seconds / n_bytes - known)
+
+    def load(
+        self,
+        sequence: Request,
+        names: Sequence[bytes],
+        now_s: float,
+        *,
+        n_cells: int,
+        n_state: int = 0,
+        most_s: float = WAIT_S,
+    ) -> tuple[int, Sequence[bytes]]:
         """Note that a request waits for these blocks; return a number for that, and what is to be read.
 
         That is from the first that is not being read already: reads are done one after the other, so that
@@ -93,7 +146,8 @@ class DiskTier:
         n_coming = next((i for i, name in enumerate(names) if name not in self._coming), len(names))
         wanted = names[n_coming:]
         self._next_id += 1
-        self._loading[self._next_id] = Loading(sequence, wanted, now_s + WAIT_S)
+        due_s = now_s + min(most_s, WAIT_S)
+        self._loading[self._next_id] = Loading(sequence, wanted, n_cells, n_state, due_s)
         self._coming.update(wanted)
         return self._next_id, wanted
 
@@ -107,15 +161,18 @@ class DiskTier:
         if n_new and not loading.is_hit:
             loading.is_hit = True
             self.n_hits += 1
-        if self._names is not None:
-            self._names.difference_update(missing)
+        for name in missing:
+            if self._names is not None and name in self._names:
+                self._names.remove(name)
+                if is_state(name):
+                    self._states.remove(name)
 
     def done(self, load_id: int) -> None:
         self._coming.difference_update(self._loading.pop(load_id).names)
 
     def soonest(self) -> float | None:
         """Return when the first of those that wait will have waited long enough."""
-        return next((one.due_s for one in self._loading.values() if one.waits), None)
+        return min([one.due_s for one in self._loading.values() if one.waits], default=None)
 
     def overdue(self, now_s: float) -> list[Request]:
         """Return the requests that wait no longer."""
@@ -128,6 +185,11 @@ class DiskTier:
         """Forget who waits, and what is being read: nobody is here any more to whom it belonged."""
         self._loading.clear()
         self._coming.clear()
+
+
+def is_state(name: bytes) -> bool:
+    """Whether it is the name of a state, and not of a block."""
+    return len(name) > NAME_BYTES
 
 
 def whole(blocks: Sequence[Block], block: int) -> Sequence[Block]:

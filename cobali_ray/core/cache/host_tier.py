@@ -21,7 +21,7 @@ a cache that cannot be cut, or whose state llama.cpp writes in an unexpected for
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush
 from math import log2
@@ -33,7 +33,8 @@ _USE_WEIGHT = 0.25
 _S_PER_BYTE = 1e-9
 _LEARN = 0.2
 _FEW = 64
-_NAME_BYTES = 20
+NAME_BYTES = 20
+"""Of a block's name."""
 
 
 def name_behind(name: bytes, tokens: bytes) -> bytes:
@@ -41,12 +42,21 @@ def name_behind(name: bytes, tokens: bytes) -> bytes:
 
     So it stands for a whole beginning, and no other text has the same.
     """
-    return blake2b(name + tokens, digest_size=_NAME_BYTES).digest()
+    return blake2b(name + tokens, digest_size=NAME_BYTES).digest()
 
 
 def root_name(salt: str) -> bytes:
     """Return what the first blocks under a salt lie behind, so that no other salt's have their names."""
-    return blake2b(salt.encode(), digest_size=_NAME_BYTES).digest() if salt else b""
+    return blake2b(salt.encode(), digest_size=NAME_BYTES).digest() if salt else b""
+
+
+def chain(tokens: array[int], most: int, salt: str, block: int) -> Iterator[tuple[int, bytes]]:
+    """Yield where the whole blocks of a text's first `most` tokens end, and their names; the root first, at 0."""
+    name = root_name(salt)
+    yield 0, name
+    for end in range(block, min(most, len(tokens)) + 1, block):
+        name = name_behind(name, tokens[end - block : end].tobytes())
+        yield end, name
 
 
 class Block:
@@ -66,7 +76,7 @@ class Block:
         self.tails: dict[bytes, Block] = {}
         """Shorter ones."""
         self.name = b""
-        """What it is called outside, where it is as long as blocks are; see `name_behind`."""
+        """What it is called outside; see `name_behind`."""
         self.n_uses = 0
         self.worth_until = 0.0
         """The level at which it is worth nothing."""
@@ -122,6 +132,12 @@ class HostTier:
             found.append(child)
             node = child
         return found
+
+    def tail(self, tokens: array[int], end: int, salt: str, blocks: Sequence[Block]) -> Block | None:
+        """Return the shorter block with which the first `end` tokens end, behind these whole ones of theirs."""
+        at = end // self._block
+        parent = blocks[at - 1] if at else self._root_of(salt)
+        return parent.tails.get(tokens[parent.end : end].tobytes())
 
     def use(self, blocks: Iterable[Block]) -> None:
         for block in blocks:
@@ -206,8 +222,7 @@ class HostTier:
     def _add(self, parent: Block, tokens: array[int], end: int) -> Block:
         block = Block(self._next_id, parent, tokens[parent.end : end].tobytes(), parent.end, end)
         self._next_id += 1
-        if block.n_tokens == self._block:
-            block.name = name_behind(parent.name, block.key)
+        block.name = name_behind(parent.name, block.key)
         self._siblings(parent, block)[block.key] = block
         self._blocks[block.block_id] = block
         self.n_used += block.n_tokens

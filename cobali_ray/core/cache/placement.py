@@ -33,11 +33,13 @@ _DEPTH = 2048
 _COPY_COST = 1 / 256
 """What copying a token costs, in tokens of prefill; at most that was measured. A copy takes all that
 its donor holds, whatever is kept of it."""
-_RESTORE_COST = 1 / 64
-"""The same for bringing it back from host memory."""
 
-_STATE_COST = 16.0
-"""What moving a state costs beyond that, where a slot has one."""
+class MoveCosts(NamedTuple):
+    """What it costs to bring things back from host memory, in tokens of prefill; guesses until that is known."""
+
+    token: float = 1 / 64
+    state: float = 16.0
+    """Beyond its tokens, where a slot has one."""
 
 
 class SlotContents(NamedTuple):
@@ -108,6 +110,7 @@ def place(
     most: int | None = None,
     rows: Sequence[Rows] = (),
     depths: Sequence[int] | None = None,
+    costs: MoveCosts = MoveCosts(),
 ) -> Placement:
     """Choose among the idle `slots`, of which there is at least one; equal choices go to the first.
 
@@ -132,12 +135,12 @@ def place(
         best.append((recompute_cost(0, n_own) - lost, Placement(held.slot_id, n_own, None, lost)))
         lost, n_taken, state_cost = worth(held, 0, level), n_copied, 0.0
         if depths is not None:  # all is copied, and goes back; what the slot has of the prompt is there again
-            lost, n_taken, state_cost = worth(held, n_alike, level), donor.n_tokens, _STATE_COST
+            lost, n_taken, state_cost = worth(held, n_alike, level), donor.n_tokens, costs.state
         if n_own < n_copied and n_taken <= n_free_cells + held.n_tokens:
             gain = recompute_cost(0, n_copied) - donor.n_tokens * _COPY_COST - state_cost
             best.append((gain - lost, Placement(held.slot_id, n_copied, donor.slot_id, lost)))
         if max(n_own, n_copied) < n_on_host >= limits.min_prefix:
-            gain = recompute_cost(0, n_on_host) - n_on_host * _RESTORE_COST - state_cost
+            gain = recompute_cost(0, n_on_host) - n_on_host * costs.token - state_cost
             best.append((gain - lost, Placement(held.slot_id, n_on_host, None, lost, from_host=True)))
     return max(best, key=itemgetter(0))[1]._replace(n_alike=max(alike))
 

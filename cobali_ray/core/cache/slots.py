@@ -23,6 +23,7 @@ from collections.abc import Sequence as Seq
 
 from cobali_ray.core.cache.gaps import exchanges
 from cobali_ray.core.cache.placement import (
+    MoveCosts,
     Placement,
     SlotContents,
     deepest,
@@ -122,6 +123,7 @@ class Slots:
         n_on_host: int = 0,
         most: int | None = None,
         depths: Seq[int] | None = None,
+        costs: MoveCosts = MoveCosts(),
     ) -> Placement:
         """Choose an idle slot for a sequence; see `placement.place`."""
         slots = [
@@ -141,6 +143,7 @@ class Slots:
             most=sequence.n_reusable if most is None else most,
             rows=sequence.request.rows,
             depths=depths,
+            costs=costs,
         )
 
     def n_coming(self, sequence: Sequence, depths: Callable[[], Seq[int]] | None = None) -> int:

@@ -2,9 +2,9 @@
 
 A recurrent layer keeps no cell per token but one state, and a sliding window its last tokens. So a slot is
 not cut to any prefix: it goes back to where its *state* was saved, and the cells of its other layers are cut
-there. A state stands for all tokens before it, so it is named by a hash of these, and is of use wherever the
-cells of the other layers are: in a slot, or in host memory. A model that has no other layers begins from a
-state alone, in any slot.
+there. A state stands for all tokens before it, so it is named like a block that would end there, and is of
+use wherever the cells of the other layers are: in a slot, or in host memory. A model that has no other layers
+begins from a state alone, in any slot. On disk it has the same name.
 
 All states of a model take the same number of bytes, and the tokens that one saves grow with its depth. So few
 are kept, and deep ones: each stands what its tokens, back to the state before it, cost to compute again above
@@ -16,11 +16,9 @@ Where states are saved follows from where prompts are likely to part: see `cuts_
 from __future__ import annotations
 
 from array import array
-from bisect import insort
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from hashlib import blake2b
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from cobali_ray.core.cache.host_tier import root_name
+from cobali_ray.core.cache.host_tier import NAME_BYTES, chain, name_behind
 from cobali_ray.core.cache.placement import recompute_cost
 
 SPARSE_STEP = 1024
@@ -28,35 +26,84 @@ SPARSE_STEP = 1024
 _MIDDLE = 8
 _SHARE = 4
 """Part of all states that one prompt may take for such places: one in so many."""
-_NAME_BYTES = 20
 _LEARN = 0.2
 
 
 class State:
     """What a slot remembered behind its first `n` tokens."""
 
-    __slots__ = ("n", "name", "salt", "state_id", "worth_until")
+    __slots__ = ("n", "name", "state_id", "worth_until")
 
-    def __init__(self, state_id: int, name: bytes, n: int, salt: str) -> None:
-        self.state_id, self.name, self.n, self.salt = state_id, name, n, salt
+    def __init__(self, state_id: int, name: bytes, n: int) -> None:
+        self.state_id, self.name, self.n = state_id, name, n
         self.worth_until = 0.0
         """The level at which it is worth nothing."""
+
+
+class StateIndex:
+    """Where texts have states, to be looked up by a text. Read by any thread, changed by one."""
+
+    def __init__(self, block: int) -> None:
+        self._block = block
+        self._tails: dict[bytes, Mapping[int, int]] = {}
+        """By the block before them, how many tokens behind it there are states, and of how many texts;
+        replaced, never changed."""
+
+    def add(self, name: bytes) -> None:
+        known = self._tails.get(before := name[:NAME_BYTES], {})
+        self._tails[before] = {**known, name[NAME_BYTES]: known.get(name[NAME_BYTES], 0) + 1}
+
+    def remove(self, name: bytes) -> None:
+        before, n_tail = name[:NAME_BYTES], name[NAME_BYTES]
+        left = {n: count - (n == n_tail) for n, count in self._tails[before].items()}
+        if any(left.values()):
+            self._tails[before] = {n: count for n, count in left.items() if count}
+        else:
+            del self._tails[before]
+
+    def n_names(self) -> int:
+        return sum(sum(counts.values()) for counts in self._tails.values())
+
+    def along(
+        self, blocks: Iterable[tuple[int, bytes]], tokens: array[int], most: int
+    ) -> Iterator[tuple[int, bytes]]:
+        """Yield what states of a text at up to `most` of its tokens would be called, the shallowest first.
+
+        `blocks` is its `chain`; of what is not asked for, nothing is hashed.
+        """
+        most = min(most, len(tokens))
+        for start, before in blocks if self._tails else ():
+            for n_tail in sorted(self._tails.get(_whole(before), ())):
+                if start + n_tail <= most:
+                    yield start + n_tail, state_name(before, tokens[start : start + n_tail])
+
+
+def state_name(before: bytes, tail: array[int]) -> bytes:
+    """Return the name of the state behind these tokens, which follow the block with the name `before`.
+
+    It begins with that name and the number of tokens, and ends like the name of a block of them.
+    """
+    return _whole(before) + bytes([len(tail)]) + name_behind(before, tail.tobytes())
+
+
+def _whole(name: bytes) -> bytes:
+    """Return a block's name, also of the root that has none."""
+    return name.ljust(NAME_BYTES, b"\0")
 
 
 class States:
     """The books of saved states. Whoever keeps the bytes knows them by their ids."""
 
-    def __init__(self, n_most: int) -> None:
-        """`n_most`: how many there is room for."""
-        self.n_most = n_most
+    def __init__(self, n_most: int, block: int = 64) -> None:
+        """`n_most`: how many there is room for. `block`: tokens of a block, by which they are named."""
+        self.n_most, self._block = n_most, block
         self.n_saved = self.n_restored = self.n_evicted = 0
         """States so far: saved, put back into a slot, given up for room."""
         self.seconds = 0.0
         """How long it takes to save one or put it back; 0: nothing is known."""
         self._by_name: dict[bytes, State] = {}
         self._by_id: dict[int, State] = {}
-        self._depths: dict[str, tuple[int, ...]] = {}
-        """By salt, how many tokens lie before its states, in ascending order; replaced, never changed."""
+        self._index = StateIndex(block)
         self._next_id = 0
         self._level = 0.0
 
@@ -65,10 +112,11 @@ class States:
 
     def find(self, tokens: array[int], most: int, salt: str | None) -> list[State]:
         """Return the states of a text at up to `most` of its tokens, the shallowest first. For any thread."""
-        if salt is None:
-            return []
-        names = _names(tokens, self._depths.get(salt, ()), most, salt)
-        return [state for name in names if (state := self._by_name.get(name)) is not None]
+        return [] if salt is None else self._along(chain(tokens, most, salt, self._block), tokens, most)
+
+    def _along(self, blocks: Iterable[tuple[int, bytes]], tokens: array[int], most: int) -> list[State]:
+        names = self._index.along(blocks, tokens, most)
+        return [state for _, name in names if (state := self._by_name.get(name)) is not None]
 
     def keeps(self, state: State) -> bool:
         return state.state_id in self._by_id
@@ -77,32 +125,31 @@ class States:
         """Note that a state is of use, the next one before it in the same text being at `before` tokens."""
         state.worth_until = self._level + recompute_cost(before, state.n)
 
-    def add(self, tokens: array[int], n: int, salt: str) -> tuple[State | None, list[int]]:
+    def add(self, tokens: array[int], n: int, salt: str, least: int = 1) -> tuple[State | None, list[int]]:
         """Keep the state behind the first `n` tokens; return it if it is new, and the ids of those given up.
 
-        None where it is there already, or worth less than all that are.
+        None where there is one less than `least` tokens before it, or all are worth more.
         """
-        (name,) = _names(tokens, (n,), n, salt)
-        before = max([state.n for state in self.find(tokens, n - 1, salt)], default=0)
-        if (known := self._by_name.get(name)) is not None:
-            self.use(known, before)
+        blocks = [*chain(tokens, n, salt, self._block)]
+        known = self._along(blocks, tokens, n)
+        before = known[-1].n if known else 0
+        if not self.n_most or n - before < least:
             return None, []
-        state = State(self._next_id, name, n, salt)
+        start, name = blocks[-1]
+        state = State(self._next_id, state_name(name, tokens[start:n]), n)
         self.use(state, before)
         gone: list[int] = []
         while len(self._by_id) >= self.n_most:
-            least = min(self._by_id.values(), key=lambda one: one.worth_until, default=None)
-            if least is None or least.worth_until > state.worth_until:
+            least_worth = min(self._by_id.values(), key=lambda one: one.worth_until)
+            if least_worth.worth_until > state.worth_until:
                 return None, gone
-            self._level = max(self._level, least.worth_until)
-            self._remove(least)
+            self._level = max(self._level, least_worth.worth_until)
+            self._remove(least_worth)
             self.n_evicted += 1
-            gone.append(least.state_id)
+            gone.append(least_worth.state_id)
         self._next_id += 1
-        self._by_name[name] = self._by_id[state.state_id] = state
-        depths = list(self._depths.get(salt, ()))
-        insort(depths, n)
-        self._depths[salt] = tuple(depths)
+        self._by_name[state.name] = self._by_id[state.state_id] = state
+        self._index.add(state.name)
         self.n_saved += 1
         return state, gone
 
@@ -114,7 +161,7 @@ class States:
         return [state.state_id for state in gone]
 
     def clear(self) -> None:
-        self._by_name, self._by_id, self._depths = {}, {}, {}
+        self._by_name, self._by_id, self._index = {}, {}, StateIndex(self._block)
 
     def learn(self, n: int, seconds: float) -> None:
         """Take how long it took to save `n` states or put them back."""
@@ -123,11 +170,7 @@ class States:
 
     def _remove(self, state: State) -> None:
         del self._by_name[state.name], self._by_id[state.state_id]
-        depths = list(self._depths[state.salt])
-        depths.remove(state.n)
-        self._depths[state.salt] = tuple(depths)
-        if not depths:
-            del self._depths[state.salt]
+        self._index.remove(state.name)
 
     def problems(self) -> list[str]:
         """Return what does not balance."""
@@ -136,22 +179,9 @@ class States:
             problems.append(f"{len(self._by_id)} states are kept, and there is room for {self.n_most}")
         if set(self._by_name.values()) != set(self._by_id.values()):
             problems.append("states are known by name and not by id, or the other way round")
-        depths = sorted((state.salt, state.n) for state in self._by_id.values())
-        if depths != sorted((salt, n) for salt, known in self._depths.items() for n in known):
-            problems.append("the depths of states are miscounted")
+        if self._index.n_names() != len(self._by_name):
+            problems.append("the places of states are miscounted")
         return problems
-
-
-def _names(tokens: array[int], depths: Sequence[int], most: int, salt: str) -> Iterator[bytes]:
-    """Yield the name of all tokens before each depth, once each, as far as there are `most` tokens."""
-    so_far, start, most = blake2b(root_name(salt), digest_size=_NAME_BYTES), 0, min(most, len(tokens))
-    for n in depths:
-        if n > most:
-            return
-        if n > start:
-            so_far.update(tokens[start:n])
-            start = n
-            yield so_far.copy().digest()
 
 
 def cuts_of(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
-from cobali_ray.core.cache.host_tier import name_behind, root_name
+from cobali_ray.core.cache.host_tier import chain
 from cobali_ray.core.scheduler import Scheduler
 from cobali_ray.core.views.stats import LoadView
 
@@ -51,11 +51,8 @@ def names_of(tokens: Sequence[int], salt: str | None) -> list[bytes]:
     """
     if salt is None:
         return []
-    name, names, data = root_name(salt), list[bytes](), array("i", tokens)
-    for end in range(BLOCK, len(data), BLOCK):  # not the last token, which is always computed
-        name = name_behind(name, data[end - BLOCK : end].tobytes())
-        names.append(name)
-    return names
+    # Not the last token, which is always computed.
+    return [name for end, name in chain(array("i", tokens), len(tokens) - 1, salt, BLOCK) if end]
 
 
 class Route(NamedTuple):
