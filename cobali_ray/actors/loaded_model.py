@@ -144,6 +144,7 @@ def _card(engine: Engine, settings: EngineSettings, path: Path | None) -> ModelC
         description=f"{settings.model} on cobali_ray {__version__}",
         sampling=settings.sampling(backend.sampling),
         generates=backend.generates,
+        reuse=engine.reuse if backend.generates else None,
         embedding=None if backend.embedder is None else backend.embedder.kind,
         images=backend.projector is not None,
         adapters=backend.adapters,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from cobali_ray.backend.memory import HOST_CELL_BYTES, number_bytes
-from cobali_ray.core.request.limits import CellType
+from cobali_ray.core.request.limits import Begins, CellType
 
 RECURRENT = frozenset({"arwkv7", "mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7"})
 """Architectures all of whose layers are recurrent, and have no attention."""
@@ -19,6 +19,8 @@ BOTH = frozenset({"falcon-h1"})
 """Those whose layers have both."""
 INTERVALS = {"qwen35": 4, "qwen35moe": 4, "qwen3next": 4}
 """Those in which every so many layers have attention, unless the file says otherwise."""
+COMPRESSED = frozenset({"deepseek4"})
+"""Those that forget a text as a whole or not at all."""
 UNKNOWN = frozenset({"deepseek4", "gemma3n", "kimi-linear"})
 """Those that keep what is not counted here."""
 WINDOWS = {"cohere2": 4, "gemma2": 2, "gemma3": 6, "gpt-oss": 2, "olmo2": 4}
@@ -37,6 +39,11 @@ class CacheNeed(NamedTuple):
     """Of one token in layers with windows, which keep fewer of them; these are not among the other cells."""
     n_window: int = 0
     """Tokens of the window."""
+
+    @property
+    def state_bytes(self) -> int:
+        """Of a saved state of a text that fills the window."""
+        return self.slot_bytes + self.n_window * self.window_cell_bytes
 
     def total(self, n_cells: int, n_slots: int, n_window_cells: int) -> int:
         """Return the bytes of all, with so many cells in layers with windows."""
@@ -89,6 +96,17 @@ def cache_need(
     cell_bytes, window_cell_bytes = [n + HOST_CELL_BYTES * bool(n) for n in tensors]
     n_states, n_window = sum([bool(one) for one in recurrent]), file.number("attention.sliding_window")
     return CacheNeed(cell_bytes, n_states * file.state_bytes(width), window_cell_bytes, n_window)
+
+
+def begins(said: Mapping[str, Any]) -> Begins | None:
+    """Return where a prompt may part from an earlier one, by the metadata of a file; None: nobody knows."""
+    file = _Metadata(said)
+    layers = range(file.number("block_count"))
+    if file.name in COMPRESSED:
+        return "never"
+    if any(file.is_recurrent(i) or file.has_window(i) for i in layers):
+        return "at states"
+    return None if file.name in UNKNOWN or any(file.is_recurrent(i) is None for i in layers) else "anywhere"
 
 
 class _Metadata:

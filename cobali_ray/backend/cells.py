@@ -195,6 +195,24 @@ class CellLayout:
         _write(state, at, bytes((self.n_streams - 1) * _WORD))
 
 
+def alone(window: Cells) -> Cells:
+    """Return the state of a window, as `PARTIAL_ONLY` has it, as if its slot were the only one."""
+    n_streams = _number(window, 2 * _WORD)
+    counts = window[_HEAD : _HEAD + n_streams * _WORD]
+    n_before = int(np.flatnonzero(counts)[0]) // _WORD
+    end = len(window) - (n_streams - 1 - n_before) * _WORD
+    found = np.concatenate([window[:_HEAD], window[_HEAD + n_before * _WORD : end]])
+    _write(found, 2 * _WORD, (1).to_bytes(_WORD, "little"))
+    return found
+
+
+def beside(window: Cells, n_streams: int) -> Cells:
+    """Return what `alone` made, for a cache of so many streams, in which all others say 0 tokens."""
+    found = np.concatenate([window, np.zeros((n_streams - 1) * _WORD, np.uint8)])
+    _write(found, 2 * _WORD, n_streams.to_bytes(_WORD, "little"))
+    return found
+
+
 def _write(state: Cells, at: int, words: bytes) -> int:
     state[at : at + len(words)] = np.frombuffer(words, np.uint8)
     return at + len(words)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import os
+import re
 from array import array
 from collections.abc import Sequence
 from functools import partial
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 from cobali_ray.backend import attention, library, memory
 from cobali_ray.backend.advice import advised
 from cobali_ray.backend.batch import TickBatch, by_length, check_batch
-from cobali_ray.backend.cells import CellLayout, Cells
+from cobali_ray.backend.cells import CellLayout, Cells, alone, beside
 from cobali_ray.backend.config import FLASH, LlamaConfig
 from cobali_ray.backend.device_candidates import DeviceCandidates
 from cobali_ray.backend.devices import Devices, open_devices
@@ -49,6 +51,8 @@ _SCORE_BYTES = 8
 """Of a row, a head and a cell: a score and, where the allocator needs it, its softmax."""
 SLOW_CELLS = "with flash attention on a CPU, prompts take 2 to 7 times as long as f16 where much is cached"
 _NO_ROOM = 1
+_NOT_ROTATED = re.compile(r"\s*[+-]?0*[1-9]")
+"""What C reads as a number other than 0."""
 _PARTIAL_HEAD = 8
 """Bytes in front of a state without cells that one with cells has once: a magic number, and the slot."""
 _PROBE = array("i", [0] * 5)
@@ -509,14 +513,17 @@ class LlamaBackend:
         """Return layout, build and processor, and what else changes the numbers in cells.
 
         In the reproducible configuration cells are the same to the last bit, whoever computed them; others
-        are not to get in. Some models turn keys otherwise in slots longer than what they were trained for.
+        are not to get in. Some models turn keys otherwise in slots longer than what they were trained for;
+        and quantised cells are of rotated vectors, unless llama.cpp was told not to.
         """
         lc, layout = self._lc, self._layout
         name = library.metadata(lc, self._model, "general.architecture")
         trained = library.metadata(lc, self._model, f"{name}.rope.scaling.original_context_length")
         build = (version("llama-cpp-python"), lc.llama_print_system_info().decode())
         kept = None if layout is None else layout.kind
-        return repr((kept, build, self._reproducible, trained and self.n_ctx_slot))
+        plain = _NOT_ROTATED.match(os.environ.get("LLAMA_ATTN_ROT_DISABLE", "")) is not None
+        facts = (kept, build, self._reproducible, trained and self.n_ctx_slot)
+        return repr((*facts, "not rotated") if plain else facts)
 
     def _goes_back(self, n: int) -> bool:
         """Whether slot 0, which holds `n` tokens, can be put back to where it is; note the state's size."""
@@ -550,7 +557,13 @@ class LlamaBackend:
         n_cached = int(self._n_cached[slot_id])
         if not self.keeps_states or not 0 < n_tokens == n_cached:
             raise BackendError(f"slot {slot_id} holds {n_cached} tokens and keeps no state of {n_tokens}")
-        return self._read_partial(slot_id).copy()
+        state = self._read_partial(slot_id)
+        return alone(state) if self._forgets and self._attends() else state.copy()
+
+    def _of_slots(self, state: State) -> State:
+        """Return a saved state as this cache takes it, however many slots the one had that it is of."""
+        n_streams = 1 if self._unified else self.n_slots
+        return beside(state, n_streams) if self._forgets and self._attends() else state
 
     def restore_state(self, slot_id: int, state: State, n_keep: int) -> None:
         n_cached = int(self._n_cached[slot_id])
@@ -558,6 +571,7 @@ class LlamaBackend:
             raise BackendError(f"slot {slot_id} holds {n_cached} tokens and cannot go back to {n_keep}")
         lc, seq, flags = self._lc, self._seq_id(slot_id), self._lc.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
         library.forget_errors()
+        state = self._of_slots(state)
         n_set = lc.llama_state_seq_set_data_ext(self._context, _pointer(state), len(state), seq, flags)
         # Only then the cells behind it can be cut.
         start = self._images.positions.of(slot_id, n_keep)
@@ -585,7 +599,7 @@ class LlamaBackend:
                 f"slot {slot_id} with {n_cached} tokens gets none of {n_saved}, to keep {n_keep}"
             )
         n_bytes = self._layout.state_bytes(n_keep)
-        partial = np.empty(0, np.uint8) if state is None else state[_PARTIAL_HEAD:]
+        partial = np.empty(0, np.uint8) if state is None else self._of_slots(state)[_PARTIAL_HEAD:]
         whole = self._room(n_bytes + len(partial))
         self._layout.join(cells, n_keep, whole[:n_bytes])
         whole[n_bytes:] = partial

@@ -293,7 +293,7 @@ class Forget(NamedTuple):
 
 
 class LoadBlocks(NamedTuple):
-    """Read these blocks, which follow each other in a request's tokens, from disk, and a state behind them."""
+    """Read blocks from disk that follow each other in a request's tokens, and a state behind them."""
 
     load_id: int
     start: int

@@ -17,7 +17,14 @@ from typing import NamedTuple
 from cobali_ray.core import instructions as messages
 from cobali_ray.core.cache.disk_tier import WAIT_S, DiskTier, is_state, whole
 from cobali_ray.core.cache.host_tier import NAME_BYTES, Block, HostTier, Moves, root_name
-from cobali_ray.core.cache.placement import MoveCosts, Placement, SlotContents, deepest, recompute_cost
+from cobali_ray.core.cache.placement import (
+    GUESSED,
+    MoveCosts,
+    Placement,
+    SlotContents,
+    deepest,
+    recompute_cost,
+)
 from cobali_ray.core.cache.slots import Slots
 from cobali_ray.core.cache.states import State, States
 from cobali_ray.core.plan.drafts import LONG_MATCH
@@ -25,7 +32,6 @@ from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.media import Rows, whole_prefix
 from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.errors import InvariantError
-
 
 _SAMPLE = 1024
 """Tokens of a prompt whose time says what one takes."""
@@ -58,7 +64,7 @@ class Tiers:
         tell: Callable[[messages.Instruction], None],
         compute_s: Callable[[int, int], float] = lambda _start, _end: 0.0,
     ) -> None:
-        """`compute_s`: what computing the tokens from one place to another takes; 0 while that is unknown."""
+        """Begin with nothing. `compute_s` says what computing some tokens takes; 0 while that is unknown."""
         self._limits, self._tell, self._compute_s = limits, tell, compute_s
         self.slots = Slots(limits)
         self.host = HostTier(limits.n_host_cells if limits.min_prefix else 0, limits.host_block)
@@ -147,8 +153,8 @@ class Tiers:
         """Return what moving takes, in tokens of prefill, as far as that is known."""
         token_s = self._compute_s(0, _SAMPLE) / recompute_cost(0, _SAMPLE)
         if not token_s:
-            return MoveCosts()
-        state = self.states.seconds / token_s if self.states.seconds else MoveCosts().state
+            return GUESSED
+        state = self.states.seconds / token_s if self.states.seconds else GUESSED.state
         return MoveCosts(self.moves.s_per_token / token_s, state)
 
     def _use_states(self, states: Seq[State], n_keep: int) -> None:
@@ -239,15 +245,16 @@ class Tiers:
         if self._limits.state_bytes:
             there = [one for one in begin.states if one.n <= n_keep and self.states.keeps(one)]
             state = there[-1] if there else None
-            n_keep = state.n if state else 0
+            n_keep = 0 if state is None else state.n
             kept = [block for block in kept if block.start < n_keep]
         if n_keep:
             self.host.n_hits += 1
             self.host.n_restored += n_keep
             self.states.n_restored += state is not None
             block_ids = tuple([block.block_id for block in kept])
-            self._tell(messages.Restore(held.slot_id, block_ids, n_keep, state and state.state_id))
-            self._store(sequence.tokens, sequence.salt or "", kept, [state] if state else ())
+            state_id = None if state is None else state.state_id
+            self._tell(messages.Restore(held.slot_id, block_ids, n_keep, state_id))
+            self._store(sequence.tokens, sequence.salt or "", kept, () if state is None else (state,))
             self.moves.plan(n_keep)
         return n_keep
 
@@ -390,9 +397,10 @@ class Tiers:
         if new:
             self._tell(messages.Hold(tuple([(block.block_id, block.name) for block in new])))
         self._hold_states([(sequence.tokens, loading.n_state, salt, name) for name in states])
-        if new or states:
+        if of_use := bool(new or states):
             sequence.cached_from = "disk"  # if it begins there
-        self.disk.loaded(loading, sum([block.n_tokens for block in new]), event.missing)
+        n_new = sum([block.n_tokens for block in new])
+        self.disk.loaded(loading, n_new, event.missing, of_use=of_use)
         if event.done:
             self.disk.done(event.load_id)
             if loading.waits:

@@ -64,7 +64,7 @@ class BlockFiles:
         most_bytes: int,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`cell_bytes`: of one token, `block` of which are together; `most_bytes`: of all files, of any kind."""
+        """`cell_bytes`: of one of `block` tokens. `most_bytes`: of all files in the folder, of any kind."""
         self._folder, self._home = folder, folder / kind
         self._cell_bytes, self._block_bytes = cell_bytes, block * cell_bytes
         self._most_bytes, self._now_ns = most_bytes, now_ns

@@ -30,7 +30,7 @@ from cobali_ray.core.scheduler import CHECK_EVERY, Scheduler, Select, select_dec
 from cobali_ray.core.story import Story
 from cobali_ray.core.views.cache import CacheView, view_of
 from cobali_ray.core.views.progress import Place, ProgressReports
-from cobali_ray.core.views.stats import LoadView, TickStats
+from cobali_ray.core.views.stats import LoadView, Reuse, TickStats, reuse_of
 from cobali_ray.engine.batches import Batches
 from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.embedding import embed
@@ -89,10 +89,10 @@ class Engine:
             story=story,
         )
         self.samplers = Samplers(backend, limits.n_slots, entropy)
-        self.idle_slots = IdleSlots(self.scheduler, backend, self._tell)
         self.images = ImageReader(backend.projector, limits)
         self._emitter = Emitter(self.samplers.pieces, self.scheduler.life)
         self._host, self._disk = HostMemory(backend, clock, disk), disk
+        self.idle_slots = IdleSlots(self.scheduler, backend, self._host, self._tell)
         self._batches = Batches(self.scheduler, backend.n_batch)
         self._embed: protocol.Embed | None = None
         self._compute: Plan | None = None
@@ -123,6 +123,12 @@ class Engine:
     @property
     def slots(self) -> Slots:
         return self.scheduler.slots
+
+    @property
+    def reuse(self) -> Reuse:
+        """How prompts begin with what was computed for others."""
+        drafts = self.scheduler.speculates
+        return reuse_of(self.limits, disk=self._disk is not None, drafts=drafts)
 
     def now(self) -> float:
         return self._clock.now()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
 import structlog
@@ -86,9 +86,9 @@ class HostMemory:
         """Take what came from outside, until the next call."""
         self._read = cells
 
-    def states(self, state_ids: Iterable[int]) -> list[State]:
-        """Return saved states; of those that could not be saved, nothing."""
-        return [self._states[state_id] for state_id in state_ids if state_id in self._states]
+    def state(self, state_id: int) -> State | None:
+        """Return a saved state; None for one that could not be saved."""
+        return self._states.get(state_id)
 
     def _store_state(self, one: protocol.StoreState, disk: Disk) -> None:
         if one.state_id in self._states:

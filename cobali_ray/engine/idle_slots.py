@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from cobali_ray.backend.port import Backend, Cells
+from cobali_ray.backend.port import Backend, Cells, State
 from cobali_ray.core import instructions as messages
 from cobali_ray.core.cache.placement import SlotContents
 from cobali_ray.core.scheduler import Scheduler
+from cobali_ray.engine.host import HostMemory
 from cobali_ray.errors import (
     BackendError,
     InvalidParameterError,
@@ -18,44 +20,70 @@ from cobali_ray.errors import (
 )
 
 
+class KeptSlot(NamedTuple):
+    """What an idle slot held."""
+
+    tokens: array[int]
+    salt: str
+    cells: Sequence[Cells]
+    """Of all these tokens, where there are any."""
+    states: Sequence[tuple[int, State]]
+    """Behind how many of them, ascending; where there are any, the last stands behind all."""
+
+
 class IdleSlots:
     """The slots in which no request is, with their cells. Everything here raises BadRequestError."""
 
     def __init__(
-        self, scheduler: Scheduler, backend: Backend, tell: Callable[[messages.Event], None]
+        self,
+        scheduler: Scheduler,
+        backend: Backend,
+        host: HostMemory,
+        tell: Callable[[messages.Event], None],
     ) -> None:
         """`tell` has the scheduler hear what happened, and does what it says."""
         self._scheduler, self._limits = scheduler, scheduler.limits
-        self._backend, self._tell = backend, tell
+        self._backend, self._host, self._tell = backend, host, tell
 
-    def take_out(self, slot_id: int) -> tuple[SlotContents, Cells]:
-        """Return what a slot holds, and a copy of its cells."""
+    def take_out(self, slot_id: int) -> KeptSlot:
+        """Return a copy of what a slot holds, and of the states by which prompts begin with it."""
         held = self._held(slot_id)
         if not held.n_tokens:
             raise InvalidParameterError("id_slot", f": slot {slot_id} holds nothing")
-        if min(held.tokens[: held.n_tokens]) < 0:  # nothing says which projector made them
+        tokens, n, salt = held.tokens[: held.n_tokens], held.n_tokens, held.salt or ""
+        if min(tokens) < 0:  # nothing says which projector made them
             raise InvalidParameterError("id_slot", f": slot {slot_id} holds an image, which cannot be saved")
-        if not self._limits.cell_bytes or self._limits.state_bytes:
-            raise SlotFilesOffError
-        (cells,) = self._backend.save(slot_id, [(0, held.n_tokens)])
-        return held, cells
+        self._require()
+        cells = [] if self._limits.states_alone else self._backend.save(slot_id, [(0, n)])
+        states: list[tuple[int, State]] = []
+        if self._limits.state_bytes:
+            books = self._scheduler.tiers.states.find(tokens, n - 1, salt)
+            kept = [(one.n, self._host.state(one.state_id)) for one in books]
+            states = [(at, state) for at, state in kept if state is not None]
+            states.append((n, self._backend.save_state(slot_id, n)))
+        return KeptSlot(tokens, salt, cells, states)
 
-    def put_in(self, slot_id: int, tokens: array[int], salt: str, cells: Cells) -> None:
-        """Have a slot hold these tokens with these cells, in place of what it held."""
+    def put_in(self, slot_id: int, kept: KeptSlot) -> None:
+        """Have a slot hold these tokens, in place of what it held."""
         self._held(slot_id)
-        n, limits = len(tokens), self._limits
-        if not limits.cell_bytes or limits.state_bytes:
-            raise SlotFilesOffError
+        self._require()
+        tokens, n, limits = kept.tokens, len(kept.tokens), self._limits
         if n > limits.n_ctx_slot or not 0 <= min(tokens) <= max(tokens) < self._backend.n_vocab:
             raise SlotFileError(f"its {n} tokens are not for a slot of {limits.n_ctx_slot}")
         if n + self._scheduler.slots.n_used_running() > limits.n_cells:
             raise SlotBusyError(slot_id, f"there is no room for {n} tokens beside the running requests")
-        self._tell(messages.Filled(slot_id, tokens, salt))
+        names = {b"%d" % at: state for at, state in kept.states}
+        self._host.receive(names)
+        self._tell(messages.Filled(slot_id, tokens, kept.salt, [(int(name), name) for name in names]))
         try:
-            self._backend.restore(slot_id, [cells], n)
+            self._backend.restore(slot_id, kept.cells, n, dict(kept.states).get(n))
         except BackendError as error:
             self._tell(messages.Emptied(slot_id))
             raise SlotFileError(f"the cache does not take it: {error}") from error
+
+    def _require(self) -> None:
+        if not (self._limits.cell_bytes or self._limits.states_alone):
+            raise SlotFilesOffError
 
     def erase(self, slot_id: int) -> int:
         """Have a slot hold nothing; return how many tokens it held."""

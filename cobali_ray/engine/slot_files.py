@@ -1,7 +1,7 @@
 """Slot files: what idle slots hold, saved by name and brought back, as scripts for llama-server ask for it.
 
-A file holds tokens and their cells, and says of which model. The tick thread only copies the cells, between
-two ticks; whatever has to do with files is done by whoever calls.
+A file holds tokens with their cells and saved states, and says of which model. The tick thread only copies
+these, between two ticks; whatever has to do with files is done by whoever calls.
 """
 
 from __future__ import annotations
@@ -12,23 +12,24 @@ import uuid
 import zlib
 from array import array
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
+from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 import numpy as np
 
-from cobali_ray.backend.port import Cells
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.views.cache import SlotMove
 from cobali_ray.engine.engine import Engine
+from cobali_ray.engine.idle_slots import KeptSlot
 from cobali_ray.engine.loop import EngineLoop
 from cobali_ray.errors import InvalidParameterError, SlotFileError, SlotFilesOffError
 
 MAGIC = b"cobali slot 1\n"
 MAX_NAME_BYTES = 200
-_MAX_HEAD = 4096
+_MAX_HEAD = 1 << 16
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -43,6 +44,8 @@ class _Head(msgspec.Struct, frozen=True):
     n_cell_bytes: int
     crc32: int
     """Of all behind this line."""
+    states: list[tuple[int, int]] = []
+    """Behind how many tokens, and how many bytes."""
 
 
 class SlotFiles:
@@ -70,14 +73,16 @@ class SlotFiles:
         return SlotMove(slot_id, n_tokens, filename, n_bytes, self._clock.now() - began_s)
 
     def _save(self, slot_id: int, path: Path) -> tuple[int, int]:
-        def look(engine: Engine) -> tuple[array[int], str, Cells, str]:
-            held, cells = engine.idle_slots.take_out(slot_id)
-            return held.tokens[: held.n_tokens], held.salt or "", cells, _kind(engine)
+        def look(engine: Engine) -> tuple[KeptSlot, str]:
+            return engine.idle_slots.take_out(slot_id), _kind(engine)
 
-        tokens, salt, cells, kind = self._loop.act(look).result()
-        parts = (memoryview(tokens).cast("B"), memoryview(cells))
-        crc32 = zlib.crc32(parts[1], zlib.crc32(parts[0]))
-        head = _Head(self._model(), kind, salt, len(tokens), len(parts[1]), crc32)
+        kept, kind = self._loop.act(look).result()
+        cells, states = kept.cells, [state for _, state in kept.states]
+        parts = [memoryview(one).cast("B") for one in (kept.tokens, *cells, *states)]
+        crc32 = reduce(lambda crc, part: zlib.crc32(part, crc), parts, 0)
+        sizes = [(n, len(state)) for n, state in kept.states]
+        n_tokens, n_cell_bytes = len(kept.tokens), sum(map(len, cells))
+        head = _Head(self._model(), kind, kept.salt, n_tokens, n_cell_bytes, crc32, sizes)
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{uuid.uuid4().hex}.part")
         try:
@@ -88,7 +93,7 @@ class SlotFiles:
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
-        return len(tokens), n_bytes
+        return n_tokens, n_bytes
 
     def _restore(self, slot_id: int, path: Path) -> tuple[int, int]:
         try:
@@ -98,15 +103,23 @@ class SlotFiles:
                 body = file.read()
         except (FileNotFoundError, IsADirectoryError):
             raise SlotFileError("there is no file with this name") from None
-        if len(body) != 4 * head.n_tokens + head.n_cell_bytes or zlib.crc32(body) != head.crc32:
+        sizes = [4 * head.n_tokens, head.n_cell_bytes, *(size for _, size in head.states)]
+        if len(body) != sum(sizes) or zlib.crc32(body) != head.crc32:
             raise SlotFileError("it is damaged")
+        ends = list(accumulate(sizes))
+        _, cells, *states = [
+            np.frombuffer(body, np.uint8)[end - n : end] for n, end in zip(sizes, ends, strict=True)
+        ]
+        behind = [n for n, _ in head.states]
         tokens = array("i", body[: 4 * head.n_tokens])
-        cells = np.frombuffer(body, np.uint8, offset=4 * head.n_tokens)
+        kept = KeptSlot(tokens, head.salt, [cells] if len(cells) else [], [*zip(behind, states, strict=True)])
 
         def put(engine: Engine) -> None:
-            if _kind(engine) != head.kind or len(cells) != len(tokens) * engine.limits.cell_bytes:
+            limits, at_end = engine.limits, behind[-1:] == [head.n_tokens]
+            fits = len(cells) == head.n_tokens * limits.cell_bytes and at_end == bool(limits.state_bytes)
+            if _kind(engine) != head.kind or not fits:
                 raise SlotFileError("it was saved with another build, or another setting of the cache")
-            engine.idle_slots.put_in(slot_id, tokens, head.salt, cells)
+            engine.idle_slots.put_in(slot_id, kept)
 
         self._loop.act(put).result()
         return head.n_tokens, n_bytes
@@ -117,7 +130,8 @@ class SlotFiles:
             head = msgspec.json.decode(line, type=_Head)
         except msgspec.DecodeError:
             raise SlotFileError("it is not a slot file, or it is damaged") from None
-        if head.n_tokens < 1 or head.n_cell_bytes < 0:
+        sizes = [head.n_tokens - 1, head.n_cell_bytes, *(n for pair in head.states for n in pair)]
+        if min(sizes) < 0 or [n for n, _ in head.states] != sorted({n for n, _ in head.states}):
             raise SlotFileError("it is damaged")
         if head.model != self._model():
             raise SlotFileError("it was saved with another model")

@@ -135,8 +135,14 @@ def summary(files: Sequence[Path]) -> dict[str, Any]:
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """Read what a model's files say about it, as JSON can hold it; `parameters` counts weights."""
+    """Read what a model's files say about it, as JSON can hold it; `parameters` counts weights.
+
+    `prompts_begin` is where one may part from an earlier one. A token takes `cell_bytes` in the cache and in
+    host memory, a saved state `state_bytes`; None: the file does not tell.
+    """
     from gguf import GGMLQuantizationType, LlamaFileType
+
+    from cobali_ray.backend.cache_need import begins, cache_need
 
     headers = [read_header(file) for file in files_of(path) or [path]]
     tensors = [tensor for header in headers for tensor in header.tensors]
@@ -146,6 +152,7 @@ def describe(path: Path) -> dict[str, Any]:
     def of_architecture(key: str) -> Any:
         return said.get(f"{architecture}.{key}")
 
+    need = cache_need(said)
     return {
         "path": str(path),
         "size_bytes": sum(header.size_bytes for header in headers),
@@ -164,6 +171,9 @@ def describe(path: Path) -> dict[str, Any]:
         "quant": _quant(LlamaFileType, said),
         "tensor_types": dict(Counter(_name_of(GGMLQuantizationType, t.type_id) for t in tensors)),
         "has_chat_template": "tokenizer.chat_template" in said,
+        "prompts_begin": begins(said),
+        "cell_bytes": None if need is None else need.cell_bytes,
+        "state_bytes": None if need is None else need.state_bytes,
     }
 
 

@@ -64,7 +64,16 @@ class Served:
     """An engine of a model with states, and what it was asked."""
 
     def __init__(
-        self, *, n_slots=2, n_cells=None, chunk=16, n_states=50, n_host_cells=0, alone=False, folder=None, **more
+        self,
+        *,
+        n_slots=2,
+        n_cells=None,
+        chunk=16,
+        n_states=50,
+        n_host_cells=0,
+        alone=False,
+        folder=None,
+        **more,
     ):
         n_cells = n_cells or n_slots * N_CTX
         budget = max(chunk, n_slots)
@@ -244,28 +253,35 @@ def test_a_preempted_stream_goes_on_from_its_state():
     assert n_more <= 20 + 3, "nothing of it is computed again"
 
 
+ENDS = {
+    "is stopped": lambda served: served.engine.flush(),
+    "is killed": lambda served: served.ask(range(120, 160), max_tokens=1),  # once its slot was lost to others
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
 @pytest.mark.parametrize("kind", ["split", "shared", "alone"])
-def test_a_conversation_goes_on_with_the_next_engine(kind, tmp_path):
-    """And with one that was killed, where its slot was lost to others: the states are on the disk by then."""
-    settings = {"alone": kind == "alone", "shares": kind == "shared", "n_host_cells": 0 if kind == "alone" else 300}
-    for ends in (lambda served: served.engine.flush(), lambda served: served.ask(range(120, 160), max_tokens=1)):
-        folder = tmp_path / ends.__code__.co_names[1]
-        first = Served(n_slots=1, folder=folder, **settings)
-        prompt, marks = [*SYSTEM, 97, *range(60, 67), 33, 34], [len(SYSTEM)]
-        text, _ = first.ask(prompt, turns=marks)
-        ends(first)
-        for turn, n_most in (
-            ([*text, 98, 60, 61], 6),  # goes on
-            ([*prompt], 2),  # is answered again
-            ([*SYSTEM, 99, 60, 61], 6),  # another conversation
-        ):
-            second = Served(n_slots=1, folder=folder, **settings)
-            answer, n_computed = second.ask(turn, turns=marks)
-            assert answer == answer_alone(turn, "", 6)
-            assert n_computed <= n_most
-            assert second.sequences["r0"].cached_from == "disk"
-            _, n_computed = Served(n_slots=1, folder=folder, **settings).ask(turn, salt="other", turns=marks)
-            assert n_computed == len(turn), "nothing of another tenant's"
+def test_a_conversation_goes_on_when_the_engine(kind, end, tmp_path):
+    alone = kind == "alone"
+    serve = partial(
+        Served, n_slots=1, folder=tmp_path, alone=alone, shares=kind == "shared",
+        n_host_cells=0 if alone else 300,
+    )  # fmt: skip
+    first = serve()
+    prompt, marks = [*SYSTEM, 97, *range(60, 67), 33, 34], [len(SYSTEM)]
+    text, _ = first.ask(prompt, turns=marks)
+    end(first)
+    for turn, n_most in (
+        ([*text, 98, 60, 61], 6),  # goes on
+        (prompt, 2),  # is answered again
+        ([*SYSTEM, 99, 60, 61], 6),  # another conversation with the same instructions
+    ):
+        second = serve()
+        answer, n_computed = second.ask(turn, turns=marks)
+        assert answer == answer_alone(turn, "", 6)
+        assert (n_computed <= n_most, second.sequences["r0"].cached_from) == (True, "disk")
+        _, n_computed = serve().ask(turn, salt="other", turns=marks)
+        assert n_computed == len(turn), "nothing of another tenant's"
 
 
 def test_a_prompt_waits_for_the_beginning_that_another_computes_and_copies_it():

@@ -34,9 +34,7 @@ KIND = "0" * 32
 
 
 def files_in(folder, most_bytes=1 << 20, kind=KIND, **changes):
-    return BlockFiles(
-        folder, kind, cell_bytes=CELL_BYTES, block=BLOCK, most_bytes=most_bytes, **changes
-    )
+    return BlockFiles(folder, kind, cell_bytes=CELL_BYTES, block=BLOCK, most_bytes=most_bytes, **changes)
 
 
 def name(i):

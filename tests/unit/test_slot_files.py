@@ -8,7 +8,7 @@ import pytest
 from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
 from cobali_ray.core.request.events import Delta, End
 from cobali_ray.core.request.limits import EngineLimits
-from cobali_ray.core.request.request import Request
+from cobali_ray.core.request.request import Request, SamplingParams
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.loop import EngineLoop
 from cobali_ray.engine.slot_files import MAGIC, SlotFiles
@@ -50,12 +50,12 @@ class Backend(ScriptedBackend):
         assert self.may_go.wait(WAIT_S)
         super().forward(batch)
 
-    def restore(self, slot_id, cells, n_keep):
+    def restore(self, slot_id, cells, n_keep, state=None):
         if not self.takes:
             chain = self._hashes[slot_id]
             assert not chain
             raise self.trouble
-        super().restore(slot_id, cells, n_keep)
+        super().restore(slot_id, cells, n_keep, state)
 
 
 class Releasing:
@@ -73,9 +73,12 @@ class Releasing:
 class Server:
     """A loop, and the files of its slots."""
 
-    def __init__(self, folder, *, model="m", n_slots=2, n_cells=None, **limits):
+    def __init__(self, folder, *, model="m", n_slots=2, n_cells=None, keeps_states=False, **limits):
         n_cells = n_cells or 128 * n_slots
-        self.backend = Backend(n_slots=n_slots, n_ctx_slot=128, n_cells=n_cells, n_batch=64)
+        self.backend = Backend(
+            n_slots=n_slots, n_ctx_slot=128, n_cells=n_cells, n_batch=64,
+            keeps_states=keeps_states, states_alone=limits.get("states_alone", False),
+        )  # fmt: skip
         base = {
             "n_slots": n_slots, "n_ctx_slot": 128, "n_cells": n_cells, "token_budget": 64,
             "prefill_chunk": 64, "min_prefix": 8, "cell_bytes": CELL_BYTES, "host_block": 8,
@@ -104,7 +107,12 @@ class Server:
         self.ends[name] = Future()
         self.loop.submit(
             Request(
-                request_id=name, prompt=tuple(prompt), max_tokens=max_tokens, cache_salt=salt, reply_to="x"
+                request_id=name,
+                prompt=tuple(prompt),
+                max_tokens=max_tokens,
+                cache_salt=salt,
+                reply_to="x",
+                sampling=SamplingParams(temperature=0.0, ignore_eos=True),
             )
         )
 
@@ -156,6 +164,25 @@ def test_what_was_saved_is_there_after_a_restart(make, tmp_path):
     assert [slot.n_tokens for slot in again.view().slots] == [0, n]
     stats = again.run("b", PROMPT + server.said["a"].encode() + b" go on")
     assert (stats.n_cached, stats.cached_from) == (n, "slot")
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_file_has_the_states_by_which_prompts_begin_with_it(make, alone):
+    settings = {"keeps_states": True, "states_alone": alone, "state_bytes": 8, "n_states": 9, "copies": True}
+    if alone:
+        settings["cell_bytes"] = 0
+    server = make(**settings)
+    move = saved(server)
+    edited = PROMPT + b"?!"  # parts from it where its answer begins
+    for name, prompt, n in (
+        ("b", PROMPT + server.said["a"].encode() + b" go on", move.n_tokens),
+        ("c", edited, len(PROMPT) - 2),
+    ):
+        again, fresh = make(**settings), make()
+        assert again.files.act("restore", 1, "kept").n_tokens == move.n_tokens
+        assert again.run(name, prompt).n_cached == n
+        fresh.run(name, prompt)
+        assert again.said[name] == fresh.said[name]
 
 
 def test_a_file_keeps_the_salt_of_its_slot(make):

@@ -266,6 +266,8 @@ def _described(name: str, model: ServedModel, status: dict[str, Any]) -> dict[st
             "description": card.description,
             "default_sampling": {name: getattr(card.sampling, name) for name in TUNABLE},
         }
+        if card.reuse is not None:
+            told["reuse"] = card.reuse._asdict()
     return told | {"status": status}
 
 

@@ -155,10 +155,10 @@ class DiskTier:
         """Return who waits, if what is being read for it is still of use."""
         return self._loading.get(load_id)
 
-    def loaded(self, loading: Loading, n_new: int, missing: Collection[bytes]) -> None:
-        """Note that so many tokens came, and what could not be read."""
+    def loaded(self, loading: Loading, n_new: int, missing: Collection[bytes], *, of_use: bool) -> None:
+        """Note that cells of so many tokens came, whether that or a state is new, and what was not read."""
         self.n_loaded += n_new
-        if n_new and not loading.is_hit:
+        if of_use and not loading.is_hit:
             loading.is_hit = True
             self.n_hits += 1
         for name in missing:

@@ -51,7 +51,7 @@ def root_name(salt: str) -> bytes:
 
 
 def chain(tokens: array[int], most: int, salt: str, block: int) -> Iterator[tuple[int, bytes]]:
-    """Yield where the whole blocks of a text's first `most` tokens end, and their names; the root first, at 0."""
+    """Yield where whole blocks of a text's first `most` tokens end, and their names; the root first, at 0."""
     name = root_name(salt)
     yield 0, name
     for end in range(block, min(most, len(tokens)) + 1, block):
@@ -134,7 +134,7 @@ class HostTier:
         return found
 
     def tail(self, tokens: array[int], end: int, salt: str, blocks: Sequence[Block]) -> Block | None:
-        """Return the shorter block with which the first `end` tokens end, behind these whole ones of theirs."""
+        """Return the shorter block with which the first `end` tokens end, behind these whole ones."""
         at = end // self._block
         parent = blocks[at - 1] if at else self._root_of(salt)
         return parent.tails.get(tokens[parent.end : end].tobytes())

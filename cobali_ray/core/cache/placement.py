@@ -34,12 +34,16 @@ _COPY_COST = 1 / 256
 """What copying a token costs, in tokens of prefill; at most that was measured. A copy takes all that
 its donor holds, whatever is kept of it."""
 
+
 class MoveCosts(NamedTuple):
-    """What it costs to bring things back from host memory, in tokens of prefill; guesses until that is known."""
+    """What bringing things back from host memory costs, in tokens of prefill; guesses until that is known."""
 
     token: float = 1 / 64
     state: float = 16.0
     """Beyond its tokens, where a slot has one."""
+
+
+GUESSED = MoveCosts()
 
 
 class SlotContents(NamedTuple):
@@ -110,7 +114,7 @@ def place(
     most: int | None = None,
     rows: Sequence[Rows] = (),
     depths: Sequence[int] | None = None,
-    costs: MoveCosts = MoveCosts(),
+    costs: MoveCosts = GUESSED,
 ) -> Placement:
     """Choose among the idle `slots`, of which there is at least one; equal choices go to the first.
 

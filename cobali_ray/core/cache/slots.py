@@ -23,6 +23,7 @@ from collections.abc import Sequence as Seq
 
 from cobali_ray.core.cache.gaps import exchanges
 from cobali_ray.core.cache.placement import (
+    GUESSED,
     MoveCosts,
     Placement,
     SlotContents,
@@ -123,7 +124,7 @@ class Slots:
         n_on_host: int = 0,
         most: int | None = None,
         depths: Seq[int] | None = None,
-        costs: MoveCosts = MoveCosts(),
+        costs: MoveCosts = GUESSED,
     ) -> Placement:
         """Choose an idle slot for a sequence; see `placement.place`."""
         slots = [

@@ -19,6 +19,8 @@ Seconds: TypeAlias = Annotated[float, Gt(0), Le(MAX_S)]
 PrefillOrder: TypeAlias = Literal["fcfs", "shortest"]
 CellType: TypeAlias = Literal["f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 """How keys or values are stored in the KV cache, by ggml's names."""
+Begins: TypeAlias = Literal["anywhere", "at states", "never"]
+"""Where a prompt may part from an earlier one and begin with what that left."""
 PLAIN_CELL_TYPES: frozenset[CellType] = frozenset({"f16", "bf16"})
 """Those that are not quantised."""
 

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from cobali_ray.core.plan.adapters import Adapter
 from cobali_ray.core.request.embedding import EmbeddingKind
+from cobali_ray.core.request.events import Tier
+from cobali_ray.core.request.limits import Begins, EngineLimits
 from cobali_ray.core.request.request import NEUTRAL, SamplingParams
 from cobali_ray.core.views.spans import NO_SPANS, TickSpans
 
@@ -209,6 +211,33 @@ class Attendance(NamedTuple):
     """The same in ticks of its machine's clock: tells it from a later process with its id."""
 
 
+class Reuse(NamedTuple):
+    """How a loaded model begins a prompt with what it computed for others."""
+
+    begins: Begins
+    """At states: only where one was saved; see states.py."""
+    tiers: tuple[Tier, ...]
+    """Where things are kept."""
+    state_bytes: int
+    """What a saved state takes; 0 where none are needed."""
+    drafts: bool
+    """Whether tokens are guessed ahead."""
+
+
+def reuse_of(limits: EngineLimits, *, disk: bool, drafts: bool) -> Reuse:
+    """Return what an engine with these bounds reuses; `disk` and `drafts`: whether it has them."""
+    if not limits.min_prefix:
+        return Reuse("never", (), 0, drafts)
+    has: dict[Tier, bool] = {
+        "slot": True,
+        "copy": limits.copies,
+        "host": limits.n_host_cells > 0 or (limits.states_alone and limits.n_states > 0),
+        "disk": disk,
+    }
+    begins: Begins = "at states" if limits.state_bytes else "anywhere"
+    return Reuse(begins, tuple([tier for tier, there in has.items() if there]), limits.state_bytes, drafts)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
     """What clients may know of the served model."""
@@ -223,6 +252,8 @@ class ModelCard:
     sampling: SamplingParams = NEUTRAL
     """What holds where a request says nothing."""
     generates: bool = True
+    reuse: Reuse | None = None
+    """Of a model that generates."""
     embedding: EmbeddingKind | None = None
     """What it makes of texts; None: it does not embed."""
     images: bool = False
