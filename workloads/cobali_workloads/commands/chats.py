@@ -11,7 +11,7 @@ from cobali_ray.engine.opening import SCRIPTED
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import EngineSettings, read_settings
 from cobali_workloads.commands.options import OUT, Out, numbers, spell
-from cobali_workloads.inside.chats import Chats, run_chats
+from cobali_workloads.inside.chats import Chats, hybrid, run_chats
 from cobali_workloads.report import plots
 from cobali_workloads.report.report import Report, Table, deliver
 
@@ -24,6 +24,12 @@ NOTE = (
     "shared prefix once, "
     "keeping what is needed soonest. Unlimited: the same with cells without end. Times are simulated, so "
     "nothing here depends on the machine."
+)
+
+NOTE_OF_STATES = (
+    "The hybrid has the shape of Qwen 3.5 0.8B: a token takes a quarter of the plain model's bytes, a state as "
+    "much as 400 tokens of the plain one. Of the same host memory a quarter is for cells and the rest for "
+    "states; what its slots save is not given to it."
 )
 
 
@@ -39,16 +45,25 @@ def chats(
     slots: Annotated[int, typer.Option(min=1, help="Slots.")] = 16,
     ctx: Annotated[int, typer.Option(min=2048, help="Most tokens of one conversation.")] = 4096,
     model: Annotated[str, typer.Option(help="The model; the scripted one takes no time.")] = f"{SCRIPTED}:0",
+    states: Annotated[
+        bool, typer.Option("--states", help="Also serve them with a hybrid shape in the same memory.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of texts, lengths and times.")] = 0,
     out: Out = OUT,
 ) -> None:
     """Simulate chats on the real engine with a virtual clock; compare its hits with a perfect cache."""
     found: dict[tuple[int, int, int], Chats] = {}
+    of_hybrid: dict[tuple[int, int, int], Chats] = {}
     for n_cells in numbers("--cells", cells):
         settings = _settings(model, slots, ctx, n_cells, host)
+        # A cell takes a quarter, so that host memory holds as many, and has room for states.
+        shared = settings.replaced(host_cache_mib=host // 4, state_cache_mib=host - host // 4)
         for n_system in numbers("--system", system, least=0):
             for n_people in numbers("--people", people):
-                found[n_cells, n_system, n_people] = run_chats(settings, n_people, n_system, seed)
+                scene = (n_people, n_system, seed)
+                found[n_cells, n_system, n_people] = run_chats(settings, *scene)
+                if states:
+                    of_hybrid[n_cells, n_system, n_people] = run_chats(shared, *scene, open_model=hybrid)
     command = spell(
         "chats",
         people=people,
@@ -59,9 +74,31 @@ def chats(
         ctx=ctx,
         model=model,
         seed=seed,
+        **({"states": states} if states else {}),
     )
     config = {"model": model, "n_slots": slots, "n_ctx": ctx, "host_cache_mib": host, "seed": seed}
-    deliver(_report(command, found, config, slots), out)
+    report = _report(command, found, config, slots)
+    if of_hybrid:
+        report.tables.append(_of_states(found, of_hybrid))
+        report.notes.append(NOTE_OF_STATES)
+    deliver(report, out)
+
+
+def _of_states(
+    found: dict[tuple[int, int, int], Chats], of_hybrid: dict[tuple[int, int, int], Chats]
+) -> Table:
+    table = Table(
+        "The same chats on a hybrid that goes back to states",
+        ["people", "system prompt", "cells", "cached, plain", "cached, hybrid", "hybrid / plain"],
+        note=f"Wanted: hybrid / plain of at least {WANTED:.2f}.",
+    )
+    for (n_cells, n_system, n_people), scene in found.items():
+        other = of_hybrid[n_cells, n_system, n_people].cached
+        table.rows.append((
+            str(n_people), str(n_system), str(n_cells), f"{scene.cached:.1%}", f"{other:.1%}",
+            f"{other / scene.cached:.2f}" if scene.cached else "-",
+        ))  # fmt: skip
+    return table
 
 
 def _settings(model: str, n_slots: int, n_ctx: int, n_cells: int, host_mib: int) -> EngineSettings:

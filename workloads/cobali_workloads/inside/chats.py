@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from random import Random
@@ -11,8 +11,10 @@ from typing import Any, NamedTuple, cast
 
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.port import Backend, Words
+from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
 from cobali_ray.core.request.events import Delta, End, EngineEvent, RequestStats
 from cobali_ray.core.request.request import Request, SamplingParams
+from cobali_ray.engine.context import n_ctx_of
 from cobali_ray.engine.opening import engine_on, model_path, open_backend
 from cobali_ray.errors import InternalError, PromptTooLongError
 from cobali_ray.settings import EngineSettings
@@ -105,10 +107,48 @@ def people(n: int, n_system: int, words: Words, seed: int) -> list[Person]:
     return made
 
 
-def run_chats(settings: EngineSettings, n_people: int, n_system: int, seed: int) -> Chats:
+class HybridScript(ScriptedBackend):
+    """A scripted model of the shape of Qwen 3.5 0.8B, with the scripted plain one for its equal in attention.
+
+    One layer in four has attention; the others have a state that takes as much as 400 tokens of that one.
+    """
+
+    def measure_cell(self) -> int:
+        """Return a quarter of what a plain model's cell takes."""
+        return CELL_BYTES // 4
+
+    def measure_state(self) -> int:
+        """Return what the state of the other layers takes."""
+        return 400 * CELL_BYTES
+
+
+def plain(settings: EngineSettings) -> Backend:
+    """Open the model that the settings name."""
+    return open_backend(settings, model_path(settings))
+
+
+def hybrid(settings: EngineSettings) -> Backend:
+    """Open a scripted model that goes back to states."""
+    n_ctx = n_ctx_of(settings, None)
+    return HybridScript(
+        n_slots=settings.limits.n_slots,
+        n_ctx_slot=n_ctx,
+        n_cells=settings.llama.kv_cells,
+        n_batch=settings.limits.budget(n_ctx),
+        keeps_states=True,
+    )
+
+
+def run_chats(
+    settings: EngineSettings,
+    n_people: int,
+    n_system: int,
+    seed: int,
+    open_model: Callable[[EngineSettings], Backend] = plain,
+) -> Chats:
     """Let everybody chat to the end. Each waits for an answer, thinks, and says the next thing."""
     clock = FakeClock()
-    backend = open_backend(settings, model_path(settings))
+    backend = open_model(settings)
     try:
         scene = _ChatRun(backend.words, people(n_people, n_system, backend.words, seed), clock)
         timed = cast("Backend", _Timed(backend, clock))
@@ -157,16 +197,22 @@ class _ChatRun:
     def _ask(self, person: int, turn: int) -> Request:
         said = self.people[person]
         said.messages.append({"role": "user", "content": said.turns[turn].text})
-        text = self.words.chat.render(said.messages)
+        prompt = self._tokens(said.messages, answer=True)
+        turns = [self._tokens(said.messages[: n + 1], answer=False) for n in range(len(said.messages))]
         request = Request(
             request_id=f"{person}.{turn}",
-            prompt=tuple(self.words.tokenize(text, add_special=False)),
+            prompt=tuple(prompt),
+            turns=tuple(map(len, turns)),
             max_tokens=said.turns[turn].n_answer,
             sampling=_SAMPLING,
         )
         self._open[request.request_id] = (request, [], [])
         self.order.append(request.request_id)
         return request
+
+    def _tokens(self, messages: Sequence[dict[str, str]], *, answer: bool) -> list[int]:
+        text = self.words.chat.render(messages, add_generation_prompt=answer)
+        return self.words.tokenize(text, add_special=False)
 
     def take(self, batch: list[tuple[str, EngineEvent]]) -> None:
         """Listen; after the end of an answer its person thinks."""
