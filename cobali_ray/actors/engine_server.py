@@ -221,6 +221,7 @@ class EngineServer:
         are what all of them hear. `address` is where this one hears engines.
         """
         self._host.unload_if_idle()
+        self._host.reload_if_whole()
         self._answers.update(answers)
         me, model = self._incarnation_id, self._host.model
         if known is not None:
@@ -253,7 +254,11 @@ class EngineServer:
 
     async def state(self) -> EngineState:
         """Say how the engine is doing."""
-        return replace(self._host.state(), engine_id=self._engine_id, idle_s=self._host.idle_s)
+        model = self._host.model
+        devices = () if model is None else model.devices.look()
+        return replace(
+            self._host.state(), engine_id=self._engine_id, idle_s=self._host.idle_s, devices=devices
+        )
 
     async def snapshot(self) -> Snapshot | None:
         """Return the counters, for whoever renders them; None without a model."""
@@ -261,7 +266,8 @@ class EngineServer:
             return None
         # The loop knows of a tick under way; the collector hears of it when it is over.
         age_s, usage = model.loop.state().last_tick_age_s, usage_of(psutil.Process(), "engine")
-        return replace(model.telemetry.collector.snapshot(), last_tick_age_s=age_s, usage=usage)
+        seen, devices = model.telemetry.collector.snapshot(), model.devices.look()
+        return replace(seen, last_tick_age_s=age_s, usage=usage, devices=devices)
 
     async def http_answers(self) -> dict[HttpAnswer, int]:
         """Return the HTTP requests of all ingresses that were counted here."""

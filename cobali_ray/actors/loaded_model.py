@@ -12,6 +12,7 @@ import structlog
 
 from cobali_ray import __version__
 from cobali_ray.actors.ticks import TickFeeder
+from cobali_ray.backend.port import DeviceWatcher
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.views.stats import ModelCard
 from cobali_ray.engine.engine import Engine, Sink
@@ -46,6 +47,7 @@ class LoadedModel:
     facts: ModelFacts
     telemetry: Telemetry
     feeder: TickFeeder
+    devices: DeviceWatcher
 
     def __init__(
         self,
@@ -92,6 +94,7 @@ class LoadedModel:
         file = settings.log_ticks
         self.telemetry = Telemetry(collector, TickLog(file, self._engine_id) if file else None)
         self.feeder = self._feed(engine, collector)
+        self.devices = engine.backend.devices
         _log.info(
             "engine_open",
             model=card.model_id,

@@ -22,6 +22,10 @@ from cobali_ray.settings import EngineSettings
 _log = structlog.get_logger(__name__)
 
 
+LOOK_S = 10.0
+"""How often a device that is missing is looked for, while there is nothing else to do."""
+
+
 class ModelHost:
     """One model, in memory or not; loading and unloading take turns."""
 
@@ -39,7 +43,7 @@ class ModelHost:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="load")
         self._turn, self._moves = asyncio.Lock(), set[asyncio.Task[CobaliError | None]]()
         self._state = EngineState(status=EngineStatus.UNLOADED)
-        self._used_s = clock.now()
+        self._used_s = self._looked_s = clock.now()
         self.model: LoadedModel | None = None
         self.facts = ModelFacts(identity_of(path))
         """Of the model that was opened last."""
@@ -70,6 +74,24 @@ class ModelHost:
         if most_s is not None and self.model is not None and self.idle_s > most_s:
             _log.info("let_go", idle_s=round(self.idle_s, 1))
             self._in_turn(self._unload())
+
+    def reload_if_whole(self) -> None:
+        """Begin to load the model anew if nothing is open and a missing device is there again."""
+        now_s = self._clock.now()
+        if self.model is None or self._n_open() or now_s - self._looked_s < LOOK_S:
+            return
+        if not all(view.there for view in self.model.devices.look()):
+            self._looked_s = now_s
+            self._in_turn(self._reload(self.model))
+
+    async def _reload(self, model: LoadedModel) -> CobaliError | None:
+        loop = asyncio.get_running_loop()
+        if not await loop.run_in_executor(self._pool, model.devices.could_be_whole):
+            return None
+        if self.model is not model or await self._unload() is not None:
+            return None  # busy again: another time
+        _log.info("devices_are_back")
+        return await self._load()
 
     def _in_turn(self, move: Coroutine[Any, Any, CobaliError | None]) -> asyncio.Task[CobaliError | None]:
         async def wait() -> CobaliError | None:

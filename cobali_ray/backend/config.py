@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from cobali_ray.backend.endpoint import WORKER, address_of, is_endpoint, is_lent
+from cobali_ray.backend.endpoint import WORKER, address_of, is_endpoint, is_lent, require_here
 from cobali_ray.backend.memory import TYPES
 from cobali_ray.core.plan.adapters import Adapter
 from cobali_ray.core.request.embedding import ChosenPooling
@@ -64,10 +64,16 @@ class LlamaSettings:
     """How a model lies on several devices: whole layers, or parts of each; none: on one device alone."""
     tensor_split: tuple[Annotated[float, Ge(0)], ...] = ()
     """How much of the model each device gets, in proportion; empty: by their free memory."""
+    split_fallback: bool = False
+    """Whether an engine serves without a worker that does not answer, if the others can hold the model, with
+    fewer slots if need be; it takes the worker back when it is there again and nothing is open."""
     main_device: str | None = None
     """The one device used with split_mode: none; None: the first."""
     worker_memory_mib: Annotated[int, Ge(16), Le(MAX_COUNT)] | None = None
     """Memory that each `worker` in devices may lend; None: what is free."""
+    worker_key_file: Path | None = None
+    """The file that `cobali worker --listen` has as --key-file. With it, each HOST:PORT in devices is reached
+    through an encrypted tunnel, also on another machine; None: on this machine alone, as it is."""
     flash_attn: Literal["auto", "on", "off"] = "auto"
     device_sampling: Literal["auto", "on", "off"] = "auto"
     """Whether the device picks each row's 128 likeliest tokens; auto: where the whole model is on a GPU and
@@ -112,7 +118,7 @@ class LlamaSettings:
             yield "devices: with n_gpu_layers: 0, none of them gets a layer"
         for word in filter(is_endpoint, others):
             try:
-                address_of(word)
+                address_of(word) if self.worker_key_file is not None else require_here(word)
             except ValueError as error:
                 yield f"devices: {error}"
         if self.split_mode == "row" and any(map(is_lent, self.devices)):
@@ -132,6 +138,10 @@ class LlamaSettings:
             yield f"split_mode: tensor takes no quantised cells, got {self.type_k} and {self.type_v}"
         if self.worker_memory_mib is not None and WORKER not in self.devices:
             yield "worker_memory_mib: needs a `worker` among the devices"
+        if self.split_fallback and (n == 1 or not any(map(is_endpoint, others)) or self.split_mode == "none"):
+            yield "split_fallback: needs a worker's HOST:PORT and another device, and a split_mode"
+        if self.worker_key_file is not None and not any(map(is_endpoint, others)):
+            yield "worker_key_file: needs the HOST:PORT of a worker among the devices"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import c_void_p
 from typing import Any, NamedTuple
+
+import structlog
 
 from cobali_ray.backend import ggml
 from cobali_ray.backend.config import AUTO, MAX_DEVICES, SPLIT_MODES, LlamaConfig
 from cobali_ray.backend.endpoint import WORKER, is_endpoint, is_lent
-from cobali_ray.backend.rpc import LentDevices
+from cobali_ray.backend.rpc import OPEN_S, LentDevices
 from cobali_ray.backend.rpc_build import built
+from cobali_ray.backend.tunnel_key import TunnelKey
 from cobali_ray.backend.workers import WorkerProcess
+from cobali_ray.core.views.stats import DeviceView
 from cobali_ray.errors import ConfigError
 
+_log = structlog.get_logger(__name__)
+
 _KINDS = {ggml.CPU: "CPU", ggml.GPU: "GPU", ggml.INTEGRATED: "integrated GPU"}
+
+
+SPARE_S = 5.0
+"""How long a worker may take to answer that the engine can go without."""
 
 
 class ComputeDevice(NamedTuple):
@@ -28,6 +39,8 @@ class ComputeDevice(NamedTuple):
     handle: int
     lent: bool = False
     """Whether a worker lends it."""
+    busy_s: Callable[[], float | None] = lambda: None
+    """How long it has computed, where that is known."""
 
     @property
     def memory(self) -> tuple[int, int]:
@@ -54,29 +67,65 @@ def has_gpu() -> bool:
     return any(map(holds_layers, local_devices()))
 
 
-def _device(base: Any, handle: int, endpoint: str | None = None) -> ComputeDevice:
+def _device(
+    base: Any, handle: int, name: str | None = None, worker: LentDevices | WorkerProcess | None = None
+) -> ComputeDevice:
     kind = _KINDS.get(base.ggml_backend_dev_type(handle), "accelerator")
-    if endpoint is not None:
-        return ComputeDevice(endpoint, "lent by a worker", kind, handle, lent=True)
-    name, description = base.ggml_backend_dev_name(handle), base.ggml_backend_dev_description(handle)
-    return ComputeDevice(name.decode(), description.decode(), kind, handle)
+    if name is not None and worker is not None:
+        return ComputeDevice(name, "lent by a worker", kind, handle, lent=True, busy_s=worker.busy_s)
+    own, description = base.ggml_backend_dev_name(handle), base.ggml_backend_dev_description(handle)
+    return ComputeDevice(own.decode(), description.decode(), kind, handle)
 
 
 class Devices:
     """The devices of an engine, with the workers behind them, until they are closed."""
 
     def __init__(
-        self, named: Sequence[ComputeDevice] | None, behind: Sequence[LentDevices | WorkerProcess] = ()
+        self,
+        named: Sequence[ComputeDevice] | None,
+        behind: Sequence[LentDevices | WorkerProcess] = (),
+        missing: Sequence[str] = (),
     ) -> None:
-        """`named` None leaves the choice to llama.cpp: the GPUs of this machine."""
+        """`named` None leaves the choice to llama.cpp: the GPUs of this machine.
+
+        `missing` names the workers that did not answer, and that the engine goes without.
+        """
+        self.missing = tuple(missing)
+        self._open = threading.Lock()
         self.used = tuple(filter(holds_layers, local_devices()) if named is None else named)
         self._named, self._behind = named, behind
         self._alive: tuple[Any, ...] = ()
+        self._closed = False
 
     @property
     def lent(self) -> bool:
         """Whether workers lend any."""
         return any(device.lent for device in self.used)
+
+    def look(self) -> tuple[DeviceView, ...]:
+        """Return what each is doing; nothing once they are closed. Waits for the pass under way."""
+        with self._open:  # asking a worker that was let go would end this process
+            if self._closed:
+                return ()
+            there = [(device, *device.memory) for device in self.used]
+        views = [
+            DeviceView(
+                name=device.name, kind=device.kind, free_bytes=free, total_bytes=total, busy_s=device.busy_s()
+            )
+            for device, free, total in there
+        ]
+        gone = [DeviceView(name=word, kind="worker", there=False) for word in self.missing]
+        return (*views, *gone)
+
+    def all_answer(self, config: LlamaConfig) -> bool:
+        """Whether workers that were left out would lend their devices now. Blocks for a few seconds."""
+        try:
+            for word in self.missing:
+                if config.worker_cache is not None:
+                    LentDevices(word, config.worker_cache, SPARE_S, key=_key(config)).close()
+        except ConfigError:
+            return False
+        return True
 
     def configure(self, params: Any, config: LlamaConfig) -> None:
         """Put them into the parameters of a model that is to be loaded; they must live until it is."""
@@ -87,15 +136,19 @@ class Devices:
             pointers = (c_void_p * (len(handles) + 1))(*handles, None)
             params.devices = ctypes.cast(pointers, c_void_p)
         if config.tensor_split:
-            shares = (ctypes.c_float * MAX_DEVICES)(*config.tensor_split)
+            pairs = zip(config.devices, config.tensor_split, strict=True)
+            left = [share for word, share in pairs if word not in self.missing]
+            shares = (ctypes.c_float * MAX_DEVICES)(*left)
             params.tensor_split = ctypes.cast(shares, ctypes.POINTER(ctypes.c_float))
         self._alive = (pointers, shares)
 
     def close(self) -> None:
         """Let the workers go; the model must be freed."""
-        for one in self._behind:
-            one.close()
-        self._behind = ()
+        with self._open:
+            self._closed = True
+            for one in self._behind:
+                one.close()
+            self._behind = ()
 
 
 def open_devices(config: LlamaConfig) -> Devices:
@@ -105,15 +158,21 @@ def open_devices(config: LlamaConfig) -> Devices:
     if config.devices == (AUTO,) and config.split_mode != "none":
         return Devices(None)
     behind: list[LentDevices | WorkerProcess] = []
+    missing: list[str] = []
     try:
-        named = list(_found(config, behind))
+        named = list(_found(config, behind, missing))
         if config.split_mode == "none":
             named = _main(named, config.main_device)
     except BaseException:
         for one in behind:
             one.close()
         raise
-    return Devices(named, behind)
+    return Devices(named, behind, missing)
+
+
+def _key(config: LlamaConfig) -> TunnelKey | None:
+    file = config.worker_key_file
+    return None if file is None else TunnelKey.read(file, "worker_key_file")
 
 
 def _main(named: list[ComputeDevice], name: str | None) -> list[ComputeDevice]:
@@ -127,13 +186,19 @@ def _main(named: list[ComputeDevice], name: str | None) -> list[ComputeDevice]:
     return chosen
 
 
-def _found(config: LlamaConfig, behind: list[LentDevices | WorkerProcess]) -> Iterator[ComputeDevice]:
-    """Find what each word of the setting means; what has to be closed later goes to `behind`."""
+def _found(
+    config: LlamaConfig, behind: list[LentDevices | WorkerProcess], missing: list[str]
+) -> Iterator[ComputeDevice]:
+    """Find what each word of the setting means; what has to be closed later goes to `behind`.
+
+    A worker that the engine may go without, and that does not answer, goes to `missing`.
+    """
     base, cache = ggml.load(), config.worker_cache
     if cache is None and any(map(is_lent, config.devices)):
         raise ConfigError("devices", "workers need a folder for the library that is built for them")
     if cache is not None and WORKER in config.devices:
         built(cache)  # once, and before any of them has a deadline
+    key = _key(config)
     started = {
         number: WorkerProcess(cache, n_threads=config.n_threads, memory_mib=config.worker_memory_mib)
         for number, word in enumerate(config.devices)
@@ -142,10 +207,19 @@ def _found(config: LlamaConfig, behind: list[LentDevices | WorkerProcess]) -> It
     behind += started.values()
     for number, word in enumerate(config.devices):
         if worker := started.get(number):
-            yield from (_device(base, handle, worker.endpoint) for handle in worker.connect())
+            yield from (_device(base, handle, worker.endpoint, worker) for handle in worker.connect())
         elif is_endpoint(word) and cache is not None:
-            behind.append(lent := LentDevices(word, cache))
-            yield from (_device(base, handle, word) for handle in lent.handles)
+            spare = config.split_fallback and len(missing) + 1 < len(config.devices)
+            try:
+                lent = LentDevices(word, cache, SPARE_S if spare else OPEN_S, key=key)
+            except ConfigError as error:
+                if not spare:
+                    raise
+                _log.error("device_left_out", worker=word, why=error.message)
+                missing.append(word)
+                continue
+            behind.append(lent)
+            yield from (_device(base, handle, word, lent) for handle in lent.handles)
         elif word == AUTO:
             yield from filter(holds_layers, local_devices())
         else:

@@ -6,11 +6,12 @@ from typing import Any, Never
 
 from cobali_ray.backend import library
 from cobali_ray.backend.config import LlamaConfig
+from cobali_ray.backend.device_watch import DeviceWatch
 from cobali_ray.backend.devices import Devices, open_devices
 from cobali_ray.backend.embedder import LlamaEmbedder, only_embeds, pooling_of
-from cobali_ray.backend.fit import require_fit, too_large
+from cobali_ray.backend.fit import fitting, too_large
 from cobali_ray.backend.llama import LlamaBackend, load_model
-from cobali_ray.backend.port import Backend, Embedder, Words
+from cobali_ray.backend.port import Backend, DeviceWatcher, Embedder, Words
 from cobali_ray.backend.vocab import Vocab
 from cobali_ray.core.plan.adapters import Adapter
 from cobali_ray.core.request.limits import MIN_SCORED_ROWS, Grain
@@ -22,8 +23,7 @@ def open_llama(config: LlamaConfig) -> Backend:
     """Load a model as what it is, if its devices can hold it. Raises ConfigError."""
     devices = open_devices(config)
     try:
-        require_fit(config, devices)
-        return _on(config, devices)
+        return _on(fitting(config, devices), devices)
     except BaseException:
         devices.close()
         raise
@@ -55,6 +55,7 @@ class EmbeddingBackend:
     def __init__(self, config: LlamaConfig, model: Any, devices: Devices) -> None:
         lc = library.load()
         self._model, self._devices = model, devices
+        self.devices: DeviceWatcher = DeviceWatch(devices, config)
         try:
             self._embedder = _embedder(config, model)
         except BaseException:  # else its memory would be gone as long as the process lives

@@ -1,4 +1,4 @@
-"""Where a worker is reached: on this machine, whichever machine it runs on."""
+"""Where a worker is reached."""
 
 from __future__ import annotations
 
@@ -19,20 +19,26 @@ def is_endpoint(word: str) -> bool:
 
 
 def address_of(endpoint: str) -> tuple[str, int]:
-    """Return host and port of an endpoint on this machine. Raises ValueError that says what is wrong.
+    """Return host and port of an endpoint. Raises ValueError that says what is wrong."""
+    host, _, port = endpoint.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not (bare and port.isdecimal() and 0 < int(port) < 1 << 16) or (":" in bare) != (bare != host):
+        raise ValueError(f"{endpoint} is not HOST:PORT")
+    return "127.0.0.1" if bare == "localhost" else bare, int(port)
+
+
+def require_here(endpoint: str) -> None:
+    """Refuse what a worker without a tunnel must not be reached by. Raises ValueError.
 
     The protocol has no keys and no encryption, and whoever reaches a worker can run code in it.
     """
-    host, _, port = endpoint.rpartition(":")
-    if not (port.isdecimal() and 0 < int(port) < 1 << 16):
-        raise ValueError(f"{endpoint} is not HOST:PORT")
+    host, _ = address_of(endpoint)
     try:
-        here = host == "localhost" or ip_address(host).is_loopback
+        here = ip_address(host).is_loopback and ":" not in host
     except ValueError:
         here = False
-    if not here or ":" in host:
+    if not here:
         raise ValueError(
-            f"{endpoint}: workers are reached on 127.0.0.1 only, since their protocol has neither keys nor "
-            "encryption; for one on another machine, let a tunnel such as `ssh -L` end here"
+            f"{endpoint}: without a tunnel, workers are reached on 127.0.0.1 only, since their protocol has "
+            "neither keys nor encryption; for one on another machine, set worker_key_file to its key file"
         )
-    return "127.0.0.1" if host == "localhost" else host, int(port)

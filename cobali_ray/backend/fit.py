@@ -6,6 +6,7 @@ import ctypes
 import sys
 from collections.abc import Iterator
 from ctypes import c_int, c_size_t, c_void_p
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import structlog
@@ -112,13 +113,29 @@ def _nodes(at: int | None) -> Iterator[_MapNode]:
         yield from _nodes(node.right)
 
 
-def require_fit(config: LlamaConfig, devices: Devices) -> None:
-    """Refuse what workers cannot hold: a CPU behind one takes any allocation, and Linux kills it later.
+def fitting(config: LlamaConfig, devices: Devices) -> LlamaConfig:
+    """Return how the model fits: as asked, or with fewer slots or cells where a worker is missing.
 
+    What workers cannot hold is refused: a CPU behind one takes any allocation, and Linux kills it later.
     What is too large for a GPU of this machine llama.cpp finds out itself. Raises ConfigError.
     """
-    if devices.lent and (refusal := too_large(config, devices)) is not None:
+    if not devices.lent or (refusal := too_large(config, devices)) is None:
+        return config
+    found = needs(config, devices) if devices.missing else None
+    smaller = None if found is None else _smaller(config, found)
+    if smaller is None or too_large(smaller, devices) is not None:
         raise refusal
+    _log.warning("smaller", n_slots=smaller.n_slots, kv_cells=smaller.kv_cells, missing=devices.missing)
+    return smaller
+
+
+def _smaller(config: LlamaConfig, found: list[MemoryNeed]) -> LlamaConfig | None:
+    """Return the same with the slots, or cells of a pool, that there is room for; None if for none."""
+    n_cells = int(config.n_cells_requested * min(_share_of_cells(one) for one in found))
+    if config.unified and config.kv_cells:
+        return replace(config, kv_cells=n_cells) if n_cells >= config.n_batch else None
+    n_slots = n_cells // config.n_ctx
+    return replace(config, n_slots=n_slots) if n_slots and n_slots * config.n_ctx >= config.n_batch else None
 
 
 def too_large(config: LlamaConfig, devices: Devices) -> ConfigError | None:

@@ -22,13 +22,14 @@ from cobali_ray.backend.batch import TickBatch, by_length, check_batch
 from cobali_ray.backend.cells import CellLayout, Cells, alone, beside
 from cobali_ray.backend.config import FLASH, LlamaConfig
 from cobali_ray.backend.device_candidates import DeviceCandidates
+from cobali_ray.backend.device_watch import DeviceWatch
 from cobali_ray.backend.devices import Devices, open_devices
 from cobali_ray.backend.embedder import LlamaEmbedder
 from cobali_ray.backend.image_pass import ImagePasses
 from cobali_ray.backend.logprobs import PromptRows, n_scored_rows
 from cobali_ray.backend.lora import LoraAdapters
 from cobali_ray.backend.pass_rows import n_rows_of, use_rows
-from cobali_ray.backend.port import Embedder, State, Words
+from cobali_ray.backend.port import DeviceWatcher, Embedder, State, Words
 from cobali_ray.backend.projector import Projector
 from cobali_ray.backend.sampling import RowSampler, SampleResult
 from cobali_ray.backend.sampling_top import sample_candidates
@@ -94,6 +95,7 @@ class LlamaBackend:
         try:
             self._model = model or load_model(config, self._devices)
             self._set_up(config)
+            self.devices: DeviceWatcher = DeviceWatch(self._devices, config)
         except BaseException:  # else its memory would be gone as long as the process lives
             self.close()
             raise

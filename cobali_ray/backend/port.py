@@ -18,6 +18,7 @@ from cobali_ray.core.plan.adapters import Adapter
 from cobali_ray.core.request.embedding import EmbeddingKind, TextPiece
 from cobali_ray.core.request.limits import Grain
 from cobali_ray.core.request.request import SamplingParams
+from cobali_ray.core.views.stats import DeviceView
 
 Cells: TypeAlias = Any
 """Cells of some tokens in a row, outside the cache: an array of bytes, opaque to everybody else."""
@@ -129,6 +130,16 @@ class ImageEncoder(Protocol):
         """Return the rows of each part that has any. One thread at a time. Raises BackendError."""
 
 
+class DeviceWatcher(Protocol):
+    """What knows the devices of a backend. Any thread may ask."""
+
+    def look(self) -> tuple[DeviceView, ...]:
+        """Return what they were doing a moment ago; empty where the CPU computes alone."""
+
+    def could_be_whole(self) -> bool:
+        """Whether a device is missing that answers by now. Blocks for a few seconds."""
+
+
 class Backend(Protocol):
     """A model with a KV cache of `n_slots` sequences. One thread calls it."""
 
@@ -170,6 +181,8 @@ class Backend(Protocol):
 
     adapters: tuple[Adapter, ...]
     """What `use` can name."""
+
+    devices: DeviceWatcher
 
     @property
     def projector(self) -> ImageEncoder | None:

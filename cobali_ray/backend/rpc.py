@@ -20,6 +20,8 @@ from typing import Any
 
 from cobali_ray.backend import ggml, rpc_build
 from cobali_ray.backend.endpoint import address_of
+from cobali_ray.backend.tunnel import Tunnel
+from cobali_ray.backend.tunnel_key import TunnelKey
 from cobali_ray.errors import ConfigError
 
 PROTOCOL = (7, 0, 0)
@@ -43,12 +45,17 @@ def load(cache: Path) -> Any:
     return lib
 
 
-def greet(endpoint: str, timeout_s: float = OPEN_S, require_alive: Callable[[], None] | None = None) -> None:
+def greet(
+    endpoint: str,
+    timeout_s: float = OPEN_S,
+    require_alive: Callable[[], None] | None = None,
+    name: str | None = None,
+) -> None:
     """Wait until a worker is there, is free and speaks our version. Raises ConfigError that names it.
 
     `require_alive` is asked meanwhile, and raises what there is to say of a worker that will never answer.
     """
-    address, deadline = address_of(endpoint), time.monotonic() + timeout_s
+    address, deadline, name = address_of(endpoint), time.monotonic() + timeout_s, name or endpoint
     while True:
         if require_alive is not None:
             require_alive()
@@ -62,18 +69,18 @@ def greet(endpoint: str, timeout_s: float = OPEN_S, require_alive: Callable[[], 
             busy = (
                 f"no answer within {timeout_s:.0f} s: it serves one engine at a time, so another may have it"
             )
-            raise ConfigError("devices", f"the worker at {endpoint}: {busy}") from None
+            raise ConfigError("devices", f"the worker at {name}: {busy}") from None
         except OSError as error:
             if left < _PAUSE_S:
                 why = f"nobody answers there ({error.strerror or error}); `cobali worker` starts one"
-                raise ConfigError("devices", f"the worker at {endpoint}: {why}") from None
+                raise ConfigError("devices", f"the worker at {name}: {why}") from None
             threading.Event().wait(_PAUSE_S)
     if answer != PROTOCOL:
         ours, theirs = (".".join(map(str, one)) for one in (PROTOCOL, answer))
         what = (
             f"speaks version {theirs} of the protocol, and this is {ours}: start it with the same cobali_ray"
         )
-        raise ConfigError("devices", f"the worker at {endpoint} {what}")
+        raise ConfigError("devices", f"the worker at {name} {what}")
 
 
 def _hello(sock: socket.socket) -> tuple[int, ...]:
@@ -96,13 +103,28 @@ class LentDevices:
         cache: Path,
         timeout_s: float = OPEN_S,
         require_alive: Callable[[], None] | None = None,
+        key: TunnelKey | None = None,
     ) -> None:
-        """Connect. Raises ConfigError that names the endpoint; `require_alive` as for `greet`."""
+        """Connect, through a tunnel if there is a key.
+
+        Raises ConfigError that names the endpoint; `require_alive` as for `greet`.
+        """
         lib, base = load(cache), ggml.load()  # which may have to be built first
-        greet(endpoint, timeout_s, require_alive)
-        self.endpoint = ":".join(map(str, address_of(endpoint)))
-        handles: list[int] = []
         self._held: list[int] = []
+        self._tunnel = None if key is None else Tunnel(endpoint, key, timeout_s)
+        try:
+            self._connect(lib, base, endpoint, timeout_s, require_alive)
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(
+        self, lib: Any, base: Any, name: str, timeout_s: float, require_alive: Callable[[], None] | None
+    ) -> None:
+        reached_at = name if self._tunnel is None else self._tunnel.endpoint
+        greet(reached_at, timeout_s, require_alive, name)
+        self.endpoint = ":".join(map(str, address_of(reached_at)))
+        handles: list[int] = []
 
         def connect() -> None:  # it has no deadline of its own
             reg = lib.ggml_backend_rpc_add_server(self.endpoint.encode())
@@ -115,11 +137,18 @@ class LentDevices:
         thread.start()
         thread.join(timeout_s)
         if thread.is_alive():
-            raise ConfigError("devices", f"the worker at {endpoint} was taken by another engine meanwhile")
+            raise ConfigError("devices", f"the worker at {name} was taken by another engine meanwhile")
         self.handles = tuple(handles)
+
+    def busy_s(self) -> float | None:
+        """Return how long the worker has computed, as far as it tells; only a tunnel carries that."""
+        return None if self._tunnel is None else self._tunnel.facts.busy_s
 
     def close(self) -> None:
         """Let others have it; whatever lies on the devices must be gone."""
         for backend in self._held:
             ggml.load().ggml_backend_free(backend)
         self._held = []
+        if self._tunnel is not None:
+            self._tunnel.close()
+            self._tunnel = None

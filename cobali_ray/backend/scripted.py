@@ -20,7 +20,7 @@ from cobali_ray.backend.batch import TickBatch, check_batch
 from cobali_ray.backend.logprobs import MAX_SCORED, PromptRows
 from cobali_ray.backend.markers import Markers
 from cobali_ray.backend.pass_rows import n_rows_of, use_rows
-from cobali_ray.backend.port import Embedder, Gone, InfillMarks, Words, never_gone
+from cobali_ray.backend.port import DeviceWatcher, Embedder, Gone, InfillMarks, Words, never_gone
 from cobali_ray.backend.sampling import RowSampler, SampleResult
 from cobali_ray.chat.format import Format, derive
 from cobali_ray.chat.template import ChatTemplate
@@ -29,6 +29,7 @@ from cobali_ray.core.plan.goodput import MAX_ROWS
 from cobali_ray.core.request.embedding import EmbeddingKind, TextPiece
 from cobali_ray.core.request.limits import Grain
 from cobali_ray.core.request.request import NEUTRAL
+from cobali_ray.core.views.stats import DeviceView
 from cobali_ray.errors import (
     BackendError,
     CacheFullError,
@@ -106,6 +107,7 @@ class ScriptedBackend:
         self.copies, self.shares, self.dense = copies, shares, dense
         self.n_scored_rows = n_scored_rows
         self.adapters, self._adapter = adapters, 0
+        self.devices: DeviceWatcher = NoDevices()
         self.words: Words = ByteVocab()
         self.generates, self.embedder = True, embedder
         self.projector = None
@@ -335,6 +337,18 @@ class ScriptedBackend:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+class NoDevices:
+    """Nothing is computed on a device."""
+
+    def look(self) -> tuple[DeviceView, ...]:
+        """Return nothing."""
+        return ()
+
+    def could_be_whole(self) -> bool:
+        """Say that nothing is missing."""
+        return False
 
 
 class ScriptedEmbedder:

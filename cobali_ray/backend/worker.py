@@ -1,7 +1,7 @@
 """A process that lends a device to an engine: `cobali worker`, and what an engine starts itself.
 
-It listens on loopback only. The protocol of llama.cpp has neither keys nor encryption, and whoever reaches a
-worker can make it run code.
+It listens on loopback, as the protocol of llama.cpp has neither keys nor encryption, and whoever reaches a
+worker can make it run code. Engines of other machines come through a tunnel, which has both.
 """
 
 from __future__ import annotations
@@ -16,13 +16,18 @@ import threading
 from collections.abc import Sequence
 from ctypes import POINTER, c_size_t, c_void_p
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import psutil
 import structlog
+import zmq
 
 from cobali_ray.backend import ggml, memory, rpc, threads
+from cobali_ray.backend.tunnel import WorkerFacts
+from cobali_ray.backend.tunnel_key import TunnelKey
+from cobali_ray.backend.tunnel_listener import TunnelListener
 from cobali_ray.errors import ConfigError
-from cobali_ray.ports import require_free
+from cobali_ray.ports import authority, require_free
 
 _AHEAD = 1 << 30
 """Bytes beyond `memory_bytes` that the process may take: weights on their way, threads, Python."""
@@ -35,6 +40,14 @@ class _DeviceHead(ctypes.Structure):
     _fields_ = (("get_name", c_void_p), ("get_description", c_void_p), ("get_memory", _TellMemory))
 
 
+class TunnelAddress(NamedTuple):
+    """Where engines of other machines come in, and the key that they need."""
+
+    host: str
+    port: int
+    key: TunnelKey
+
+
 def serve(
     port: int,
     *,
@@ -43,6 +56,7 @@ def serve(
     n_threads: int | None = None,
     memory_bytes: int | None = None,
     weights: Path | None = None,
+    tunnel: TunnelAddress | None = None,
 ) -> None:
     """Lend a device until the process ends. Raises ConfigError.
 
@@ -54,8 +68,11 @@ def serve(
     threads.apply_wait("auto", n_threads=n_threads)
     base, lib = ggml.load(), rpc.load(cache)
     handle = _handle(base, device)
+    on_cpu = base.ggml_backend_dev_type(handle) == ggml.CPU
+    if tunnel is not None:  # before memory is counted
+        _listen(tunnel, port, n_threads if on_cpu else None)
     tell = None
-    if base.ggml_backend_dev_type(handle) == ggml.CPU:
+    if on_cpu:
         tell = _bounded(handle, memory_bytes)  # kept as long as the process serves
     elif memory_bytes is not None:
         raise ConfigError("--memory", f"only the memory of a CPU can be bounded, not that of {device}")
@@ -69,6 +86,21 @@ def serve(
     lib.ggml_backend_rpc_start_server(f"127.0.0.1:{port}".encode(), kept, n_threads, 1, devices)
     del tell
     raise ConfigError("port", f"cannot serve on 127.0.0.1:{port}")
+
+
+def _listen(tunnel: TunnelAddress, rpc_port: int, n_threads: int | None) -> None:
+    """Let engines in; `n_threads` of a CPU, whose time is that of this process."""
+    process = psutil.Process()
+
+    def facts() -> WorkerFacts:
+        times = process.cpu_times()
+        return WorkerFacts(None if n_threads is None else (times.user + times.system) / n_threads)
+
+    try:
+        TunnelListener(tunnel.host, tunnel.port, tunnel.key, rpc_port, facts).start()
+    except zmq.ZMQError as error:
+        where = authority(tunnel.host, tunnel.port)
+        raise ConfigError("--listen", f"cannot listen on {where}: {error.strerror}") from None
 
 
 def _handle(base: Any, name: str | None) -> int:

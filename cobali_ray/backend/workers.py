@@ -8,6 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
+import psutil
 import structlog
 
 from cobali_ray.backend.rpc import LentDevices
@@ -28,7 +29,7 @@ class WorkerProcess:
         """Start it, without waiting for it."""
         port, self._ending = free_port(), False
         self.endpoint = f"127.0.0.1:{port}"
-        self._cache = cache
+        self._cache, self._n_threads = cache, n_threads
         self._lent: LentDevices | None = None
         words = ["--port", str(port), "--cache", str(cache), "--threads", str(n_threads)]
         if memory_mib is not None:
@@ -44,6 +45,14 @@ class WorkerProcess:
         self._lent = LentDevices(self.endpoint, self._cache, START_S, self._require_alive)
         threading.Thread(target=self._watch, daemon=True, name="worker").start()
         return self._lent.handles
+
+    def busy_s(self) -> float | None:
+        """Return how long its CPU has computed: the time of all threads, by their number."""
+        try:
+            times = psutil.Process(self._process.pid).cpu_times()
+        except psutil.Error:  # it has just ended
+            return None
+        return float(times.user + times.system) / self._n_threads
 
     def _require_alive(self) -> None:
         if (code := self._process.poll()) is not None:

@@ -14,6 +14,7 @@ from cobali_ray.models.completion import complete_model
 if TYPE_CHECKING:
     from cobali_ray.backend.devices import ComputeDevice
     from cobali_ray.backend.fit import MemoryNeed
+    from cobali_ray.backend.worker import TunnelAddress
 
 DEFAULT_PORT = 50052
 """Of llama.cpp's own rpc-server."""
@@ -125,7 +126,30 @@ def worker(
     build: Annotated[
         bool, typer.Option(help="Only build what workers need, so that no later start waits for it.")
     ] = False,
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1.", min=1, max=65535)] = DEFAULT_PORT,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Port on 127.0.0.1. Default: {DEFAULT_PORT}; with --listen, one that is free.",
+            min=1,
+            max=65535,
+            show_default=False,
+        ),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Lend to an engine on another machine, through an encrypted tunnel that is entered here.",
+            show_default=False,
+        ),
+    ] = None,
+    key_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="The tunnel's key, which the engine needs as worker_key_file; made if it is not there.",
+            show_default=False,
+        ),
+    ] = None,
     device: Annotated[
         str | None,
         typer.Option(
@@ -148,32 +172,45 @@ def worker(
     cache_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Folder that keeps large weights by their hash: an engine that returns need not send them.",
+            help=(
+                "Folder that keeps large weights by their hash: an engine that returns need not send them. "
+                "Default: none; with --listen, weights in the cache folder of cobali_ray."
+            ),
             show_default=False,
         ),
     ] = None,
 ) -> None:
     """Lend a device of this machine to one engine, until Ctrl-C.
 
-    It listens on loopback alone: whoever reaches it can run code here. For an engine on another machine,
-    let a tunnel end here, such as that of `ssh -L`.
+    Without --listen it is reached on loopback alone. With it, an engine on another machine that has the key
+    file is let in, and whoever has that file can run code here.
 
     Examples:
       cobali worker --build
       cobali worker --port 50052 --memory 4096
       cobali serve --set devices=127.0.0.1:50052
+      cobali worker --listen 0.0.0.0:50053 --key-file ~/worker.key --device CUDA0
+      cobali serve --set devices=gpu-box:50053 --set worker_key_file=~/worker.key
     """
     from cobali_ray.backend import rpc_build
     from cobali_ray.backend.worker import serve
     from cobali_ray.engine.opening import worker_cache
+    from cobali_ray.ports import free_port
 
     if build:
         typer.echo(rpc_build.built(worker_cache()))
         return
     lent = "the CPU" if device is None else device
-    typer.echo(
-        f"Lending {lent} to one engine at 127.0.0.1:{port}: --set devices=127.0.0.1:{port}. Ctrl-C stops."
-    )
+    if listen is None and key_file is None:
+        tunnel, port = None, port or DEFAULT_PORT
+        where = f"127.0.0.1:{port}: --set devices=127.0.0.1:{port}"
+    else:
+        tunnel, port = _tunnel(listen, key_file), port or free_port()
+        where = (
+            f"{listen}, through a tunnel: --set devices=THIS_MACHINE:{tunnel.port} --set worker_key_file=FILE"
+        )
+        cache_dir = cache_dir or worker_cache().parent / "weights"
+    typer.echo(f"Lending {lent} to one engine at {where}. Ctrl-C stops.")
     serve(
         port,
         cache=worker_cache(),
@@ -181,4 +218,27 @@ def worker(
         n_threads=threads,
         memory_bytes=None if memory is None else memory << 20,
         weights=None if cache_dir is None else cache_dir.expanduser(),
+        tunnel=tunnel,
     )
+
+
+def _tunnel(listen: str | None, key_file: Path | None) -> TunnelAddress:
+    """Return where engines come in, with the key, which is made if need be. Raises ConfigError."""
+    from cobali_ray.backend.endpoint import address_of
+    from cobali_ray.backend.tunnel_key import TunnelKey, make_key
+    from cobali_ray.backend.worker import TunnelAddress
+    from cobali_ray.errors import ConfigError
+    from cobali_ray.ports import require_free
+
+    if listen is None or key_file is None:
+        raise ConfigError("--listen", "needs --key-file, and the other way round")
+    try:
+        host, port = address_of(listen)
+        if make_key(key_file):
+            typer.echo(f"A new key is in {key_file}. Copy it to the engine's machine, for its account alone.")
+    except ValueError as error:
+        raise ConfigError("--listen", str(error)) from None
+    except OSError as error:
+        raise ConfigError("--key-file", f"{key_file} cannot be made: {error.strerror}") from None
+    require_free(host, port)
+    return TunnelAddress(host, port, TunnelKey.read(key_file, "--key-file"))

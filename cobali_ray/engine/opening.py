@@ -337,7 +337,9 @@ def limits_of(
     Asked before anything is computed, because the cells of a token are measured.
     """
     if not backend.generates:
-        settings = settings.replaced(n_slots=backend.n_slots, host_cache_mib=0)
+        settings = settings.replaced(host_cache_mib=0)
+    if backend.n_slots != settings.limits.n_slots:  # it has one without text, or less room than was asked for
+        settings = settings.replaced(n_slots=backend.n_slots)
     state_bytes, n_states = _state_cache(backend, settings)
     cell_bytes, host_bytes = _host_cache(backend, settings)
     asked, n_ctx = settings.limits, settings.llama.n_ctx

@@ -16,6 +16,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 
 from cobali_ray import __version__
 from cobali_ray.telemetry.aliases import vllm_families
+from cobali_ray.telemetry.devices import device_families
 from cobali_ray.telemetry.families import buckets, counter, gauge, of_engine
 from cobali_ray.telemetry.names import HISTOGRAMS, KINDS, PHASES, HttpAnswer
 from cobali_ray.telemetry.presence import Presence, presence_families
@@ -121,6 +122,7 @@ def _families(snapshot: Snapshot) -> Iterator[Metric]:
     yield from _histograms(snapshot)
     if snapshot.usage is not None:
         yield from usage_families([snapshot.usage])
+    yield from device_families(snapshot.devices)
     yield from vllm_families(snapshot)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cobali_ray.core.request.limits import EngineLimits
-from cobali_ray.core.views.stats import TickStats
+from cobali_ray.core.views.stats import DeviceView, TickStats
 from cobali_ray.telemetry.histogram import HistogramView
 from cobali_ray.telemetry.usage import ProcessUsage
 
@@ -49,6 +49,8 @@ class Snapshot:
     """Since the end of the last tick while there is work, 0 when idle; None without a clock."""
     usage: ProcessUsage | None = None
     """What the engine's process takes; None where nobody asked the system."""
+    devices: tuple[DeviceView, ...] = ()
+    """What it computes on beside the CPU."""
 
     def histogram(self, name: str, value: str = "") -> HistogramView:
         """Return one member of a family; KeyError if there is none."""

@@ -142,6 +142,23 @@ class EngineStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceView:
+    """What an engine tells of a device that it computes on."""
+
+    name: str
+    """As in the setting `devices`."""
+    kind: str
+    there: bool = True
+    """Whether layers are on it; if not, it did not answer, and the engine goes without it for now."""
+    free_bytes: int = 0
+    total_bytes: int = 0
+    busy_s: float | None = None
+    """How long it has computed; None where nobody knows."""
+    busy_share: float | None = None
+    """The part of the last seconds in which it computed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineState:
     """A look at the engine from outside."""
 
@@ -160,6 +177,8 @@ class EngineState:
     """Which engine: as whoever asked it calls it."""
     paused: bool = False
     """Whether requests that are taken wait until an operator has it go on."""
+    devices: tuple[DeviceView, ...] = ()
+    """What it computes on beside the CPU."""
 
 
 class LoadView(NamedTuple):

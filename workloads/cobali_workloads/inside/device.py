@@ -43,7 +43,7 @@ class WatchedBackend:
         self.copies, self.shares, self.dense = inner.copies, inner.shares, inner.dense
         self.verifies, self.n_scored_rows = inner.verifies, inner.n_scored_rows
         self.generates, self.embedder = inner.generates, inner.embedder
-        self.projector = inner.projector
+        self.projector, self.devices = inner.projector, inner.devices
         self.piece, self.n_reused, self.close = inner.piece, inner.n_reused, inner.close
         self.device: list[TimeSpan] = []
         self.waits: list[TimeSpan] = []
