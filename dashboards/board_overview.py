@@ -55,6 +55,7 @@ def build() -> dashboard.Dashboard:
         _throughput,
         _engines,
         _processes,
+        _devices,
         _sizes,
         _cache,
         _capacity,
@@ -289,6 +290,24 @@ def _processes(made: dashboard.Dashboard) -> None:
     made.with_panel(lines("GPU use", text, "percentunit", use, columns=4).no_value("no GPU"))
     held = [(f"sum by (ip, GpuIndex) (ray_node_gram_used{where}) * 1024 * 1024", legend)]
     made.with_panel(lines("GPU memory", text, "bytes", held, columns=4).no_value("no GPU"))
+
+
+def _devices(made: dashboard.Dashboard) -> None:
+    made.with_row(Row("Devices of engines"))
+    who, text = (
+        "engine {{engine}}, {{device}}",
+        "What engines compute on beside the CPU, by the setting devices.",
+    )
+    memory = [
+        (f"max by (engine, device, state) ({series('cobali_device_memory_bytes')})", f"{who}: {{{{state}}}}")
+    ]
+    made.with_panel(stacked("Device memory", text, "bytes", memory, columns=3).no_value("no devices"))
+    busy = [(f"max by (engine, device) ({rate('cobali_device_busy_seconds_total')})", who)]
+    text = "Share of the time in which a device computed, where it is known: workers on a CPU tell it."
+    made.with_panel(lines("Device use", text, "percentunit", busy, columns=3).no_value("not known"))
+    away = [(f"max by (engine, device) (1 - {series('cobali_device_up')})", who)]
+    text = "1 while an engine goes without a worker that does not answer (split_fallback)."
+    made.with_panel(lines("Devices missing", text, "short", away, columns=3).no_value("no devices"))
 
 
 def _tenants(made: dashboard.Dashboard) -> None:

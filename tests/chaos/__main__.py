@@ -23,6 +23,7 @@ from cobali_workloads.servers.restart import engine_pid
 from tests.chaos.callers import endure_calls
 from tests.chaos.crowd import Pid, Report, endure, ghosts, kill, leave, n_files, stop
 from tests.chaos.deaths import PARTS, kill_one, witness
+from tests.chaos.devices import endure_losses
 
 STALL_TIMEOUT_S = 5.0
 SCRIPTED = {
@@ -33,6 +34,8 @@ WORKER = "cobali_ray.backend.worker"
 """The name of a process that lends an engine a device."""
 EVERY_S = 6.0
 """From one kill to the next, under calls."""
+N_LOSERS, LOSS_S = 16, 20.0
+"""Streams under which devices are lost, and how often."""
 SPARE_S = 1.0
 SPARE_FILES = 8
 
@@ -100,6 +103,14 @@ async def run_calls(name: str, server: ServerProcess, pid: Pid, options: argpars
     return verdict(name, report, max(report.restarts_s))
 
 
+async def run_losses(server: ServerProcess, options: argparse.Namespace) -> list[str]:
+    """Have a device lost under streams again and again; return what is wrong, in words."""
+    report = await endure_losses(
+        server.url, _worker_of(server), n_streams=N_LOSERS, every_s=LOSS_S, n_faults=options.losses
+    )
+    return verdict("a device lost under streams", report, max(report.restarts_s))
+
+
 def die(folder: Path, options: argparse.Namespace) -> list[str]:
     """Have each part of a server that is no engine die; return what is wrong, in words."""
     values = SCRIPTED | {"n_slots": 2 * options.streams, "n_ingress": 2}
@@ -125,6 +136,7 @@ def main() -> None:
     parser.add_argument(
         "--call-kills", type=int, default=5, help="of an engine, and of a device, under calls"
     )
+    parser.add_argument("--losses", type=int, default=4, help="of a device, under streams")
     options = parser.parse_args()
     tiny = {"model": "builtin:tiny", "n_slots": options.streams, "n_ctx": 1024, "log_level": "warning"}
     with tempfile.TemporaryDirectory() as folder, ended_in_order():
@@ -134,6 +146,7 @@ def main() -> None:
             wrong += asyncio.run(run_calls("killed under calls", server, _pid_of(server), options))
         with cobali_server(tiny | {"devices": ["worker"] * 2}, Path(folder), os.environ) as server:
             wrong += asyncio.run(run_calls("a device lost under calls", server, _worker_of(server), options))
+            wrong += asyncio.run(run_losses(server, options))
         wrong += die(Path(folder), options)
     print("\n".join(wrong) or "Nothing wrong.")
     sys.exit(bool(wrong))

@@ -45,8 +45,8 @@ def _ip(*words, check=True):
 class Machines:
     """`n` machines 10.199.0.1, .2 and so on, the first with Ray's head; this process is 10.199.0.254."""
 
-    def __init__(self, n, *, host="127.0.0.1"):
-        self.n, self._host = n, host
+    def __init__(self, n, *, host="127.0.0.1", ray=True):
+        self.n, self._host, self._ray = n, host, ray
         self._folder = Path(tempfile.mkdtemp(prefix="cm-", dir="/tmp"))
         self._token = secrets.token_hex(32)
         self._name = f"cobali-{os.getpid()}"
@@ -55,7 +55,7 @@ class Machines:
     def __enter__(self):
         try:
             self._wire_up()
-            for i in range(1, self.n + 1):
+            for i in range(1, self.n + 1) if self._ray else ():
                 self.start(i)
         except BaseException:
             self.__exit__()
@@ -103,6 +103,12 @@ class Machines:
         return subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=START_S, check=False
         )
+
+    def begin(self, i, log, *words):
+        """Begin a command on a machine, which ends at the latest with the machine; return its process."""
+        command = ["ip", "netns", "exec", self._space(i), *words]
+        with log.open("ab") as out:
+            return subprocess.Popen(command, env=self.environment(i), stdout=out, stderr=out)
 
     def start(self, i):
         """Start Ray on a machine, with resources by which actors can be put there."""

@@ -1,7 +1,7 @@
-// All engines of the server side by side: model, place, state, and the tokens of their last ticks.
+// All engines of the server side by side: model, place, state, devices, and the tokens of their last ticks.
 import { feed, hasTicks, show, shown } from "../feed/feed.js";
 import { call } from "../parts/api.js";
-import { count } from "../parts/format.js";
+import { bytes, count, percent } from "../parts/format.js";
 import { html, useEffect, useState } from "../parts/preact.js";
 import { useStore } from "../parts/store.js";
 import { LOGARITHMIC } from "../plots/plot.js";
@@ -12,20 +12,20 @@ const PATIENCE_MS = 2500; // an engine that is away does not keep the others fro
 const TICKS = 60;
 const [WIDE, HIGH] = [120, 22];
 
-/** The choice of the engine that is shown; nothing where there is one. */
+/** The choice of the engine that is shown; of one that is alone, its devices, if it has any. */
 export function Engines() {
   const { engines } = useStore(feed);
   const [told, setTold] = useState({});
+  const some = engines.length > 1 || told[engines[0]]?.state?.devices?.length > 0;
+  const ask = async () => {
+    if (!document.hidden && engines.length) setTold(await askAll(engines).catch(() => ({})));
+  };
+  useEffect(() => void ask(), [engines.join()]);
   useEffect(() => {
-    if (engines.length < 2) return undefined;
-    const ask = async () => {
-      if (!document.hidden) setTold(await askAll(engines).catch(() => ({})));
-    };
-    ask();
-    const timer = setInterval(ask, EVERY_MS);
+    const timer = some && setInterval(ask, EVERY_MS);
     return () => clearInterval(timer);
-  }, [engines.join()]);
-  if (engines.length < 2) return null;
+  }, [engines.join(), some]);
+  if (!some) return null;
   return html`<div class="engines-row" role="group" aria-label="Engines">${engines.map(
     (id) => html`<${One} key=${id} id=${id} told=${told[id] ?? {}} shown=${id === shown()} />`,
   )}</div>`;
@@ -56,8 +56,17 @@ function One({ id, told, shown }) {
   return html`<button class="engine-card" aria-pressed=${String(shown)} onClick=${() => show(id)}>
     <span><i class=${`dot ${well ? "good" : "wait"}`}></i><b>${name ?? `engine ${id}`}</b></span>
     <small>engine ${id}${node ? ` on ${node}` : ""} · ${busy}</small>
+    ${(state?.devices ?? []).map((device) => html`<${Device} key=${device.name} ...${device} />`)}
     ${packet && html`<${Spark} packet=${packet} />`}
   </button>`;
+}
+
+/** A device with its memory, and how busy it was in the last seconds, where that is known. */
+function Device({ name, there, free_bytes: free, total_bytes: total, busy_share: busy }) {
+  const memory = `${bytes(total - free)} of ${bytes(total)}`;
+  const use = busy === null ? "" : ` · ${percent(busy)} busy`;
+  return html`<small class="engine-device">${name} · ${there ? memory + use : "missing: it does not answer"}
+    <i style=${`width: ${there ? (100 * (total - free)) / total : 0}%`}></i></small>`;
 }
 
 const awayOf = (status = "…") => (status === "unloaded" ? "not loaded yet: loads with the first request" : status);
