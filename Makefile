@@ -1,6 +1,7 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3
-BIN := .venv/bin
+VENV ?= .venv
+BIN := $(VENV)/bin
 QUICK := -m "not ray and not model and not gpu"
 # These run on all cores, each file in one process, for what a file opens once; the others have the machine to
 # themselves.
@@ -86,6 +87,13 @@ monitoring-tools: ## fetch Prometheus, Alertmanager and Grafana's schema for the
 accelerator: install-dev ## all that is served, with layers on devices: workers on loopback; ARGS="--device CUDA0" for a GPU
 	$(BIN)/python -m pytest tests/gpu $(or $(ARGS),--device worker,worker)
 
+gpu-report: install-dev ## the same on CUDA0, and benchmarks of what only a GPU shows, into docs/gpu-report.md; ARGS="--device worker --quick"
+	$(BIN)/python -m tools.gpu_report $(ARGS)
+
+cuda-build: ## compile llama.cpp's part for NVIDIA GPUs, hours on two cores; needs no CUDA and no GPU; ARGS="--arch 86"
+	@VENV=.venv-cuda $(PYTHON) tools/install.py --dev
+	@VENV=.venv-cuda .venv-cuda/bin/python tools/cuda_build.py $(ARGS)
+
 clients: install-dev ## test client libraries and coding agents, each in an environment of its own; ARGS="openai codex --url http://127.0.0.1:8000"
 	@$(PYTHON) tools/clients.py $(ARGS)
 
@@ -99,4 +107,4 @@ constraints: ## pin every package again, after a change of pyproject.toml
 clean: ## remove the environment and caches; the compiled llama.cpp stays in the user's cache
 	rm -rf .venv .clients site .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
-.PHONY: help install install-dev serve unit coverage test test-page test-ray lint browser cluster fuzz chaos accelerator lab flaky boards reference docs monitoring-tools clients train constraints clean
+.PHONY: help install install-dev serve unit coverage test test-page test-ray lint browser cluster fuzz chaos accelerator gpu-report cuda-build lab flaky boards reference docs monitoring-tools clients train constraints clean

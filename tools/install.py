@@ -9,7 +9,7 @@ machine, the compiler. Compiling runs on all cores at low priority, and goes on 
 Standard library only, because it runs before anything is installed. A second run takes under a second:
 a stamp in .venv records what was installed, and how llama.cpp was to be built.
 
-Usage: python3 tools/install.py [--dev]
+Usage: [VENV=.venv] python3 tools/install.py [--dev]
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-VENV = ROOT / ".venv"
+VENV = ROOT / os.environ.get("VENV", ".venv")
 PYTHON = VENV / "bin" / "python"
 CACHE = Path(
     os.environ.get("COBALI_CACHE")

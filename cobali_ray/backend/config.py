@@ -209,10 +209,9 @@ class LlamaConfig(LlamaSettings):
     def verifies(self) -> bool:
         """Whether drafts are computed: never where results are to be reproducible.
 
-        Rows of one sequence computed together round differently than one by one. What drafts would cost on a
-        GPU was not measured.
+        Rows of one sequence computed together round differently than one by one.
         """
-        return self.speculation and not self.reproducible and not self.n_gpu_layers
+        return self.speculation and not self.reproducible
 
     @property
     def measures_attention(self) -> bool:

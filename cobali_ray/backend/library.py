@@ -6,6 +6,7 @@ import ctypes
 import functools
 import os
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,32 @@ def load() -> Any:
 
     llama_cpp.llama_log_set(_callback(), ctypes.c_void_p(0))
     llama_cpp.llama_backend_init()
+    if (cuda := cuda_part(Path(llama_cpp.__file__).parent)).exists():
+        _add(cuda)
     return llama_cpp
+
+
+def cuda_part(package: Path) -> Path:
+    """Return where `make cuda-build` lays llama.cpp's part for NVIDIA GPUs, in the folder of its package.
+
+    In `lib` itself there is one of the same name if llama.cpp was compiled with CUDA as a whole.
+    """
+    return package / "lib" / "added" / "libggml-cuda.so"
+
+
+def _add(part: Path) -> None:
+    """Have llama.cpp use a part that was compiled by itself; where it cannot be loaded, go on without."""
+    from llama_cpp import _ggml
+
+    try:
+        ctypes.CDLL(str(part))  # llama.cpp itself does not say why it could not
+    except OSError as error:
+        why = f"layers stay on the CPU, as {error} (libcuda.so.1 comes with NVIDIA's driver)"
+        _log.warning("no_cuda", detail=why)
+        return
+    add = _ggml.libggml.ggml_backend_load
+    add.restype, add.argtypes = ctypes.c_void_p, (ctypes.c_char_p,)
+    add(str(part).encode())
 
 
 @functools.cache

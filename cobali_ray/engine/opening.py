@@ -267,7 +267,10 @@ def engine_on(
     have another `prefill_order` or other `pacing`; a `Story(None)` keeps all that the scheduler is told.
     """
     if settings.speculation == "auto" and not backend.verifies:
-        _log.warning("no_speculation", detail="on a CPU only, and not where results are to be reproducible")
+        why = (
+            "not in the reproducible configuration, where a device picks tokens, or where slots cannot be cut"
+        )
+        _log.warning("no_speculation", detail=why)
     limits = limits_of(backend, settings, prefill_order)
     clock = clock or MonotonicClock()
     pacer = pacing(settings.itl_target_s, backend.grain)

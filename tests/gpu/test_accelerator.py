@@ -1,33 +1,42 @@
 """All that is served, with every layer on devices: the answers of llama.cpp alone on the CPU."""
 
 import json
+import os
 import random
+import signal
+import subprocess
+import sys
 from array import array
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 from jsonschema import validate
 from numpy_bert import NumpyBert
-from test_archs import CONFIGS, FIRST, Served, archs, converse, differences, drawn, promised
+from test_archs import CASES, Served, archs, converse, differences, hold_everything
 from test_grammar import SCHEMA
 from test_llama_adapters import ask
 from test_llama_device import candidate_requests
 from test_llama_embedding import TEXTS, unit, vectors
 from test_llama_engine import Run
+from test_llama_images import BEHIND, KINDS, TEXT, Bench, asked, picture
 
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.config import LlamaConfig
+from cobali_ray.backend.devices import open_devices
 from cobali_ray.backend.embedding_only import open_llama
 from cobali_ray.backend.endpoint import is_endpoint
+from cobali_ray.backend.fit import needs
 from cobali_ray.backend.grammar import check
+from cobali_ray.backend.llama import LlamaBackend
 from cobali_ray.core.plan.plan import Span
 from cobali_ray.core.request.embedding import EmbeddingRequest
 from cobali_ray.core.request.request import Request, SamplingParams
-from cobali_ray.engine.opening import engine_on, open_backend, worker_cache
+from cobali_ray.engine.opening import engine_on, llama_config, open_backend
 from cobali_ray.models.registry import resolve
-from cobali_ray.settings import EngineSettings
+from cobali_ray.settings import EngineSettings, read_settings
 from cobali_workloads.offline import run_offline
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
@@ -40,8 +49,8 @@ GPU_NOISE = 0.2
 def compared(alone_on, devices):
     """Open llama.cpp alone, with what kernels of a GPU may differ by."""
 
-    def open_alone(path, **settings):
-        alone = alone_on(path, settings.get("type_k", "f16"), settings.get("flash_attn", "auto"))
+    def open_alone(path, kind="f16", flash_attn="auto"):
+        alone = alone_on(path, kind, flash_attn)
         if not all(map(is_endpoint, devices)):
             alone.noise = max(alone.noise, GPU_NOISE)
         return alone
@@ -49,28 +58,10 @@ def compared(alone_on, devices):
     return open_alone
 
 
-@pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("family", archs.FAMILIES)
+@pytest.mark.parametrize(("family", "config"), CASES)
 def test_conversations_are_those_of_the_cpu(models, compared, devices, tmp_path, family, config):
-    settings = CONFIGS[config]
-    reuses, keeps, _ = promised(archs.FAMILIES[family].arch, unified="kv" in settings)
-    alone = compared(models(family), **settings)
-    with closing(Served(models(family), tmp_path, devices=devices, **settings)) as served:
-        assert served.engine.backend.overlaps
-        converse(served)
-        assert differences(served, alone) == {}
-        assert served.total("n_preempted") > 0
-        if reuses == "at states":
-            assert served.calls["restore_state"] > 0
-        else:
-            assert (served.calls["copy"] > 1, served.n_cached > 600) == (reuses == "yes", reuses == "yes")
-        assert keeps != "yes" or served.total("n_host_hits") > 2
-    if keeps == "yes":  # on disk, too
-        with closing(Served(models(family), tmp_path, devices=devices, **settings)) as again:
-            again.ask("first", FIRST, max_tokens=24)
-            again.ask("edited", FIRST[:90] + drawn(2, 30))
-            assert differences(again, alone) == {}
-            assert again.total("n_disk_hits") > 0
+    """Reuse, states, copies on the device, host memory, disk and drafts, in the order of a GPU."""
+    hold_everything(models(family), tmp_path, family, config, compared, devices=devices)
 
 
 @pytest.mark.parametrize(
@@ -94,8 +85,7 @@ def test_however_a_model_is_split_answers_are_the_same(models, compared, devices
 
 
 @pytest.mark.parametrize("kv", ["split", "unified"])
-def test_what_the_device_picks_is_what_the_host_draws(tiny, devices, kv):
-    where = {"devices": devices, "n_gpu_layers": -1, "worker_cache": worker_cache()}
+def test_what_the_device_picks_is_what_the_host_draws(tiny, where, kv):
     asked = {"n_slots": 6, "chunk": 64, "budget": 72, "flash_attn": "on", "arrive_every": 2} | where
     runs = [
         Run(tiny, candidate_requests(20), device_sampling=which, unified=kv == "unified", **asked)
@@ -109,21 +99,20 @@ def test_a_grammar_holds(devices):
     settings = EngineSettings(
         model="builtin:tiny", n_slots=4, n_ctx=512, n_threads=1, device_sampling="on", devices=devices
     )
-    backend = open_backend(settings, resolve("builtin:tiny"))
-    prompt = tuple(backend.words.tokenize("Weather?"))
     grammar = check("p", "json_schema", json.dumps(SCHEMA), strict=True).grammar
-    requests = [
-        Request(
-            request_id=str(i),
-            prompt=prompt,
-            max_tokens=300,
-            sampling=SamplingParams(seed=i, temperature=1.0),
-            grammar=grammar,
-        )
-        for i in range(8)
-    ]
-    report = run_offline(partial(engine_on, backend, settings), requests)
-    backend.close()
+    with closing(open_backend(settings, resolve("builtin:tiny"))) as backend:
+        prompt = tuple(backend.words.tokenize("Weather?"))
+        requests = [
+            Request(
+                request_id=str(i),
+                prompt=prompt,
+                max_tokens=300,
+                sampling=SamplingParams(seed=i, temperature=1.0),
+                grammar=grammar,
+            )
+            for i in range(8)
+        ]
+        report = run_offline(partial(engine_on, backend, settings), requests)
     assert not report.failed
     finished = [i for i, one in report.requests.items() if one.n_output < 300]
     assert finished
@@ -131,41 +120,113 @@ def test_a_grammar_holds(devices):
         validate(json.loads(report.texts[i]), SCHEMA)
 
 
-def test_an_adapter_changes_what_it_changes_on_the_cpu(tiny, adapters, devices):
+def test_an_adapter_changes_what_it_changes_on_the_cpu(tiny, adapters, where):
     tokens, found = ask("r", "", 50).prompt, []
-    for where in ({}, {"devices": devices, "n_gpu_layers": -1, "worker_cache": worker_cache()}):
-        backend = open_llama(
-            LlamaConfig(
-                path=tiny, n_slots=2, n_ctx=256, n_batch=256, n_threads=1, flash_attn="on",
-                adapters=tuple(adapters.values()), **where,
-            )
+    for settings in ({}, where):
+        config = LlamaConfig(
+            path=tiny, n_slots=2, n_ctx=256, n_batch=256, n_threads=1, flash_attn="on",
+            adapters=tuple(adapters.values()), **settings,
         )  # fmt: skip
-        batch = TickBatch(backend.n_batch)
-        for name in ("one", "two", "none"):
-            backend.clear()
-            backend.use(adapters[name].key)
-            batch.fill((Span(0, 0, 50, sample=True),), [array("i", tokens)])
-            backend.forward(batch)
-            found.append(backend._read_logits(1)[0].copy())
-        backend.close()
+        with closing(open_llama(config)) as backend:
+            batch = TickBatch(backend.n_batch)
+            for name in ("one", "two", "none"):
+                backend.clear()
+                backend.use(adapters[name].key)
+                batch.fill((Span(0, 0, 50, sample=True),), [array("i", tokens)])
+                backend.forward(batch)
+                found.append(backend._read_logits(1)[0].copy())
     for cpu, device in zip(found[:3], found[3:], strict=True):
         assert np.abs(cpu - device).max() < 0.05 * np.abs(cpu).max()
     assert not np.allclose(found[3], found[4])
 
 
-def test_vectors_are_those_of_bert(devices):
+def test_vectors_are_those_of_bert(where):
     path = resolve("builtin:synthetic-bert")
-    backend = open_llama(
-        LlamaConfig(
-            path=path, n_slots=4, n_ctx=1024, n_batch=256, n_threads=1, devices=devices, n_gpu_layers=-1,
-            worker_cache=worker_cache(),
-        )
-    )  # fmt: skip
+    config = LlamaConfig(path=path, n_slots=4, n_ctx=1024, n_batch=256, n_threads=1, **where)
     oracle = NumpyBert(path)
-    request = EmbeddingRequest.of([backend.words.tokenize(text) for text in TEXTS], request_id="a")
-    for number, row in enumerate(vectors(backend.embedder, request)):
-        assert np.abs(row - unit(oracle.mean(request.text(number)))).max() < 2e-3
-    backend.close()
+    with closing(open_llama(config)) as backend:
+        request = EmbeddingRequest.of([backend.words.tokenize(text) for text in TEXTS], request_id="a")
+        for number, row in enumerate(vectors(backend.embedder, request)):
+            assert np.abs(row - unit(oracle.mean(request.text(number)))).max() < 2e-3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_images_are_seen_as_on_the_cpu(files, where, kind):
+    """Two images, one of them twice, and a text beside them; then the chat goes on behind its image."""
+    turn = (TEXT, picture(0), BEHIND)
+    first = [
+        asked("a", *turn),
+        asked("text", tuple(range(500, 700))),
+        asked("two", picture(1), BEHIND, picture(0), TEXT),
+    ]
+    answers = []
+    for settings in ({}, where):
+        one = Bench(files[kind], flash_attn="on", **settings)
+        with closing(one.backend):
+            assert one.backend.overlaps == bool(settings)
+            one.ask(*first)
+            ((_, end),) = one.ask(asked("next turn", *turn, TEXT))
+            assert end.stats.n_cached >= len(TEXT) + len(BEHIND)
+            answers.append([one.sure(request_id) for request_id in ("a", "text", "two", "next turn")])
+    for of_cpu, of_device in zip(*answers, strict=True):
+        n = min(len(of_cpu), len(of_device))
+        assert n >= 3
+        assert of_device[:n] == of_cpu[:n]
+
+
+def test_a_device_tells_its_memory_and_what_a_model_takes_of_it(tiny, devices):
+    asked = {"model": "builtin:synthetic-tiny", "n_slots": 8, "n_ctx": 1024, "n_threads": 1}
+    config = llama_config(read_settings(asked | {"devices": devices}), tiny)
+    opened = open_devices(config)
+    told = needs(config, opened)
+    assert all(need.fits and need.weights and need.cells and need.buffers for need in told)
+    free = [device.memory[0] for device in opened.used]
+    with closing(LlamaBackend(config, devices=opened)):
+        taken = [before - device.memory[0] for before, device in zip(free, opened.used, strict=True)]
+    for need, n_bytes in zip(told, taken, strict=True):
+        assert n_bytes >= 0.9 * (need.weights + need.cells)
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from test_archs import FIRST, Served
+served = Served(*map(Path, sys.argv[1:3]), devices=tuple(sys.argv[3:]))
+served.submit("a", FIRST[:75], max_tokens=100)
+served.run(12)
+print(*served.sequences["a"].tokens, flush=True)
+sys.stdin.read(1)
+served.run()
+"""
+
+
+@pytest.mark.parametrize("dies", ["engine", "device"])
+def test_an_answer_goes_on_after_a_death(models, compared, devices, workers, tmp_path, dies):
+    """In a new engine on the same devices, which the old one left without a word; so does a GPU."""
+    if dies == "device" and workers is None:
+        pytest.skip("a GPU cannot be taken away here; a worker can")
+    path, folder = models("dense"), str(Path(archs.__file__).parent)
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join([folder, *filter(None, sys.path)])}
+    command = [sys.executable, "-c", CHILD, str(path), str(tmp_path / "old"), *devices]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environ
+    ) as engine:
+        lines = (line for line in iter(engine.stdout.readline, b"") if line.split(b" ")[0].isdigit())
+        tokens = tuple(map(int, next(lines).split()))
+        if dies == "engine":
+            engine.kill()
+        else:
+            workers.end(devices[-1])
+            engine.stdin.write(b"\n")  # it computes again, and finds nobody
+            engine.stdin.flush()
+        assert engine.wait(60) == -(signal.SIGKILL if dies == "engine" else signal.SIGABRT)
+    if dies == "device":
+        workers.start(devices[-1])
+    assert len(tokens) > 80
+    with closing(Served(path, tmp_path / "new", devices=devices)) as served:
+        whole = served.ask("a", tokens[:75], sent_tokens=tokens[75:], max_tokens=40)
+        assert len(whole) == 115
+        assert differences(served, compared(path)) == {}
 
 
 def test_two_engines_take_turns_on_a_device(models, devices, tmp_path):

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 
+from cobali_ray.backend.endpoint import WORKER
+from cobali_ray.backend.port import Backend
 from cobali_ray.core.request.limits import EngineLimits
-from cobali_ray.engine.opening import limits_of
+from cobali_ray.engine.opening import limits_of, worker_cache
+from cobali_ray.errors import ConfigError
+from cobali_ray.settings import EngineSettings
 from cobali_workloads.commands.options import OUT, NRounds, Out, Quick, reals, spell
-from cobali_workloads.inside.device import WatchedBackend
+from cobali_workloads.inside.device import TimeSpan, WatchedBackend
 from cobali_workloads.inside.overlap import OverlapRun, limits_for, middle, simulated, trace
 from cobali_workloads.inside.runs import greedy_requests, opened
+from cobali_workloads.inside.timed_worker import TimedWorker
 from cobali_workloads.report import plots
 from cobali_workloads.report.report import Report, Table, deliver, ms, with_range
 from cobali_workloads.report.rounds import Rounds, run_rounds
@@ -30,6 +37,15 @@ SIMULATED = (
     "does all of a server's real work (plan, sample, detokenise, encode, count)."
 )
 
+BY_OURS = (
+    "On a real device a pass counts as computing until the host sees its end: the shares are upper bounds."
+)
+BY_ITS_CLOCK = (
+    "The worker is a process with one thread on the same machine; when it computes is what it noted itself, "
+    "around each graph."
+)
+DeviceSpans = Callable[[float], list[TimeSpan]]
+
 
 def overlap(
     tick_ms: Annotated[
@@ -38,7 +54,14 @@ def overlap(
     slots: Annotated[int, typer.Option(min=1, help="Slots, all of them generating.")] = 32,
     max_new: Annotated[int, typer.Option(min=1, help="Output tokens of each slot.")] = 256,
     model: Annotated[
-        str | None, typer.Option(help="Also run this model, if llama.cpp has a GPU to overlap with.")
+        str | None, typer.Option(help="Also run this model, on a device to overlap with.")
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the model lies, as in the setting devices; worker: a process on this machine that "
+            "notes itself when it computes.  [default: the GPU, if there is one]"
+        ),
     ] = None,
     rounds: NRounds = 3,
     quick: Quick = False,
@@ -46,8 +69,11 @@ def overlap(
 ) -> None:
     """Run the same work with host work inline and overlapped; show device share, time and a timeline."""
     command = spell(
-        "overlap", tick_ms=tick_ms, slots=slots, max_new=max_new, model=model, rounds=rounds, quick=quick
-    )
+        "overlap", tick_ms=tick_ms, slots=slots, max_new=max_new, model=model, device=device, rounds=rounds,
+        quick=quick,
+    )  # fmt: skip
+    if device is not None and model is None:
+        raise ConfigError("--device", "needs a --model that lies there")
     ticks_ms = reals("--tick-ms", tick_ms)
     if quick:
         rounds, max_new = 1, min(max_new, QUICK_NEW)
@@ -63,22 +89,48 @@ def overlap(
         limits = limits_for(backends["inline"])
         found[f"simulated, {part:g} ms"] = _compare(backends, limits, max_new, rounds, n_warmup)
     if model is not None:
-        with opened(model, n_slots=slots, n_ctx=n_ctx) as (inner, settings):
+        with _placed(model, device, slots, n_ctx) as (inner, settings, spans):
             if inner.overlaps:
                 pair = {name: WatchedBackend(inner, overlaps=overlaps) for name, overlaps in MODES.items()}
-                found[model] = _compare(pair, limits_of(inner, settings), max_new, rounds, n_warmup)
-                notes.append("On a real device a pass counts as computing until the host sees its end.")
+                limits = limits_of(inner, settings)
+                name = model if device is None else f"{model} on {device}"
+                found[name] = _compare(pair, limits, max_new, rounds, n_warmup, spans)
+                notes.append(BY_ITS_CLOCK if spans is not None else BY_OURS)
             else:
                 notes.append(
                     f"{model} was not measured: llama.cpp computes on the CPU here, inside the call."
                 )
     notes += [note for rounds_, _ in found.values() for note in rounds_.notes()]
-    config = {"slots": slots, "max_new": max_new, "tick_ms": tick_ms, "model": model, "n_prompt": N_PROMPT}
+    config = {
+        "slots": slots, "max_new": max_new, "tick_ms": tick_ms, "model": model, "device": device,
+        "n_prompt": N_PROMPT,
+    }  # fmt: skip
     deliver(_report(command, config, found, notes), out)
 
 
+@contextmanager
+def _placed(
+    model: str, device: str | None, n_slots: int, n_ctx: int
+) -> Iterator[tuple[Backend, EngineSettings, DeviceSpans | None]]:
+    """Open a model on a device; also return what the device itself says of when it computed."""
+    with ExitStack() as stack:
+        settings: dict[str, Any] = {"n_slots": n_slots, "n_ctx": n_ctx}
+        spans = None
+        if device == WORKER:
+            worker = stack.enter_context(TimedWorker(worker_cache()))
+            settings["devices"], spans = worker.endpoint, worker.spans
+        elif device is not None:
+            settings["devices"] = device
+        yield (*stack.enter_context(opened(model, **settings)), spans)
+
+
 def _compare(
-    backends: dict[str, WatchedBackend], limits: EngineLimits, max_new: int, n_rounds: int, n_warmup: int
+    backends: dict[str, WatchedBackend],
+    limits: EngineLimits,
+    max_new: int,
+    n_rounds: int,
+    n_warmup: int,
+    spans: DeviceSpans | None = None,
 ) -> tuple[Rounds, dict[str, OverlapRun]]:
     last: dict[str, OverlapRun] = {}
     n_vocab = next(iter(backends.values())).n_vocab
@@ -86,12 +138,14 @@ def _compare(
     requests = greedy_requests(prompts, max_tokens=max_new, ignore_eos=True)
 
     def run(name: str) -> dict[str, float]:
-        last[name] = found = trace(backends[name], limits, requests)
-        host = found.host_s or [float("nan")]
+        last[name] = found = trace(backends[name], limits, requests, spans)
+        host, idle = (values or [float("nan")] for values in (found.host_s, found.idle_s))
         return {
             "wall_s": found.wall_s,
             "device_share": found.device_share,
             "host_p50_s": float(np.median(host)),
+            "idle_p50_s": float(np.median(idle)),
+            "idle_p90_s": float(np.quantile(idle, 0.9)),
             "output_tokens_per_s": found.n_output / found.wall_s,
         }
 
@@ -105,8 +159,9 @@ def _report(
     found: dict[str, tuple[Rounds, dict[str, OverlapRun]]],
     notes: list[str],
 ) -> Report:
-    columns = ("device", "host work", "wall s", "device computes % (min..max)", "host p50 ms per tick",
-               "output tok/s", "speed-up (min..max)")  # fmt: skip
+    columns = ("device", "host work", "wall s", "device computes % (min..max)",
+               "idle between passes, p50 / p90 ms", "host p50 ms per tick", "output tok/s",
+               "speed-up (min..max)")  # fmt: skip
     table = Table("Host work inline and overlapped", columns)
     figures = {}
     for device, (rounds, last) in found.items():
@@ -118,6 +173,7 @@ def _report(
                     name,
                     f"{rounds.median(name, 'wall_s'):.3f}",
                     with_range(share, ""),
+                    " / ".join(ms(rounds.median(name, f"idle_{share}_s")) for share in ("p50", "p90")),
                     ms(rounds.median(name, "host_p50_s")),
                     f"{rounds.median(name, 'output_tokens_per_s'):.0f}",
                     with_range(rounds.ratios("inline", name, "wall_s")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from cobali_ray.backend.scripted import ScriptedBackend
@@ -34,6 +34,11 @@ class OverlapRun(NamedTuple):
         return sum(end - start for start, end in self.device) / self.wall_s
 
     @property
+    def idle_s(self) -> list[float]:
+        """How long the device did nothing between one pass and the next."""
+        return [max(b.start_s - a.end_s, 0.0) for a, b in zip(self.device, self.device[1:], strict=False)]
+
+    @property
     def host_s(self) -> list[float]:
         """Host time of each tick: what lies between two waits, at most as many as there are ticks."""
         return [
@@ -61,8 +66,16 @@ def limits_for(backend: WatchedBackend) -> EngineLimits:
     )
 
 
-def trace(backend: WatchedBackend, limits: EngineLimits, requests: Sequence[Request]) -> OverlapRun:
-    """Run the requests through an engine that does a server's host work: events encoded, ticks counted."""
+def trace(
+    backend: WatchedBackend,
+    limits: EngineLimits,
+    requests: Sequence[Request],
+    device: Callable[[float], list[TimeSpan]] | None = None,
+) -> OverlapRun:
+    """Run the requests through an engine that does a server's host work: events encoded, ticks counted.
+
+    `device` says when it computed since a time, where it has a clock of its own.
+    """
     empty(backend)
     backend.device, backend.waits = [], []
     server = Publishing(limits)
@@ -75,7 +88,9 @@ def trace(backend: WatchedBackend, limits: EngineLimits, requests: Sequence[Requ
         stats = engine.tick()
         if stats is not None:
             server.on_tick(stats)
-    return OverlapRun(started_s, clock.now(), backend.device, backend.waits, server.n_output)
+    ended_s = clock.now()
+    spans = backend.device if device is None else device(started_s)
+    return OverlapRun(started_s, ended_s, spans, backend.waits, server.n_output)
 
 
 def middle(run: OverlapRun, n_ticks: int) -> dict[str, list[tuple[float, float]]]:
@@ -84,10 +99,11 @@ def middle(run: OverlapRun, n_ticks: int) -> dict[str, list[tuple[float, float]]
     The host works whenever it does not wait. Times count from the first of these passes.
     """
     at = max(0, (len(run.device) - n_ticks) // 2)
-    device, waits = run.device[at : at + n_ticks], run.waits[at : at + n_ticks]
+    device = run.device[at : at + n_ticks]
     if not device:
         return {"device": [], "host": []}
     zero = device[0].start_s
+    waits = [wait for wait in run.waits if zero <= wait.start_s <= device[-1].end_s]
     busy = [(start - zero, end - start) for start, end in device]
     edges = [TimeSpan(zero, zero), *waits]
     host = [
