@@ -260,33 +260,20 @@ class UnknownModelError(BadRequestError):
     template = "The model '{asked}' does not exist here; this server serves '{served}'."
 
 
-@dataclass(eq=False)
-class NotStoredError(BadRequestError):
-    """A stored response was requested; none is stored."""
-
-    response_id: str
-    status = 404
-    code = "not_stored"
-    template = (
-        "Response with id '{response_id}' not found: this server stores no responses. "
-        "Send the earlier items in input."
-    )
-
-
 class NoStoreError(BadRequestError):
-    """Files and batches are not kept here."""
+    """Nothing is kept here."""
 
     status = 501
     code = "not_supported"
     template = (
-        "This server keeps no files and no batches: start it with the setting data_dir, the folder to keep "
-        "them in, as in `cobali serve --set data_dir=~/cobali-data`."
+        "This server keeps no files, batches, responses or conversations: start it with the setting "
+        "data_dir, the folder to keep them in, as in `cobali serve --set data_dir=~/cobali-data`."
     )
 
 
 @dataclass(eq=False)
 class NotInStoreError(BadRequestError):
-    """A file or a batch that is not there, or belongs to another key."""
+    """Something stored that is not there, or belongs to another key."""
 
     what: str
     asked: str
@@ -314,7 +301,7 @@ class StoreFullError(BadRequestError):
     setting: str
     status = 413
     code = "store_full"
-    template = "This key keeps {what} already (setting {setting}): delete files or batches first."
+    template = "This key keeps {what} already (setting {setting}): delete some of it first."
 
 
 @dataclass(eq=False)

@@ -13,8 +13,8 @@ from starlette.routing import Match
 from cobali_ray import __version__
 from cobali_ray.api.anthropic.routes import Messages
 from cobali_ray.api.batches.asking import Asker
+from cobali_ray.api.batches.background import Background
 from cobali_ray.api.batches.files import FileRoutes
-from cobali_ray.api.batches.keeping import Keeping
 from cobali_ray.api.batches.messages import MessageBatchRoutes
 from cobali_ray.api.batches.routes import BatchRoutes
 from cobali_ray.api.batches.runner import BatchRunner
@@ -24,6 +24,7 @@ from cobali_ray.api.door.clock import ApiClock, SystemClock
 from cobali_ray.api.door.context import context_of
 from cobali_ray.api.door.faults import http_fault
 from cobali_ray.api.door.frame import METHODS, Frame, Lock, fault_response, is_open
+from cobali_ray.api.door.keeping import Keeping
 from cobali_ray.api.door.keyring import Keyring
 from cobali_ray.api.door.origins import Origins
 from cobali_ray.api.door.quota import RATE_HEADERS
@@ -33,6 +34,7 @@ from cobali_ray.api.engines.viewers import Viewers
 from cobali_ray.api.llama_server.routes import LlamaServer
 from cobali_ray.api.ollama.routes import Ollama
 from cobali_ray.api.reply.streams import STREAM_HEADER, StreamRecordings
+from cobali_ray.api.responses.conversations import ConversationRoutes
 from cobali_ray.api.responses.routes import Responses
 from cobali_ray.api.routes.cache import Cache
 from cobali_ray.api.routes.debug import Debug
@@ -61,7 +63,8 @@ def build_api(
 ) -> FastAPI:
     """Build the OpenAI-compatible ASGI app over a fleet; `judges` may be shared by several apps.
 
-    With a `store` there are files and batches, which are answered once `app.state.batches` is started.
+    With a `store` there are files, batches and responses that are kept; what waits is answered once
+    `app.state.batches` is started.
 
     `listens` is where clients reach the server, if a front end takes their connections. Answers have
     x-request-id unless whatever serves the app adds it already.
@@ -77,8 +80,15 @@ def build_api(
     embeddings = Embeddings(fleet, settings, clock, intake)
     app.include_router(embeddings.router())
     app.include_router(LlamaServer(fleet, settings, generation, embeddings).router())
-    responses = Responses(generation, settings)
+    keeping = Keeping(store, settings, clock)
+
+    def wake() -> None:
+        if app.state.batches is not None:
+            app.state.batches.wake()
+
+    responses = Responses(generation, settings, keeping, clock, wake)
     app.include_router(responses.router())
+    app.include_router(ConversationRoutes(keeping, settings, intake).router())
     messages = Messages(generation, settings)
     app.include_router(messages.router())
     app.include_router(Ollama(fleet, settings, generation, embeddings, intake).router())
@@ -93,14 +103,14 @@ def build_api(
         CHATS: generation.chat,
         COMPLETIONS: generation.complete,
         EMBEDDINGS: embeddings.embed,
-        RESPONSES: responses.create,
+        RESPONSES: responses.answer_line,
         MESSAGES: messages.messages,
     }
-    runner = None
+    app.state.batches = None
     if store is not None:
-        runner = BatchRunner(store, fleet, Asker(handlers, clock), clock, keyring)
-    app.state.batches = runner
-    keeping, wake = Keeping(store, settings, clock), runner.wake if runner is not None else _nothing
+        asker = Asker(handlers, clock)
+        background = Background(store, asker, responses, clock, keyring)
+        app.state.batches = BatchRunner(store, fleet, asker, clock, keyring, background)
     app.include_router(FileRoutes(keeping, settings).router())
     app.include_router(BatchRoutes(keeping, settings, intake, wake).router())
     app.include_router(MessageBatchRoutes(keeping, settings, intake, wake).router())
@@ -135,10 +145,6 @@ def build_api(
     )
     describe(app, keyed=keyring.locked, is_open=is_open)
     return app
-
-
-def _nothing() -> None:
-    """Do what is to be done where there is no store."""
 
 
 async def _on_error(http: HttpRequest, error: Exception) -> Response:

@@ -23,11 +23,9 @@ ResultT = TypeVar("ResultT")
 
 FILE_NAME: Final = "cobali.sqlite"
 LOCK_NAME: Final = "batches.lock"
-VERSION: Final = 1
-"""Of the tables; a file with a later one is refused."""
 BUSY_S: Final = 30.0
 """How long a transaction waits for that of another process."""
-_SCHEMA: Final = """
+_FILES_AND_BATCHES: Final = """
 CREATE TABLE files (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
     id TEXT NOT NULL UNIQUE,
@@ -87,6 +85,55 @@ CREATE TABLE pending (            -- lines that have no answer yet, by their tur
     PRIMARY KEY (batch_id, turn)
 ) STRICT, WITHOUT ROWID;
 """
+_RESPONSES: Final = """
+CREATE TABLE responses (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    owner TEXT NOT NULL,
+    tenant TEXT NOT NULL,
+    status TEXT NOT NULL,
+    created_s INTEGER NOT NULL,
+    kept_until_s INTEGER NOT NULL,
+    previous_id TEXT NOT NULL,    -- what it goes on from: "" or a response, or
+    conversation_id TEXT NOT NULL,
+    conversation_n INTEGER NOT NULL,
+    items BLOB NOT NULL,
+    body BLOB NOT NULL,
+    request BLOB,                 -- what is yet to be computed
+    streams INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    n_begun INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX responses_of ON responses (owner, kept_until_s);
+CREATE INDEX responses_open ON responses (status) WHERE status IN ('queued', 'in_progress');
+CREATE TABLE response_events (
+    response_id TEXT NOT NULL,
+    n INTEGER NOT NULL,
+    data BLOB NOT NULL,
+    deltas BLOB NOT NULL,
+    PRIMARY KEY (response_id, n)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE conversations (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    owner TEXT NOT NULL,
+    created_s INTEGER NOT NULL,
+    kept_until_s INTEGER NOT NULL,
+    metadata TEXT NOT NULL,
+    bytes INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX conversations_of ON conversations (owner, seq);
+CREATE TABLE items (
+    conversation_id TEXT NOT NULL,
+    n INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (conversation_id, n),
+    UNIQUE (conversation_id, id)
+) STRICT;
+"""
+_SCHEMAS: Final = (_FILES_AND_BATCHES, _RESPONSES)
+"""What each version of the tables adds; a file of more versions is refused."""
 
 
 def check_folder(folder: Path | None) -> None:
@@ -178,12 +225,12 @@ def _prepare(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
     with _transaction(db):
         (version,) = db.execute("PRAGMA user_version").fetchone()
-        if version > VERSION:
+        if version > len(_SCHEMAS):
             raise sqlite3.DatabaseError("it was written by a later version of cobali")
-        if version == 0:
-            for statement in _SCHEMA.split(";\n"):
+        for number, schema in enumerate(_SCHEMAS[version:], version + 1):
+            for statement in schema.split(";\n"):
                 db.execute(statement)
-            db.execute(f"PRAGMA user_version = {VERSION}")
+            db.execute(f"PRAGMA user_version = {number}")
 
 
 @contextmanager

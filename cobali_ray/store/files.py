@@ -24,7 +24,7 @@ class StoreQuota(NamedTuple):
 
     max_bytes: int
     max_count: int
-    """Files and batches, each."""
+    """Files, batches, responses and conversations, each."""
 
 
 class FileRecord(NamedTuple):
@@ -88,7 +88,10 @@ def append(
 
 def used_bytes(db: sqlite3.Connection, owner: str) -> int:
     """Return how much a key keeps."""
-    (n,) = db.execute("SELECT coalesce(sum(bytes), 0) FROM files WHERE owner = ?", (owner,)).fetchone()
+    tables = " UNION ALL ".join(
+        f"SELECT bytes FROM {table} WHERE owner = :owner" for table in ("files", "responses", "conversations")
+    )
+    (n,) = db.execute(f"SELECT coalesce(sum(bytes), 0) FROM ({tables})", {"owner": owner}).fetchone()
     return int(n)
 
 

@@ -1,119 +1,17 @@
 """Files and batches over HTTP, through the real `openai` and `anthropic` clients."""
 
 import asyncio
-import itertools
 import json
 
 import anthropic
-import httpx2
 import pytest
-from fake_client import FakeClient, Wire, ends_with, says
-from openai import AsyncOpenAI, BadRequestError, NotFoundError
+from fake_client import Wire, ends_with, says
+from openai import BadRequestError, NotFoundError
+from store_server import CHATS, Server, holding
 
-from cobali_ray.api.app import build_api
-from cobali_ray.api.engines.fleet import Fleet, ServedModel
 from cobali_ray.errors import EngineDiedError, InternalError, QueueFullError
-from cobali_ray.settings import ApiSettings
 from cobali_ray.store.batches import WINDOW_S
-from cobali_ray.store.database import Store
 from tests.waiting import until
-
-CHATS = "/v1/chat/completions"
-
-
-class StoreClock:
-    """Time that moves when a test says so; who sleeps then wakes up, whatever the time is."""
-
-    def __init__(self):
-        self.time_s, self.unix_s = 100.0, 1_800_000_000
-        self._moved = asyncio.Event()
-
-    def now(self):
-        return self.time_s
-
-    def unix(self):
-        return self.unix_s
-
-    def advance(self, seconds):
-        self.time_s += seconds
-        self.unix_s += seconds
-        self._moved.set()
-        self._moved = asyncio.Event()
-
-    async def sleep(self, seconds):
-        until_s = self.time_s + seconds
-        while self.time_s < until_s:
-            await self._moved.wait()
-
-
-class Server:
-    """An app over a store, with clients of both APIs; it can end and start again."""
-
-    def __init__(self, folder, judges):
-        self.folder, self.judges = folder, judges
-        self.client, self.clock, self.settings = FakeClient(), StoreClock(), {}
-        self.store = None
-
-    async def start(self):
-        self.store = Store(self.folder)
-        fleet = Fleet([ServedModel({"0": self.client})])
-        self.app = build_api(
-            fleet, ApiSettings(**self.settings), clock=self.clock, judges=self.judges, store=self.store
-        )
-        self.http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=self.app))
-        self.openai = self.openai_as("x")
-        self.claude = anthropic.AsyncAnthropic(
-            api_key="x", base_url="http://app", http_client=self.http, max_retries=0
-        )
-
-    def openai_as(self, key):
-        return AsyncOpenAI(api_key=key, base_url="http://app/v1", http_client=self.http, max_retries=0)
-
-    def run(self):
-        self.app.state.batches.start()
-
-    async def stop(self):
-        if self.store is not None:
-            await self.app.state.batches.close()
-            await self.http.aclose()
-            self.store.close()
-            self.store = None
-
-    async def wire(self, path, body=b"", method="POST", **more):
-        return await Wire(self.app, path, body, method=method, **more).run()
-
-    async def upload(self, lines, openai=None, **more):
-        data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-        files = (openai or self.openai).files
-        return await files.create(file=("in.jsonl", data), purpose="batch", **more)
-
-    async def batch(self, lines, openai=None, endpoint=CHATS, **more):
-        file = await self.upload(lines, openai)
-        return await (openai or self.openai).batches.create(
-            input_file_id=file.id, endpoint=endpoint, completion_window="24h", **more
-        )
-
-    async def until(self, batch, *statuses, openai=None):
-        """Wait until a batch is in one of these states."""
-
-        async def there():
-            found = await (openai or self.openai).batches.retrieve(batch.id)
-            return found if found.status in statuses else None
-
-        return await until(there)
-
-    async def answered(self, batch, n):
-        """Wait until so many lines have answers."""
-
-        async def enough():
-            found = await self.openai.batches.retrieve(batch.id)
-            return found.request_counts.completed >= n
-
-        await until(enough)
-
-    async def lines(self, file_id, openai=None):
-        content = await (openai or self.openai).files.content(file_id)
-        return {(line := json.loads(raw))["custom_id"]: line for raw in content.text.splitlines()}
 
 
 @pytest.fixture
@@ -122,18 +20,6 @@ async def server(tmp_path, judges):
     await server.start()
     yield server
     await server.stop()
-
-
-def holding(n, held=None):
-    """Script: the first `n` requests are answered, the others wait for an event."""
-    first = itertools.count()
-
-    def script(request):
-        if next(first) >= n:
-            yield held or asyncio.Event()
-        yield from says("done")(request)
-
-    return script
 
 
 def ask(custom_id, text="hi", **fields):

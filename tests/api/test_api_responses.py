@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from fake_client import Wire, ends_with, says
+from fake_client import ends_with, says
 from pydantic import BaseModel
 from response_rules import Checked, Codex, events_of
 
@@ -348,11 +348,8 @@ REFUSED = [
     ({"min_tokens": 6, "max_output_tokens": 5}, "min_tokens", "more than max_output_tokens"),
     ({"messages": [USER]}, "messages", "send input instead"),
     ({"response_format": {"type": "json_object"}}, "response_format", "send text.format instead"),
-    ({"previous_response_id": "resp_1"}, "previous_response_id", "the earlier items in input"),
-    ({"conversation": "conv_1"}, "conversation", "the earlier items in input"),
     ({"prompt": {"id": "pmpt_1"}}, "prompt", "not supported"),
     ({"return_token_ids": True}, "return_token_ids", "not supported"),
-    ({"background": True}, "background", "not supported"),
     ({"mirostat": 2}, "mirostat", "not supported"),
     ({"n": 2}, "n", "not supported"),
     ({"include": ["nothing"]}, "include[0]", "nothing"),
@@ -454,16 +451,6 @@ async def test_what_the_server_cannot_do_now_has_its_status(post, client):
     client.script = lambda _: iter([QueueFullError("requests", 4, 3.0)])
     wire = await post(PATH, ASK | {"stream": True})
     assert (wire.status, wire.headers["retry-after"]) == (429, "3")
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [("GET", "/resp_1"), ("DELETE", "/resp_1"), ("GET", "/resp_1/input_items"), ("POST", "/resp_1/cancel")],
-)
-async def test_no_response_is_kept(app, method, path):
-    wire = await Wire(app, PATH + path, method=method).run()
-    assert (wire.status, wire.json["error"]["code"]) == (404, "not_stored")
-    assert "resp_1" in wire.json["error"]["message"]
 
 
 async def test_tokens_of_the_input_are_counted(post, client):

@@ -15,6 +15,7 @@ from cobali_ray.api.door.clock import ApiClock
 from cobali_ray.api.door.context import SCOPE_KEY, RequestContext
 from cobali_ray.api.door.faults import error_shape
 from cobali_ray.api.door.keys import Caller
+from cobali_ray.errors import DeadlineExceededError
 from cobali_ray.store.lines import LINE_ID, Answer
 
 Handler = Callable[[HttpRequest], Awaitable[Response]]
@@ -35,10 +36,15 @@ class Asker:
         """`handlers` are those of each endpoint."""
         self._handlers, self._clock = handlers, clock
 
-    async def ask(self, endpoint: str, body: bytes, caller: Caller) -> Asked:
-        """Return the answer to a body; an error is one, in the shape of the endpoint's API."""
+    async def ask(
+        self, endpoint: str, body: bytes, caller: Caller, *, handler: Handler | None = None, id_: str = ""
+    ) -> Asked:
+        """Return the answer to a body; an error is one, in the shape of the endpoint's API.
+
+        Another `handler` may answer in the endpoint's place; `id_` is that of the request.
+        """
         context = RequestContext(
-            request_id=f"{LINE_ID}{uuid.uuid4().hex}",
+            request_id=id_ or f"{LINE_ID}{uuid.uuid4().hex}",
             received_s=self._clock.now(),
             method="POST",
             route=endpoint,
@@ -48,7 +54,7 @@ class Asker:
         reply = _Collected()
         http = HttpRequest(_scope(endpoint, context), _Inbox(body).receive, reply.send)
         try:
-            response = await self._handlers[endpoint](http)
+            response = await (handler or self._handlers[endpoint])(http)
             await response(http.scope, http.receive, reply.send)
         except asyncio.CancelledError:
             context.cancelled = True
@@ -62,6 +68,14 @@ class Asker:
             return Asked(Answer(reply.status, bytes(reply.body), context.request_id))
         finally:
             context.close(self._clock)
+
+
+def may_again(error: Exception) -> bool:
+    """Whether the same may be asked once more: not where it is what was asked that is at fault."""
+    return isinstance(error, DeadlineExceededError) or getattr(error, "outcome", "error") in {
+        "error",
+        "cancelled",
+    }
 
 
 def _scope(path: str, context: RequestContext) -> dict[str, object]:

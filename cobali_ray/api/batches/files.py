@@ -8,11 +8,11 @@ from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 from starlette.types import Receive, Scope, Send
 
-from cobali_ray.api.batches.keeping import Keeping
 from cobali_ray.api.batches.upload import take_upload
 from cobali_ray.api.body.params import whole_number
 from cobali_ray.api.body.reading import check_choice
 from cobali_ray.api.door.context import context_of
+from cobali_ray.api.door.keeping import Keeping, page
 from cobali_ray.api.engines.apart import unless_gone
 from cobali_ray.api.reply.replies import json_response
 from cobali_ray.api.routes.openapi import content, errors, get, query
@@ -119,18 +119,6 @@ def written(file: FileRecord) -> dict[str, Any]:
         "filename": file.name,
         "purpose": file.purpose,
         "status": "processed",
-    }
-
-
-def page(found: list[dict[str, Any]], limit: int) -> dict[str, Any]:
-    """Return a page of a list, given one more than it may have, if there is."""
-    data = found[:limit]
-    return {
-        "object": "list",
-        "data": data,
-        "first_id": data[0]["id"] if data else None,
-        "last_id": data[-1]["id"] if data else None,
-        "has_more": len(found) > limit,
     }
 
 

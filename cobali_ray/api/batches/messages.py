@@ -14,13 +14,13 @@ from fastapi import Request as HttpRequest
 
 from cobali_ray.api.anthropic.body import AnthropicErrorBody
 from cobali_ray.api.batches.files import FileReply
-from cobali_ray.api.batches.keeping import Keeping
 from cobali_ray.api.batches.schema import MessageBatchBody
 from cobali_ray.api.body.fields import judge
 from cobali_ray.api.body.params import whole_number
 from cobali_ray.api.body.reading import parse
 from cobali_ray.api.call.intake import Intake
 from cobali_ray.api.door.context import RequestContext, context_of
+from cobali_ray.api.door.keeping import Keeping
 from cobali_ray.api.reply.replies import json_response
 from cobali_ray.api.routes.openapi import BODY_STATUSES, content, errors, get, post, query
 from cobali_ray.backend.port import Gone

@@ -1,4 +1,4 @@
-"""The runner: answers the lines of all batches with what live traffic leaves.
+"""The runner: answers the lines of all batches with what live traffic leaves; and has `background.py` go on.
 
 One of the ingresses has the store's lock and runs it; when that process ends, another gets the lock and goes
 on. Nothing here must be remembered: a line without an answer in the store is asked again.
@@ -14,23 +14,23 @@ from typing import Any, Final
 import orjson
 import structlog
 
-from cobali_ray.api.batches.asking import Asked, Asker
+from cobali_ray.api.batches.asking import Asked, Asker, may_again
+from cobali_ray.api.batches.background import Background
 from cobali_ray.api.batches.turns import TEXTS_AT_ONCE, Candidate, Room, Turns
 from cobali_ray.api.door.clock import ApiClock
 from cobali_ray.api.door.keyring import Keyring
 from cobali_ray.api.door.keys import Caller, Terms
-from cobali_ray.api.engines.apart import begin_apart
+from cobali_ray.api.engines.apart import begin_apart, until_set
 from cobali_ray.api.engines.fleet import Fleet
 from cobali_ray.core.request.request import MAX_PRIORITY
 from cobali_ray.core.views.stats import LoadView
 from cobali_ray.errors import (
     BatchStateError,
     CobaliError,
-    DeadlineExceededError,
     RefusedError,
     StoreFailedError,
 )
-from cobali_ray.store import batches
+from cobali_ray.store import batches, responses
 from cobali_ray.store.batches import AnsweredLine, BatchRecord, PendingLine
 from cobali_ray.store.database import Store
 from cobali_ray.store.lines import ANTHROPIC, EMBEDDINGS
@@ -74,9 +74,11 @@ class BatchRunner:
         asker: Asker,
         clock: ApiClock,
         keyring: Keyring,
+        background: Background,
     ) -> None:
         self._store, self._fleet, self._asker, self._clock = store, fleet, asker, clock
         self._keyring, self._terms_of = keyring, keyring.terms_of
+        self._background = background
         self._running: dict[str, _Running] = {}
         self._turns = Turns()
         self._rooms: dict[tuple[str, bool], Room] = {}
@@ -98,6 +100,7 @@ class BatchRunner:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+        await self._background.close()
         for one in self._running.values():
             await self._stop(one)
         with suppress(StoreFailedError):
@@ -116,25 +119,18 @@ class BatchRunner:
             except Exception:  # a bug must not end all batches for good
                 _log.exception("batches_failed")
                 await self._clock.sleep(MAX_PAUSE_S)
-            await self._wait()
-
-    async def _wait(self) -> None:
-        """Wait until there is something to do, or until it is time to look."""
-        waits = [asyncio.ensure_future(self._awake.wait()), asyncio.ensure_future(self._clock.sleep(POLL_S))]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for one in waits:
-                one.cancel()
+            await until_set(self._awake, self._clock, POLL_S)
 
     async def _round(self) -> None:
         self._fill()  # from what was read before: no slot waits for the disk
         await self._write()
         await self._keyring.refresh()
+        await self._background.advance()
         now_s = self._clock.now()
         if self._swept_s is None or now_s - self._swept_s >= SWEEP_S:
             self._swept_s = now_s
             await self._store(batches.sweep, self._clock.unix())
+            await self._store(responses.sweep, self._clock.unix())
         n_running = Counter[str]()
         for batch in await self._store(batches.unfinished):
             n_running[batch.owner] += batch.status in {BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS}
@@ -273,11 +269,8 @@ class BatchRunner:
         if isinstance(error, RefusedError):
             room.paused_until_s = self._clock.now() + min(max(error.retry_after_s, POLL_S), MAX_PAUSE_S)
             return True
-        ours = isinstance(error, DeadlineExceededError) or (
-            error is not None and getattr(error, "outcome", "error") in {"error", "cancelled"}
-        )
         running.attempts[line.turn] = running.attempts.get(line.turn, 0) + 1
-        return ours and running.attempts[line.turn] < MAX_ATTEMPTS
+        return error is not None and may_again(error) and running.attempts[line.turn] < MAX_ATTEMPTS
 
     def _caller(self, batch: BatchRecord) -> Caller:
         """Return who asks: the key's holder, in the last class unless the line says otherwise."""

@@ -13,9 +13,9 @@ from python_multipart import MultipartParser
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 
-from cobali_ray.api.batches.keeping import Keeping
 from cobali_ray.api.body.params import whole_number
 from cobali_ray.api.body.reading import MISSING, is_heavy, next_piece
+from cobali_ray.api.door.keeping import Keeping
 from cobali_ray.errors import (
     BadLineError,
     InvalidParameterError,

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from fastapi import Request as HttpRequest
 
@@ -95,6 +95,14 @@ def source_of(fleet: Fleet, asked: str | None, context: RequestContext) -> Sourc
         raise _NamedModel(model) from None
 
 
+class EarlierMissing(Exception):  # noqa: N818 no error: the work is done again
+    """A body goes on from something that is stored; `fetch` gets it, on the event loop."""
+
+    def __init__(self, fetch: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        super().__init__(fetch)
+        self.fetch = fetch
+
+
 class Intake:
     """One per process. Call it on the event loop."""
 
@@ -145,6 +153,8 @@ class Intake:
                 except VerdictsMissing as unjudged:
                     tenant = context.caller.tenant
                     await unless_gone(http.receive, self.judges.judge(tenant, unjudged.cases))
+                except EarlierMissing as missing:
+                    await unless_gone(http.receive, missing.fetch())
         finally:
             self._n_held_bytes -= n_mine
 

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
+from cobali_ray.api.door.clock import ApiClock
+
 ResultT = TypeVar("ResultT")
 
 
@@ -42,3 +44,13 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, ResultT]) -> R
         task.cancel()
         watcher.cancel()
         await asyncio.gather(task, watcher, return_exceptions=True)
+
+
+async def until_set(event: asyncio.Event, clock: ApiClock, most_s: float) -> None:
+    """Wait for an event, but no longer than this."""
+    waits = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(clock.sleep(most_s))]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in waits:
+            one.cancel()

@@ -71,6 +71,10 @@ class Writer(ABC):
     def body(self, times: Timings) -> Any:
         """Return the whole answer; every choice has ended."""
 
+    async def settle(self, wire: bytes) -> bytes:
+        """Return the last bytes of an answer once what they promise is so."""
+        return wire
+
     def finish_reason(self, index: int, end: End) -> str | None:  # noqa: ARG002 most have one word for it
         """Return why a choice ended, in the words of the API."""
         return end.finish_reason

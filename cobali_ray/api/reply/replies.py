@@ -88,6 +88,7 @@ class WholeReply(Reply):
                 self._tell_first()
             self._tally.check()
         body = orjson.dumps(self._writer.body(self._tally.times(self._since_s())))
+        body = await self._writer.settle(body)
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -119,6 +120,8 @@ class StreamReply(Reply):
                     self._tell_first()
                 if not live.begun:
                     self._tally.check()
+                if not self._tally.n_open:
+                    wire = await self._writer.settle(wire)
                 if wire:
                     yield wire
                 self._tally.check()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, ClassVar, TypeAlias
 
 import orjson
+import structlog
 
 from cobali_ray.api.call.translate import Call
 from cobali_ray.api.door.faults import Fault
@@ -16,22 +17,39 @@ from cobali_ray.api.responses.output import ResponseOutput, StreamEvent
 from cobali_ray.api.responses.read import ResponseTemplate
 from cobali_ray.chat.splitter import ContentText
 from cobali_ray.core.request.events import End, RequestStats
+from cobali_ray.errors import StoreFailedError, StoreFullError
 
 ID_PREFIX = "resp_"
+
+_log = structlog.get_logger(__name__)
+
+
+Keep: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
+"""Stores a response that has ended. Raises StoreFullError and StoreFailedError."""
 
 
 class ResponseWriter(Writer):
     """One response, as a stream, in which each event has a name and a number, or in one piece."""
 
-    def __init__(self, written: ResponseTemplate, call: Call) -> None:
+    opens_with: ClassVar[tuple[str, ...]] = ("response.created", "response.in_progress")
+    first: ClassVar = 0
+    """The number of the first event."""
+
+    def __init__(self, written: ResponseTemplate, call: Call, keep: Keep | None = None) -> None:
         super().__init__(call)
+        self._keep = keep
+        self.ended: dict[str, Any] | None = None
+        """The response, once it has ended."""
+        self._last = b""
+        """How a stream says so."""
         self._echo = written.echo
         self._turn = next(iter(choice_states(call.speech, call.call_id, 1)), None)
         call_id_of = str if self._turn is None else self._turn.tool_call_id
         self._output = ResponseOutput(call.call_id.removeprefix(ID_PREFIX), written.callees, call_id_of)
         self._cut = False
         self._stats: list[RequestStats] = []
-        self._n_told = 2  # what opens the stream, which is asked for after the first text
+        # What opens the stream is asked for after the first text.
+        self._n_told = self.first + len(self.opens_with)
 
     # -- in one piece
 
@@ -42,15 +60,15 @@ class ResponseWriter(Writer):
 
     def body(self, times: Timings) -> dict[str, Any]:
         self._output.close(cut=self._cut)
-        return self._whole(self._output.kept(), self._stats, times)
+        self.ended = self._whole(self._output.kept(), self._stats, times)
+        return self.ended
 
     # -- as a stream
 
     def opening(self, index: int) -> bytes:  # noqa: ARG002 there is but one choice
         body = orjson.Fragment(orjson.dumps(self._body("in_progress", [])))
-        kinds = ("response.created", "response.in_progress")
-        told = [{"type": kind, "response": body} for kind in kinds]
-        return b"".join(_framed(one, number) for number, one in enumerate(told))
+        told = [{"type": kind, "response": body} for kind in self.opens_with]
+        return b"".join(framed(one, number) for number, one in enumerate(told, self.first))
 
     def say(self, update: Update) -> bytes:
         return self._framed(self._take(update))
@@ -59,18 +77,34 @@ class ResponseWriter(Writer):
         wire = self._framed(self._output.close(cut=self._cut))
         if stats is None:
             return wire
-        body = self._whole(self._output.bodies(), stats, times)
-        return wire + self._framed([{"type": f"response.{body['status']}", "response": body}])
+        return wire + self._end(self._whole(self._output.bodies(), stats, times))
 
     def failure(self, fault: Fault) -> bytes:
-        error = {"code": fault.code or "server_error", "message": fault.message}
-        body = self._body("failed", self._output.bodies(), error=error)
-        return self._framed([{"type": "response.failed", "response": body}])
+        return self._end(self._body("failed", self._output.bodies(), error=error_of(fault)))
+
+    async def settle(self, wire: bytes) -> bytes:
+        if self._keep is None or self.ended is None:
+            return wire
+        try:
+            await self._keep(self.ended)
+        except (StoreFullError, StoreFailedError) as error:
+            _log.warning("response_not_kept", response_id=self._call.call_id, error=str(error))
+            self.ended["store"] = False
+            if not self._last:
+                return orjson.dumps(self.ended)
+            self._n_told -= 1
+            return wire.removesuffix(self._last) + self._end(self.ended)
+        return wire
+
+    def _end(self, body: dict[str, Any]) -> bytes:
+        self.ended = body
+        self._last = self._framed([{"type": f"response.{body['status']}", "response": body}])
+        return self._last
 
     def _framed(self, told: Sequence[StreamEvent]) -> bytes:
         first = self._n_told
         self._n_told += len(told)
-        return b"".join([_framed(one, first + i) for i, one in enumerate(told)])
+        return b"".join([framed(one, first + i) for i, one in enumerate(told)])
 
     # -- both
 
@@ -136,6 +170,12 @@ class ResponseWriter(Writer):
         }
 
 
-def _framed(told: StreamEvent, number: int) -> bytes:
+def error_of(fault: Fault) -> dict[str, str]:
+    """Return how a response says why it failed."""
+    return {"code": fault.code or "server_error", "message": fault.message}
+
+
+def framed(told: StreamEvent, number: int) -> bytes:
+    """Return an event with its number as a stream has it."""
     body = orjson.dumps(told | {"sequence_number": number})
     return b"event: %b\ndata: %b\n\n" % (told["type"].encode(), body)

@@ -5,6 +5,7 @@ A turn of the model is several items here and one message there: what it reasone
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -30,25 +31,74 @@ class InputMessages(NamedTuple):
     ignored: tuple[str, ...]
 
 
+class EarlierItems(NamedTuple):
+    """What the input goes on from."""
+
+    field: str = ""
+    """The field of the body that names it."""
+    items: Sequence[dict[str, Any]] = ()
+
+
 def read_input(
-    items: str | Sequence[dict[str, Any]], instructions: str | None, *, strict: bool
+    items: str | Sequence[dict[str, Any]],
+    instructions: str | None,
+    *,
+    strict: bool,
+    field: str = "input",
+    earlier: EarlierItems = EarlierItems(),  # noqa: B008 it never changes
 ) -> InputMessages:
-    """Return what the model is to read. Raises InvalidParameterError and UnsupportedParameterError."""
+    """Return what the model is to read of items in this field.
+
+    Raises InvalidParameterError and UnsupportedParameterError.
+    """
     chat = _Chat()
     if instructions is not None:
         chat.add({"role": "system", "content": instructions}, ("instructions",))
+    for raw in earlier.items:
+        where: Path = (earlier.field,)
+        chat.take(_item(raw, where), where)
     if isinstance(items, str):
-        chat.add({"role": "user", "content": items}, ("input",))
+        chat.add({"role": "user", "content": items}, (field,))
         items = ()
     ignored: dict[str, None] = {}
     for index, raw in enumerate(items):
-        where: Path = ("input", index)
+        where = (field, index)
         item = _item(raw, where)
         extra = item.model_extra
-        ignored |= dict.fromkeys(judge(extra, NEUTRAL, {}, where=where, named_as="input[].", strict=strict))
+        ignored |= dict.fromkeys(
+            judge(extra, NEUTRAL, {}, where=where, named_as=f"{field}[].", strict=strict)
+        )
         chat.take(item, where)
     chat.end_turn()
     return InputMessages(chat.messages, chat.places, tuple(ignored))
+
+
+ID_PREFIXES: Final = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "reasoning": "rs",
+}
+
+
+def with_ids(items: str | Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return an input that was read as the items that are kept of it, each with an id of its own."""
+    if isinstance(items, str):
+        items = [{"role": "user", "content": items}]
+    return [_with_id(item) for item in items]
+
+
+def _with_id(item: dict[str, Any]) -> dict[str, Any]:
+    kind = item.get("type") or "message"
+    kept = {"type": kind, "status": "completed"} | item | {"id": f"{ID_PREFIXES[kind]}_{uuid.uuid4().hex}"}
+    if kind == "message" and isinstance(text := item["content"], str):
+        part: dict[str, Any] = {"type": "input_text", "text": text}
+        if item["role"] == "assistant":
+            part = {"type": "output_text", "text": text, "annotations": []}
+        kept["content"] = [part]
+    return kept
 
 
 Item = MessageItem | CallItem | OutputItem | ReasoningItem
@@ -69,7 +119,7 @@ def _item(raw: dict[str, Any], where: Path) -> Item:
         case kind:
             pass
     known = ", ".join((*KINDS, "reasoning"))
-    why = "nothing is stored here: send the item itself" if kind == "item_reference" else f"only {known}"
+    why = "send the item itself" if kind == "item_reference" else f"only {known}"
     raise UnsupportedParameterError(
         (*where, "type"), where, f": items of type {str(kind)[:32]!r} are not supported, {why}"
     )

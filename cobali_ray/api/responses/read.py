@@ -10,22 +10,18 @@ import orjson
 
 from cobali_ray.api.body.fields import NEUTRAL_FIELDS, REFUSED_FIELDS, SUPPORTED_NAMES, judge
 from cobali_ray.api.body.schema import ChatBody, SampledBody
-from cobali_ray.api.responses.items import read_input
+from cobali_ray.api.responses.items import EarlierItems, read_input
 from cobali_ray.api.responses.schema import ResponsesBody
 from cobali_ray.api.responses.tools import Callee, choice_of, offered
 from cobali_ray.errors import InvalidParameterError, Path, UnsupportedParameterError, dotted
 
-EARLIER_ITEMS: Final = "the earlier items in input"
 NEUTRAL: Final = NEUTRAL_FIELDS | {"access_programs", "client_metadata", "stream_options"}
 REFUSED: Final[Mapping[str, tuple[Any, ...]]] = {
-    "background": (False,),
     "context_management": ([],),
-    "conversation": (),
     "max_completion_tokens": (),
     "max_tokens": (),
     "messages": (),
     "n": (1,),
-    "previous_response_id": (),
     "prompt": (),
     "response_format": (),
     "return_token_ids": (False,),
@@ -33,10 +29,8 @@ REFUSED: Final[Mapping[str, tuple[Any, ...]]] = {
 }
 INSTEAD: Final[Mapping[str, str]] = {
     **{name: "max_output_tokens" if one == "max_tokens" else one for name, one in SUPPORTED_NAMES.items()},
-    **dict.fromkeys(("conversation", "previous_response_id"), EARLIER_ITEMS),
     **dict.fromkeys(("max_completion_tokens", "max_tokens"), "max_output_tokens"),
     **dict.fromkeys(("enable_thinking", "include_reasoning", "thinking"), "reasoning"),
-    "background": "stream",
     "chat_template_kwargs": "reasoning",
     "function_call": "tool_choice",
     "messages": "input",
@@ -83,10 +77,19 @@ class ParsedResponsesBody(NamedTuple):
     ignored: tuple[str, ...]
 
 
-def read(body: ResponsesBody, *, strict: bool) -> ParsedResponsesBody:
-    """Return the chat that asks the same. Raises BadRequestError in the words of this API."""
+def read(
+    body: ResponsesBody,
+    *,
+    strict: bool,
+    kept: bool = False,
+    earlier: EarlierItems = EarlierItems(),  # noqa: B008
+) -> ParsedResponsesBody:
+    """Return the chat that asks the same, behind what was said before it; `kept`: it is stored.
+
+    Raises BadRequestError in the words of this API.
+    """
     ignored = judge(body.model_extra, NEUTRAL, REFUSED, instead=INSTEAD, strict=strict)
-    if body.store:
+    if body.store and not kept:
         ignored += ("store",)
     text = body.text
     if text is not None and text.verbosity not in {None, "medium"}:
@@ -99,7 +102,7 @@ def read(body: ResponsesBody, *, strict: bool) -> ParsedResponsesBody:
         if name not in INCLUDED:
             message = f"{name[:64]!r} is none of {', '.join(sorted(INCLUDED))}"
             raise InvalidParameterError(("include", index), message)
-    items = read_input(body.input, body.instructions, strict=strict)
+    items = read_input(body.input, body.instructions, strict=strict, earlier=earlier)
     tools = offered(body.tools or [], strict=strict)
     chat = ChatBody.model_construct(
         **{name: getattr(body, name) for name in SampledBody.model_fields},
@@ -115,7 +118,9 @@ def read(body: ResponsesBody, *, strict: bool) -> ParsedResponsesBody:
     )
     named = partial(_named, messages=items.places, tools=tools.places)
     ignored = tuple(dict.fromkeys([*ignored, *items.ignored, *tools.ignored]))
-    return ParsedResponsesBody(chat, ResponseTemplate(_echo(body, tools.left), tools.callees), named, ignored)
+    return ParsedResponsesBody(
+        chat, ResponseTemplate(_echo(body, tools.left, kept=kept), tools.callees), named, ignored
+    )
 
 
 def _named(path: Path, *, messages: Sequence[Path], tools: Sequence[Path]) -> str:
@@ -145,7 +150,7 @@ def _format(given: dict[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": given}
 
 
-def _echo(body: ResponsesBody, tools: Sequence[Any]) -> dict[str, Any]:
+def _echo(body: ResponsesBody, tools: Sequence[Any], *, kept: bool) -> dict[str, Any]:
     """Return what every response repeats; what may be large is encoded here, off the event loop."""
     text = {"format": {"type": "text"}} | (body.text.model_dump(exclude_none=True) if body.text else {})
     reasoning = body.reasoning
@@ -157,16 +162,17 @@ def _echo(body: ResponsesBody, tools: Sequence[Any]) -> dict[str, Any]:
         "tools": [FUNCTION | tool if tool.get("type") == "function" else tool for tool in tools],
     }
     return {name: _encoded(name, value) for name, value in large.items()} | {
-        "background": False,
+        "background": bool(body.background),
+        "conversation": None if body.conversation is None else {"id": body.conversation},
         "max_output_tokens": body.max_output_tokens,
         "max_tool_calls": body.max_tool_calls,
         "parallel_tool_calls": body.parallel_tool_calls is not False,
-        "previous_response_id": None,
+        "previous_response_id": body.previous_response_id,
         "prompt_cache_key": body.prompt_cache_key,
         "reasoning": {"effort": reasoning.effort if reasoning else None, "summary": None},
         "safety_identifier": body.safety_identifier,
         "service_tier": "default",
-        "store": False,
+        "store": kept,
         "top_logprobs": body.top_logprobs or 0,
         "truncation": "disabled",
         **({} if body.user is None else {"user": body.user}),

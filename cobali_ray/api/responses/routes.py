@@ -2,61 +2,301 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
+import orjson
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
-from cobali_ray.api.body.reading import parse
-from cobali_ray.api.door.context import RequestContext
+from cobali_ray.api.body.params import whole_number
+from cobali_ray.api.body.reading import check_choice, parse
+from cobali_ray.api.call.intake import EarlierMissing
+from cobali_ray.api.call.translate import Call
+from cobali_ray.api.door.clock import ApiClock
+from cobali_ray.api.door.context import RequestContext, context_of
+from cobali_ray.api.door.keeping import Keeping, page
+from cobali_ray.api.reply.answer import Writer
 from cobali_ray.api.reply.replies import json_response
+from cobali_ray.api.responses.background import (
+    BackgroundWriter,
+    Record,
+    RecordedRun,
+    StoredStream,
+    StreamBells,
+)
 from cobali_ray.api.responses.frames import ID_PREFIX, ResponseWriter
-from cobali_ray.api.responses.read import read
+from cobali_ray.api.responses.items import EarlierItems, with_ids
+from cobali_ray.api.responses.read import ResponseTemplate, read
 from cobali_ray.api.responses.schema import ResponsesBody
 from cobali_ray.api.routes.generation import Dialect, Generation, ParsedBody
-from cobali_ray.api.routes.openapi import BODY_STATUSES, errors, generation_responses, post
+from cobali_ray.api.routes.openapi import BODY_STATUSES, errors, generation_responses, get, post, query
 from cobali_ray.backend.port import Gone
-from cobali_ray.errors import NotStoredError
+from cobali_ray.errors import InvalidParameterError, NotInStoreError, UnsupportedParameterError
 from cobali_ray.settings import ApiSettings
+from cobali_ray.store import conversations, responses
+from cobali_ray.store.responses import EventRow, NewResponse, Origin, WaitingResponse
 
-RESPONSE_PATH = "/v1/responses/{response_id}"
-STORED_ROUTES = (
-    ("GET", RESPONSE_PATH),
-    ("DELETE", RESPONSE_PATH),
-    ("GET", f"{RESPONSE_PATH}/input_items"),
-    ("POST", f"{RESPONSE_PATH}/cancel"),
-)
-"""Routes of responses that are kept, which none is here."""
+MAX_LISTED, N_LISTED = 100, 20
+STATUSES = (400, 401, 404, 500, 501, 503)
+_STREAM: dict[str, Any] = {
+    "parameters": [
+        query("stream", "Read the stream of a response in the background.", type="boolean", default=False),
+        query(
+            "starting_after", "The `sequence_number` of the last event that came.", type="integer", minimum=0
+        ),
+    ]
+}
+LISTED: dict[str, Any] = {
+    "parameters": [
+        query("after", "The id of the item before the first one.", type="string"),
+        query("limit", "Most items.", type="integer", minimum=1, maximum=MAX_LISTED, default=N_LISTED),
+        query("order", "As they were said, or the last first: asc or desc.", type="string", default="desc"),
+    ]
+}
+
+
+class _Asked:
+    """One body on its way to an answer."""
+
+    body: ResponsesBody
+    raw: bytes
+    written: ResponseTemplate
+    items = b""
+    """Those of the input, where they are kept."""
+    origin = Origin()
+    earlier: Sequence[bytes] | None = None
+    """What was said before, once it is known: lists of items in JSON."""
+
+    def __init__(
+        self, context: RequestContext, *, keeps: bool, waiting: WaitingResponse | None = None
+    ) -> None:
+        """If it `keeps`, it is kept unless it says otherwise; `waiting` is what was stored of it before."""
+        self.context, self.keeps, self.waiting = context, keeps, waiting
+        self.id, self.created_s = f"{ID_PREFIX}{uuid.uuid4().hex}", 0
+        if waiting is not None:
+            self.id, self.created_s, self.origin = waiting.id, waiting.created_s, waiting.origin
+
+    @property
+    def continues(self) -> bool:
+        return bool(self.body.previous_response_id or self.body.conversation)
+
+    def new(self, created_s: int) -> NewResponse:
+        caller = self.context.caller
+        return NewResponse(self.id, caller.salt, caller.tenant, self.origin, created_s, self.items)
+
+    def earlier_items(self) -> EarlierItems:
+        field = "previous_response_id" if self.body.previous_response_id else "conversation"
+        return EarlierItems(field, [item for one in self.earlier or () for item in orjson.loads(one)])
 
 
 class Responses:
-    def __init__(self, generation: Generation, settings: ApiSettings) -> None:
-        self._generation, self._settings = generation, settings
+    def __init__(
+        self,
+        generation: Generation,
+        settings: ApiSettings,
+        keeping: Keeping,
+        clock: ApiClock,
+        wake: Callable[[], None],
+    ) -> None:
+        """`wake` says that a response waits to be computed."""
+        self._generation, self._settings, self._keeping = generation, settings, keeping
+        self._clock, self._wake = clock, wake
+        self.bells = StreamBells()
 
     def router(self) -> APIRouter:
         router = APIRouter(tags=["responses"])
-        post(router, "/v1/responses", self.create, ResponsesBody, generation_responses())
-        post(router, "/v1/responses/input_tokens", self.count, ResponsesBody, errors(*BODY_STATUSES))
-        for method, path in STORED_ROUTES:
-            router.add_api_route(path, self.kept, methods=[method], include_in_schema=False)
+        path, wrong = "/v1/responses/{response_id}", errors(*STATUSES)
+        post(router, "/v1/responses", self.create, ResponsesBody, generation_responses() | errors(501))
+        post(router, "/v1/responses/input_tokens", self.count, ResponsesBody, errors(*BODY_STATUSES, 501))
+        get(router, path, self.find, responses=wrong, openapi_extra=_STREAM)
+        router.delete(path, response_model=None, responses=wrong)(self.delete)
+        get(router, f"{path}/input_items", self.input_items, responses=wrong, openapi_extra=LISTED)
+        router.post(f"{path}/cancel", response_model=None, responses=wrong)(self.cancel)
         return router
 
     async def create(self, http: HttpRequest) -> Response:
         """Create a response, in one piece or as events."""
-        return await self._generation.answer(http, self._read)
+        asked = _Asked(context_of(http), keeps=self._keeping.on)
+        call, dialect = await self._generation.take(http, partial(self._read, asked))
+        if not asked.body.background:
+            return self._generation.reply(call, asked.context, dialect)
+        body, events = BackgroundWriter(asked.written, call).queued()
+        await self._keeping(
+            responses.queue,
+            asked.new(call.created),
+            body,
+            asked.raw,
+            events if call.stream else b"",
+            kept_until_s=self._keeping.until_s(),
+            quota=self._keeping.quota,
+        )
+        self._wake()
+        if call.stream:
+            return self._stream(asked.context, asked.id, 0, call.ping_s)
+        return Response(body, media_type="application/json")
+
+    async def answer_line(self, http: HttpRequest) -> Response:
+        """Answer a line of a batch, which is kept there and not here unless it says so."""
+        asked = _Asked(context_of(http), keeps=False)
+        call, dialect = await self._generation.take(http, partial(self._read, asked))
+        if asked.body.background:
+            raise UnsupportedParameterError("background", "is not for a line of a batch")
+        return self._generation.reply(call, asked.context, dialect)
+
+    async def run(
+        self, http: HttpRequest, waiting: WaitingResponse, rows: Sequence[EventRow], record: Record
+    ) -> Response:
+        """Compute a response in the background, behind what there is of it."""
+        asked = _Asked(context_of(http), keeps=True, waiting=waiting)
+        call, dialect = await self._generation.take(http, partial(self._read, asked))
+        writer = BackgroundWriter(asked.written, call)
+        request = replace(call.requests[0], sent_tokens=tuple(writer.resume(rows)), progress=False)
+        call = replace(
+            call,
+            requests=(request,),
+            stream=True,
+            resumable=False,
+            return_progress=False,
+            return_queue_progress=False,
+            ping_s=0.0,
+        )
+        reply = self._generation.reply(call, asked.context, dialect._replace(writer=lambda _: writer))
+        return RecordedRun(reply, writer, record)
 
     async def count(self, http: HttpRequest) -> Response:
         """Count the input tokens, with everything else the model reads."""
-        prompted = await self._generation.prompt(http, self._read)
+        asked = _Asked(context_of(http), keeps=False)
+        prompted = await self._generation.prompt(http, partial(self._read, asked))
         return json_response({"object": "response.input_tokens", "input_tokens": len(prompted.tokens)})
 
-    async def kept(self, response_id: str) -> None:
-        """Say that no response is kept."""
-        raise NotStoredError(response_id[:64])
+    async def find(self, http: HttpRequest, response_id: str) -> Response:
+        """Return a response that is kept, or the stream of one in the background."""
+        context, asked = context_of(http), http.query_params
+        check_choice("stream", streams := asked.get("stream", "false").lower(), ("true", "false"))
+        if streams == "false":
+            body = await self._keeping(responses.find, context.caller.salt, response_id)
+            return Response(body, media_type="application/json")
+        first = 0
+        if (after := asked.get("starting_after")) is not None:
+            first = whole_number(after, "starting_after", low=0, high=2**31) + 1
+        await self._keeping(responses.stream, context.caller.salt, response_id, first)  # for what it refuses
+        return self._stream(context, response_id, first, self._settings.sse_ping_interval)
 
-    def _read(self, context: RequestContext, raw: bytes, gone: Gone) -> ParsedBody:
+    async def delete(self, http: HttpRequest, response_id: str) -> Response:
+        """Delete a response; one in the background is computed no further."""
+        await self._keeping(responses.delete, context_of(http).caller.salt, response_id)
+        self._wake()
+        self.bells.ring(response_id)
+        return json_response({"id": response_id, "object": "response", "deleted": True})
+
+    async def input_items(self, http: HttpRequest, response_id: str) -> Response:
+        """List what a response was made from, with all that was said before."""
+        after, limit, newest = asked_page(http)
+        lists = await self._keeping(
+            responses.input_items, context_of(http).caller.salt, response_id, self._keeping.max_body_bytes
+        )
+        items = [item for one in lists for item in orjson.loads(one)]
+        if newest:
+            items.reverse()
+        if after is not None:
+            places = [place for place, item in enumerate(items) if item["id"] == after]
+            if not places:
+                raise NotInStoreError("item", after[:64])
+            items = items[places[0] + 1 :]
+        return json_response(page(items[: limit + 1], limit))
+
+    async def cancel(self, http: HttpRequest, response_id: str) -> Response:
+        """Have a response in the background computed no further."""
+        body = await self._keeping(responses.cancel, context_of(http).caller.salt, response_id)
+        self._wake()
+        self.bells.ring(response_id)
+        return Response(body, media_type="application/json")
+
+    def _stream(self, context: RequestContext, response_id: str, first: int, ping_s: float) -> Response:
+        context.stream = True
+        owner = context.caller.salt
+        return StoredStream(
+            self._keeping,
+            self.bells,
+            self._clock,
+            owner=owner,
+            response_id=response_id,
+            first=first,
+            ping_s=ping_s,
+        )
+
+    # -- in a thread of the intake
+
+    def _read(self, asked: _Asked, context: RequestContext, raw: bytes, gone: Gone) -> ParsedBody:
         del gone
-        found = read(parse(ResponsesBody, raw), strict=self._settings.strict)
-        context.ignore(found.ignored)
-        context.named = found.named
-        return ParsedBody(found.chat, Dialect(ID_PREFIX, partial(ResponseWriter, found.written)))
+        asked.raw, asked.body = raw, parse(ResponsesBody, raw)
+        kept = self._is_kept(asked)
+        if asked.continues and asked.earlier is None:
+            raise EarlierMissing(partial(self._fetch, asked))
+        strict, earlier = self._settings.strict, asked.earlier_items()
+        parsed = read(asked.body, strict=strict, kept=kept, earlier=earlier)
+        context.ignore(parsed.ignored)
+        context.named = parsed.named
+        asked.written = parsed.written
+        if kept and asked.waiting is None:
+            asked.items = orjson.dumps(with_ids(asked.body.input))
+
+        def writer(call: Call) -> Writer:
+            keep = partial(self._keep, asked, call.created) if kept else None
+            return ResponseWriter(parsed.written, call, keep)
+
+        return ParsedBody(parsed.chat, Dialect(ID_PREFIX, writer, asked.id, asked.created_s))
+
+    def _is_kept(self, asked: _Asked) -> bool:
+        """Say whether a response is to be kept. Raises NoStoreError and InvalidParameterError."""
+        body = asked.body
+        if body.background or asked.continues:
+            _ = self._keeping.store
+        if body.store is False and (body.background or body.conversation):
+            what = "background" if body.background else "conversation"
+            raise InvalidParameterError("store", ("store",), " must not be false with ", (what,))
+        if body.previous_response_id and body.conversation:
+            raise InvalidParameterError(
+                "conversation", ("conversation",), " cannot be used with ", ("previous_response_id",)
+            )
+        wanted = asked.keeps if body.store is None else body.store
+        return self._keeping.on and bool(wanted or body.conversation)
+
+    # -- the store
+
+    async def _fetch(self, asked: _Asked) -> None:
+        """Get what was said before. Raises InvalidParameterError where it is not there."""
+        body, keeping, owner = asked.body, self._keeping, asked.context.caller.salt
+        previous_id, conversation_id = body.previous_response_id or "", body.conversation or ""
+        try:
+            if asked.waiting is None:
+                n = await keeping(conversations.position, owner, conversation_id) if conversation_id else 0
+                asked.origin = Origin(previous_id, conversation_id, n)
+            asked.earlier = await keeping(responses.history, owner, asked.origin, keeping.max_body_bytes)
+        except NotInStoreError as error:
+            field = "previous_response_id" if previous_id else "conversation"
+            raise InvalidParameterError(
+                field, f": there is no {error.what} with the id '{error.asked}'"
+            ) from None
+
+    async def _keep(self, asked: _Asked, created_s: int, body: dict[str, Any]) -> None:
+        await self._keeping(
+            responses.keep,
+            asked.new(created_s),
+            orjson.dumps(body),
+            body["output"],
+            kept_until_s=self._keeping.until_s(),
+            quota=self._keeping.quota,
+        )
+
+
+def asked_page(http: HttpRequest) -> tuple[str | None, int, bool]:
+    """Return which items of a list are asked for: those behind one, how many, whether the newest first."""
+    asked = http.query_params
+    check_choice("order", order := asked.get("order", "desc"), ("asc", "desc"))
+    limit = whole_number(asked.get("limit", str(N_LISTED)), "limit", low=1, high=MAX_LISTED)
+    return asked.get("after"), limit, order == "desc"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainValidator
+from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from cobali_ray.api.body.schema import BodyModel, Content, Many, NotEmpty, SampledBody
@@ -120,7 +120,21 @@ class Reasoning(BodyModel):
 
 MetadataKey = Annotated[str, Field(max_length=64)]
 MetadataValue = Annotated[str, Field(max_length=512)]
+Metadata = Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)]
 Name = Annotated[str | None, Field(max_length=1024)]
+
+
+StoredId = Annotated[str, Field(min_length=1, max_length=128)]
+
+
+class ConversationRef(BodyModel):
+    """A conversation by its id."""
+
+    id: StoredId
+
+
+def _conversation_id(value: Any) -> Any:
+    return value.get("id") if isinstance(value, dict) else value
 
 
 class ResponsesBody(SampledBody):
@@ -152,12 +166,44 @@ class ResponsesBody(SampledBody):
         None, max_length=32, description="message.output_text.logprobs adds them."
     )
     top_logprobs: int | None = Field(None, description="How many alternatives per token, at most 20.")
-    metadata: dict[MetadataKey, MetadataValue] | None = Field(
-        None, max_length=16, description="Returned unchanged."
+    metadata: Metadata | None = Field(None, description="Returned unchanged.")
+    store: bool | None = Field(
+        None, description="Keep it, so that others can go on from it; default true where there is `data_dir`."
     )
-    store: bool | None = Field(None, description="No effect: nothing is stored.")
+    previous_response_id: StoredId | None = Field(
+        None, description="A response that is kept: what was said up to its end stands before the input."
+    )
+    conversation: Annotated[
+        StoredId | None,
+        BeforeValidator(_conversation_id, json_schema_input_type=str | ConversationRef | None),
+        Field(description="A conversation that is kept: it stands before the input, and gets what is said."),
+    ] = None
+    background: bool | None = Field(
+        None, description="Return at once; the response is computed whoever waits for it, and kept."
+    )
     max_tool_calls: int | None = Field(None, description="Counts calls of hosted tools; there are none.")
     prompt_cache_key: Name = Field(None, description="Returned unchanged.")
     safety_identifier: Name = Field(None, description="Returned unchanged.")
     service_tier: str | None = Field(None, description="No effect.")
     user: Name = Field(None, description="Returned unchanged.")
+
+
+Items = Annotated[Many[dict[str, Any]], Field(max_length=20)]
+
+
+class ConversationUpdateBody(BodyModel):
+    """POST /v1/conversations/{conversation_id}."""
+
+    metadata: Metadata | None = Field(None, description="At most 16 texts by name.")
+
+
+class ConversationBody(ConversationUpdateBody):
+    """POST /v1/conversations."""
+
+    items: Items | None = Field(None, description="What it begins with: at most 20 items, as in an input.")
+
+
+class ConversationItemsBody(BodyModel):
+    """POST /v1/conversations/{conversation_id}/items."""
+
+    items: Items = Field(description="What is added: at most 20 items, as in an input.")

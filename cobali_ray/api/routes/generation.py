@@ -60,6 +60,9 @@ class Dialect(NamedTuple):
 
     id_prefix: str
     writer: Callable[[Call], Writer]
+    call_id: str = ""
+    """The id that the answer has already, and since when it is under way; "": neither."""
+    created: int = 0
 
 
 SUPERSEDES_HEADER = "x-cobali-supersedes"
@@ -147,6 +150,11 @@ class Generation:
 
     async def answer(self, http: HttpRequest, read: Read) -> Response:
         """Answer a body of any API. Raises what is wrong with it, and what keeps the engine from it."""
+        call, dialect = await self.take(http, read)
+        return self.reply(call, context_of(http), dialect)
+
+    async def take(self, http: HttpRequest, read: Read) -> tuple[Call, Dialect]:
+        """Return what a body of any API asks, counted against its key's limits."""
         context = context_of(http)
         context.path, asked = http.url.path, http.headers.get(SUPERSEDES_HEADER, "false").lower()
         check_choice(SUPERSEDES_HEADER, asked, ("true", "false"))
@@ -154,7 +162,7 @@ class Generation:
         context.enter(self._clock.now())
         call, dialect = await self._intake.take(http, partial(self._translated, context, read))
         context.read(call.n_prompt, self._clock.now())
-        return self._reply(call, context, dialect)
+        return call, dialect
 
     async def prompt(self, http: HttpRequest, read: Read) -> TokenizedPrompt:
         """Return what a chat's body would have the model continue, and ask nothing of the engine.
@@ -339,8 +347,8 @@ class Generation:
     ) -> Origin:
         span = source.context.span
         return Origin(
-            call_id=f"{dialect.id_prefix}{uuid.uuid4().hex}",
-            created=self._clock.unix(),
+            call_id=dialect.call_id or f"{dialect.id_prefix}{uuid.uuid4().hex}",
+            created=dialect.created or self._clock.unix(),
             card=source.card,
             settings=self._settings,
             received_s=source.context.received_s,
@@ -354,7 +362,8 @@ class Generation:
             **more,
         )
 
-    def _reply(self, call: Call, context: RequestContext, dialect: Dialect) -> Response:
+    def reply(self, call: Call, context: RequestContext, dialect: Dialect) -> Response:
+        """Return the answer to a call."""
         model = self._fleet.find(call.model)
         if not call.stream:
             return WholeReply(model, call, context, dialect.writer(call), clock=self._clock)

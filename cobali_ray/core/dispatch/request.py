@@ -60,7 +60,7 @@ class RequestRecord:
         """Engines that are gone; those of them that computed for it."""
         self.file: str | None = None
         """The model's file that it was sent to first. Another one does not go on with its answer."""
-        self.tokens: list[int] = []
+        self.tokens: list[int] = list(request.sent_tokens) if isinstance(request, Request) else []
         self.n_scored = 0
         """Tokens of the prompt of which it was told how likely they are."""
         self._first: RequestStats | None = None

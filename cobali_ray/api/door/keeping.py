@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from cobali_ray.api.door.clock import ApiClock
 from cobali_ray.errors import NoStoreError
@@ -25,6 +25,7 @@ class Keeping:
         self._store, self._clock = store, clock
         self.quota = StoreQuota(int(settings.stored_gib * (1 << 30)), settings.stored_count)
         self._kept_s = int(settings.stored_days * DAY_S)
+        self.max_body_bytes = settings.max_body_bytes
 
     async def __call__(
         self, work: Callable[Concatenate[sqlite3.Connection, P], ResultT], *args: P.args, **kwargs: P.kwargs
@@ -39,9 +40,26 @@ class Keeping:
             raise NoStoreError
         return self._store
 
+    @property
+    def on(self) -> bool:
+        """Whether the server has a store."""
+        return self._store is not None
+
     def now_s(self) -> int:
         return self._clock.unix()
 
     def until_s(self, asked_s: int | None = None) -> int:
         """Return until when something made now is kept: as long as asked, or as the operator lets it."""
         return self.now_s() + min(asked_s or self._kept_s, self._kept_s)
+
+
+def page(found: list[dict[str, Any]], limit: int) -> dict[str, Any]:
+    """Return a page of a list, given one more than it may have, if there is."""
+    data = found[:limit]
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": len(found) > limit,
+    }

@@ -1,0 +1,173 @@
+"""Responses in the background are computed, whoever waits for them: by the handler of their endpoint.
+
+The process that runs batches runs these, too. What it has of one is in the store before anybody reads it, so
+the next process goes on behind that. A response ends once, in the transaction that writes its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+import orjson
+import structlog
+
+from cobali_ray.api.batches.asking import Asker, may_again
+from cobali_ray.api.door.clock import ApiClock
+from cobali_ray.api.door.faults import fault_of
+from cobali_ray.api.door.keyring import Keyring
+from cobali_ray.api.door.keys import Caller
+from cobali_ray.api.engines.apart import begin_apart
+from cobali_ray.api.responses.frames import error_of
+from cobali_ray.api.responses.routes import Responses
+from cobali_ray.errors import EngineDiedError, RefusedError, StoreFailedError
+from cobali_ray.store import responses
+from cobali_ray.store.database import Store
+from cobali_ray.store.lines import RESPONSES
+from cobali_ray.store.responses import FAILED, EventRow, WaitingResponse
+
+MAX_RUNNING, MAX_OF_KEY = 32, 8
+"""Responses that are computed at once, and those of one key among them; the others wait, the oldest first."""
+MAX_ATTEMPTS: Final = 3
+"""How often one is asked that the server fails on before its first word."""
+MAX_BEGUN: Final = 5
+"""By how many processes: one that ends each of them must not go round for ever."""
+PAUSE_S: Final = 1.0
+RETRY_S: Final = 10.0
+
+_log = structlog.get_logger(__name__)
+
+
+class Background:
+    """Of one process, on its event loop; told by the runner when to look."""
+
+    def __init__(
+        self, store: Store, asker: Asker, responses: Responses, clock: ApiClock, keyring: Keyring
+    ) -> None:
+        self._store, self._asker, self._responses = store, asker, responses
+        self._clock, self._terms_of = clock, keyring.terms_of
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._rows: dict[str, list[EventRow]] = {}
+        """What was in the store of those that were begun here."""
+        self._paused_until_s = 0.0
+        self._pending: list[tuple[str, EventRow | None, dict[str, Any] | None]] = []
+        """What is to be written: of a response, events and its end."""
+        self._news, self._written = asyncio.Event(), asyncio.Event()
+        self._writing: asyncio.Task[None] | None = None
+
+    async def advance(self) -> None:
+        """Stop what is over, and begin what there is room for."""
+        if self._writing is None:
+            self._writing = begin_apart(self._write_on())
+        waiting = await self._store(responses.waiting)
+        ids = {one.id for one in waiting}
+        for response_id, task in self._tasks.items():
+            if response_id not in ids:
+                task.cancel()
+        for response_id in self._rows.keys() - ids:
+            del self._rows[response_id]
+        n_of_key = Counter(one.owner for one in waiting if one.id in self._tasks)
+        for one in waiting:
+            full = len(self._tasks) >= MAX_RUNNING or self._clock.now() < self._paused_until_s
+            if full or one.id in self._tasks or n_of_key[one.owner] >= MAX_OF_KEY:
+                continue
+            n_of_key[one.owner] += 1
+            task = self._tasks[one.id] = begin_apart(self._compute(one))
+            task.add_done_callback(partial(self._over, one.id))
+
+    def _over(self, response_id: str, task: asyncio.Task[None]) -> None:
+        del self._tasks[response_id]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # The store failed, or a bug: it is begun again in the next round.
+            _log.error("response_failed", response_id=response_id, error=str(error))
+            self._paused_until_s = self._clock.now() + RETRY_S
+
+    async def close(self) -> None:
+        """Stop computing; what was written down is for the next process to go on from."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.gather(self._writing, return_exceptions=True)
+        with suppress(StoreFailedError):
+            await self._write()
+
+    async def _compute(self, one: WaitingResponse) -> None:
+        if (terms := self._terms_of(one.tenant)) is None:
+            _log.warning("response_without_key", response_id=one.id, tenant=one.tenant)
+            await self._store(responses.cancel, one.owner, one.id)
+            return
+        if one.id not in self._rows:
+            if (rows := await self._store(responses.begin, one.id)) is None:
+                return
+            self._rows[one.id] = rows
+        if one.n_begun >= MAX_BEGUN:
+            self._fail(one, EngineDiedError())
+            await self._flushed(one.id)
+            return
+        handler = partial(
+            self._responses.run, waiting=one, rows=self._rows[one.id], record=partial(self._record, one.id)
+        )
+        caller = Caller(one.tenant, terms, one.owner)
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            asked = await self._asker.ask(RESPONSES, one.request, caller, handler=handler, id_=one.id)
+            if asked.error is None:
+                break
+            if isinstance(asked.error, RefusedError):
+                self._paused_until_s = self._clock.now() + max(asked.error.retry_after_s, PAUSE_S)
+                return
+            if attempt == MAX_ATTEMPTS or not may_again(asked.error):
+                self._fail(one, asked.error)
+                break
+        await self._flushed(one.id)
+
+    async def _flushed(self, response_id: str) -> None:
+        """Wait until all that there is of a response is in the store."""
+        while any(pending_id == response_id for pending_id, *_ in self._pending):
+            await self._written.wait()
+        del self._rows[response_id]
+
+    def _fail(self, one: WaitingResponse, error: Exception) -> None:
+        body = orjson.loads(one.body) | {"status": FAILED, "error": error_of(fault_of(error))}
+        self._record(one.id, None, body)
+
+    def _record(self, response_id: str, row: EventRow | None, ended: dict[str, Any] | None) -> None:
+        self._pending.append((response_id, row, ended))
+        self._news.set()
+
+    async def _write_on(self) -> None:
+        """Write what comes, as much at once as came while the last was written."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            try:
+                await self._write()
+            except StoreFailedError as error:
+                _log.error("store_failed", error=str(error))
+                await self._clock.sleep(RETRY_S)
+                self._news.set()
+
+    async def _write(self) -> None:
+        """Write what came. Raises StoreFailedError, and then keeps it for the next time."""
+        batch = self._pending[:]
+        if not batch:
+            return
+        await self._store(_write, batch)
+        del self._pending[: len(batch)]
+        self._written.set()
+        self._written.clear()
+        for response_id in {response_id for response_id, *_ in batch}:
+            self._responses.bells.ring(response_id)
+
+
+def _write(db: Any, batch: list[tuple[str, EventRow | None, dict[str, Any] | None]]) -> None:
+    for response_id, row, ended in batch:
+        if row is not None:
+            responses.append(db, [row])
+        if ended is not None:
+            responses.end(db, response_id, ended)

@@ -1,0 +1,135 @@
+"""/v1/conversations: what is said, kept apart from the responses that say it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Response
+from fastapi import Request as HttpRequest
+
+from cobali_ray.api.body.fields import judge
+from cobali_ray.api.body.reading import ShapeT, parse
+from cobali_ray.api.call.intake import Intake
+from cobali_ray.api.door.context import RequestContext, context_of
+from cobali_ray.api.door.keeping import Keeping, page
+from cobali_ray.api.reply.replies import json_response
+from cobali_ray.api.responses.items import read_input, with_ids
+from cobali_ray.api.responses.routes import LISTED, STATUSES, asked_page
+from cobali_ray.api.responses.schema import ConversationBody, ConversationItemsBody, ConversationUpdateBody
+from cobali_ray.api.routes.openapi import BODY_STATUSES, errors, get, post
+from cobali_ray.backend.port import Gone
+from cobali_ray.settings import ApiSettings
+from cobali_ray.store import conversations
+from cobali_ray.store.conversations import ConversationRecord
+
+_Read = tuple[Any, list[dict[str, Any]]]
+
+
+class ConversationRoutes:
+    def __init__(self, keeping: Keeping, settings: ApiSettings, intake: Intake) -> None:
+        self._keeping, self._settings, self._intake = keeping, settings, intake
+
+    def router(self) -> APIRouter:
+        router = APIRouter(tags=["responses"])
+        wrong, takes = errors(*STATUSES), errors(*BODY_STATUSES, 501)
+        path = "/v1/conversations/{conversation_id}"
+        item = f"{path}/items/{{item_id}}"
+        post(router, "/v1/conversations", self.create, ConversationBody, takes)
+        get(router, path, self.find, responses=wrong)
+        post(router, path, self.update, ConversationUpdateBody, takes)
+        router.delete(path, response_model=None, responses=wrong)(self.delete)
+        post(router, f"{path}/items", self.add, ConversationItemsBody, takes)
+        get(router, f"{path}/items", self.items, responses=wrong, openapi_extra=LISTED)
+        get(router, item, self.item, responses=wrong)
+        router.delete(item, response_model=None, responses=wrong)(self.delete_item)
+        return router
+
+    async def create(self, http: HttpRequest) -> Response:
+        """Begin a conversation."""
+        keeping = self._keeping
+        body, items = await self._take(http, ConversationBody)
+        new = (context_of(http).caller.salt, body.metadata or {}, items)
+        now_s, until_s = keeping.now_s(), keeping.until_s()
+        record = await keeping(
+            conversations.create, *new, now_s=now_s, kept_until_s=until_s, quota=keeping.quota
+        )
+        return json_response(_written(record))
+
+    async def find(self, http: HttpRequest, conversation_id: str) -> Response:
+        """Say what is known of a conversation."""
+        record = await self._keeping(conversations.find, context_of(http).caller.salt, conversation_id)
+        return json_response(_written(record))
+
+    async def update(self, http: HttpRequest, conversation_id: str) -> Response:
+        """Change the metadata of a conversation."""
+        body, _ = await self._take(http, ConversationUpdateBody)
+        owner = context_of(http).caller.salt
+        record = await self._keeping(conversations.update, owner, conversation_id, body.metadata or {})
+        return json_response(_written(record))
+
+    async def delete(self, http: HttpRequest, conversation_id: str) -> Response:
+        """Delete a conversation; the responses in it stay, and cannot be gone on from."""
+        await self._keeping(conversations.delete, context_of(http).caller.salt, conversation_id)
+        return json_response({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
+
+    async def add(self, http: HttpRequest, conversation_id: str) -> Response:
+        """Add items to a conversation."""
+        keeping = self._keeping
+        _, items = await self._take(http, ConversationItemsBody)
+        await keeping(
+            conversations.add,
+            context_of(http).caller.salt,
+            conversation_id,
+            items,
+            kept_until_s=keeping.until_s(),
+            quota=keeping.quota,
+        )
+        return json_response(page(items, len(items)))
+
+    async def items(self, http: HttpRequest, conversation_id: str) -> Response:
+        """List the items of a conversation."""
+        after, limit, newest = asked_page(http)
+        owner = context_of(http).caller.salt
+        rows = await self._keeping(
+            conversations.listed, owner, conversation_id, after=after, limit=limit + 1, newest=newest
+        )
+        return json_response(page([orjson.loads(row) for row in rows], limit))
+
+    async def item(self, http: HttpRequest, conversation_id: str, item_id: str) -> Response:
+        """Return an item of a conversation."""
+        owner = context_of(http).caller.salt
+        row = await self._keeping(conversations.item, owner, conversation_id, item_id)
+        return Response(row, media_type="application/json")
+
+    async def delete_item(self, http: HttpRequest, conversation_id: str, item_id: str) -> Response:
+        """Delete an item of a conversation."""
+        owner = context_of(http).caller.salt
+        return json_response(
+            _written(await self._keeping(conversations.delete_item, owner, conversation_id, item_id))
+        )
+
+    async def _take(self, http: HttpRequest, shape: type[ShapeT]) -> _Read:
+        """Return a body, and its items as they are kept."""
+        _ = self._keeping.store  # without one nothing else matters
+        return await self._intake.take(http, partial(self._read, context_of(http), shape))
+
+    def _read(self, context: RequestContext, shape: type[ShapeT], raw: bytes, gone: Gone) -> _Read:
+        del gone
+        body = parse(shape, raw)
+        strict = self._settings.strict
+        context.ignore(judge(body.model_extra, frozenset(), {}, strict=strict))
+        items: list[dict[str, Any]] = getattr(body, "items", None) or []
+        parsed = read_input(items, None, strict=strict, field="items")
+        context.ignore(parsed.ignored)
+        return body, with_ids(items)
+
+
+def _written(record: ConversationRecord) -> dict[str, Any]:
+    return {
+        "id": record.id,
+        "object": "conversation",
+        "created_at": record.created_s,
+        "metadata": record.metadata,
+    }

@@ -1,0 +1,367 @@
+"""Responses in the store: functions over a connection, called by `Store`, each in one transaction.
+
+What is kept of one are the items that came with it, and its body, in which its own items stand. What was said
+before is not copied: a response names the one that it goes on from, or a conversation and how much of that
+there was. One in the background also has what was asked, and the events that clients have read, each with
+what the model wrote for it, so that whoever computes it next goes on behind them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from cobali_ray.errors import InvalidParameterError, NotInStoreError, StoreFullError
+from cobali_ray.store import conversations
+from cobali_ray.store.files import StoreQuota, used_bytes
+
+RESPONSE: Final = "response"
+"""What one is called where there is none."""
+QUEUED, IN_PROGRESS, COMPLETED, INCOMPLETE, FAILED, CANCELLED = (
+    *("queued", "in_progress", "completed", "incomplete", "failed", "cancelled"),
+)
+"""By OpenAI's words."""
+_OPEN: Final = f"status IN ('{QUEUED}', '{IN_PROGRESS}')"
+_CONTINUABLE: Final = (COMPLETED, INCOMPLETE)
+
+
+class Origin(NamedTuple):
+    """What a response goes on from; nothing, if both are empty."""
+
+    previous_id: str = ""
+    conversation_id: str = ""
+    conversation_n: int = 0
+    """The conversation's last item then."""
+
+
+class NewResponse(NamedTuple):
+    id: str
+    owner: str
+    tenant: str
+    origin: Origin
+    created_s: int
+    items: bytes
+    """Those that came with it, each with an id: a list in JSON."""
+
+
+class WaitingResponse(NamedTuple):
+    """One that is to be computed in the background."""
+
+    id: str
+    owner: str
+    tenant: str
+    created_s: int
+    origin: Origin
+    request: bytes
+    """The body that asked for it."""
+    body: bytes
+    n_begun: int
+    """How often a process has begun to compute it."""
+
+
+class EventRow(NamedTuple):
+    """Events of a stream, one behind the other, and what the model wrote for them."""
+
+    response_id: str
+    n: int
+    """The number of the first."""
+    data: bytes
+    deltas: bytes
+    """For `api/responses/background.py`; b"": nothing."""
+
+
+def keep(
+    db: sqlite3.Connection,
+    new: NewResponse,
+    body: bytes,
+    output: Sequence[dict[str, Any]],
+    *,
+    kept_until_s: int,
+    quota: StoreQuota,
+) -> None:
+    """Keep a response that has ended, and what was said in its conversation. Raises StoreFullError."""
+    status = orjson.loads(body)["status"]
+    _insert(db, new, status, body, None, streams=False, kept_until_s=kept_until_s, quota=quota)
+    _join(db, new.owner, new.origin, new.items, output, kept_until_s)
+
+
+def queue(
+    db: sqlite3.Connection,
+    new: NewResponse,
+    body: bytes,
+    request: bytes,
+    events: bytes,
+    *,
+    kept_until_s: int,
+    quota: StoreQuota,
+) -> None:
+    """Keep one that is to be computed; `events` are the first of its stream, if it has one.
+
+    Raises StoreFullError.
+    """
+    _insert(db, new, QUEUED, body, request, streams=bool(events), kept_until_s=kept_until_s, quota=quota)
+    if events:
+        append(db, [EventRow(new.id, 0, events, b"")])
+
+
+def _insert(
+    db: sqlite3.Connection,
+    new: NewResponse,
+    status: str,
+    body: bytes,
+    request: bytes | None,
+    *,
+    streams: bool,
+    kept_until_s: int,
+    quota: StoreQuota,
+) -> None:
+    n_bytes = len(new.items) + len(body) + len(request or b"")
+    _prolong(db, new.owner, new.origin, kept_until_s)
+    make_room(db, new.owner, n_bytes, quota)
+    db.execute(
+        "INSERT INTO responses (id, owner, tenant, status, created_s, kept_until_s, previous_id, "
+        "conversation_id, conversation_n, items, body, request, streams, bytes) "
+        "VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+        (
+            *(new.id, new.owner, new.tenant, status, new.created_s, kept_until_s),
+            *(*new.origin, new.items, body, request, int(streams), n_bytes),
+        ),
+    )
+
+
+def make_room(db: sqlite3.Connection, owner: str, n_bytes: int, quota: StoreQuota) -> None:
+    """Delete what nobody has gone on from for longest. Raises StoreFullError where that is not enough."""
+    (n,) = db.execute("SELECT count(*) FROM responses WHERE owner = ?", (owner,)).fetchone()
+    used = used_bytes(db, owner)
+    old = db.execute(
+        f"SELECT id, bytes FROM responses WHERE owner = ? AND NOT {_OPEN} ORDER BY kept_until_s, seq",
+        (owner,),
+    )
+    gone: list[str] = []
+    while n >= quota.max_count or used + n_bytes > quota.max_bytes:
+        if (row := old.fetchone()) is None:
+            what, setting = (f"{n} responses", "stored_count")
+            if n < quota.max_count:
+                what, setting = f"{quota.max_bytes:,} bytes, or would with this", "stored_gib"
+            raise StoreFullError(what, setting)
+        gone.append(row["id"])
+        n, used = n - 1, used - row["bytes"]
+    old.close()
+    drop(db, gone)
+
+
+def find(db: sqlite3.Connection, owner: str, response_id: str) -> bytes:
+    """Return the body of a response as it is now. Raises NotInStoreError."""
+    return bytes(_row(db, owner, response_id)["body"])
+
+
+def delete(db: sqlite3.Connection, owner: str, response_id: str) -> None:
+    """Delete a response; one that is being computed is not computed further. Raises NotInStoreError."""
+    _row(db, owner, response_id)
+    drop(db, [response_id])
+
+
+def drop(db: sqlite3.Connection, response_ids: Iterable[str]) -> None:
+    """Delete responses and their events."""
+    values = [(response_id,) for response_id in response_ids]
+    db.executemany("DELETE FROM response_events WHERE response_id = ?", values)
+    db.executemany("DELETE FROM responses WHERE id = ?", values)
+
+
+# -- what was said before
+
+
+def history(db: sqlite3.Connection, owner: str, origin: Origin, max_bytes: int) -> list[bytes]:
+    """Return lists of items in JSON, the oldest first.
+
+    Raises NotInStoreError for what is not there, and InvalidParameterError for what cannot be gone on from.
+    """
+    newest_first: list[bytes] = []
+    n_left = max_bytes
+
+    def take(*lists: bytes) -> None:
+        nonlocal n_left
+        n_left -= sum(map(len, lists))
+        if n_left < 0:
+            field = "previous_response_id" if origin.previous_id else "conversation"
+            problem = f": what it goes on from is longer than {max_bytes:,} bytes (setting max_body_bytes)"
+            raise InvalidParameterError(field, problem)
+        newest_first.extend(reversed(lists))
+
+    previous_id = origin.previous_id
+    while previous_id:
+        row = _row(db, owner, previous_id)
+        if row["status"] not in _CONTINUABLE:
+            raise InvalidParameterError("previous_response_id", f"names a response that is {row['status']}")
+        body = orjson.loads(row["body"])
+        take(row["items"], orjson.dumps(body["output"]))
+        previous_id = row["previous_id"]
+        if row["conversation_id"]:
+            origin = origin._replace(
+                conversation_id=row["conversation_id"], conversation_n=row["conversation_n"]
+            )
+    if origin.conversation_id:
+        take(*conversations.upto(db, owner, origin.conversation_id, origin.conversation_n))
+    return newest_first[::-1]
+
+
+def input_items(db: sqlite3.Connection, owner: str, response_id: str, max_bytes: int) -> list[bytes]:
+    """Return what a response was made from, as lists of items in JSON. Raises what `history` does."""
+    row = _row(db, owner, response_id)
+    return [*history(db, owner, _origin(row), max_bytes), row["items"]]
+
+
+def _prolong(db: sqlite3.Connection, owner: str, origin: Origin, kept_until_s: int) -> None:
+    """Keep all that a response goes on from for as long as itself."""
+    db.execute(
+        "WITH RECURSIVE chain (id, previous_id) AS ("
+        "SELECT id, previous_id FROM responses WHERE id = ? AND owner = ? UNION ALL "
+        "SELECT one.id, one.previous_id FROM responses AS one JOIN chain ON one.id = chain.previous_id) "
+        "UPDATE responses SET kept_until_s = max(kept_until_s, ?) WHERE id IN (SELECT id FROM chain)",
+        (origin.previous_id, owner, kept_until_s),
+    )
+
+
+def _join(
+    db: sqlite3.Connection,
+    owner: str,
+    origin: Origin,
+    items: bytes,
+    output: Sequence[dict[str, Any]],
+    kept_until_s: int,
+) -> None:
+    """Add what was said to the conversation, if it is there yet."""
+    if origin.conversation_id and conversations.exists(db, owner, origin.conversation_id):
+        conversations.append(db, origin.conversation_id, [*orjson.loads(items), *output], kept_until_s)
+
+
+# -- in the background
+
+
+def waiting(db: sqlite3.Connection) -> list[WaitingResponse]:
+    """Return all that are to be computed, the oldest first."""
+    rows = db.execute(f"SELECT * FROM responses WHERE {_OPEN} ORDER BY seq")
+    return [
+        WaitingResponse(
+            id=row["id"],
+            owner=row["owner"],
+            tenant=row["tenant"],
+            created_s=row["created_s"],
+            origin=_origin(row),
+            request=row["request"],
+            body=row["body"],
+            n_begun=row["n_begun"],
+        )
+        for row in rows
+    ]
+
+
+def begin(db: sqlite3.Connection, response_id: str) -> list[EventRow] | None:
+    """Note that a process computes a response; return what it has of it, or None where it is over."""
+    row = db.execute(
+        f"UPDATE responses SET n_begun = n_begun + 1 WHERE id = ? AND {_OPEN} RETURNING body", (response_id,)
+    ).fetchone()
+    if row is None:
+        return None
+    _become(db, response_id, orjson.loads(row["body"]) | {"status": IN_PROGRESS})
+    return events(db, response_id, 0)
+
+
+def append(db: sqlite3.Connection, rows: Iterable[EventRow]) -> None:
+    """Add events to streams, each unless its response is over or gone."""
+    for row in rows:
+        n_bytes = len(row.data) + len(row.deltas)
+        open_one = db.execute(
+            f"UPDATE responses SET bytes = bytes + ? WHERE id = ? AND {_OPEN}", (n_bytes, row.response_id)
+        )
+        if open_one.rowcount:
+            db.execute("INSERT INTO response_events (response_id, n, data, deltas) VALUES (?,?,?,?)", row)
+
+
+def end(db: sqlite3.Connection, response_id: str, body: dict[str, Any]) -> None:
+    """Let a response be over, unless it is. Its events stay if it streams."""
+    row = db.execute(f"SELECT * FROM responses WHERE id = ? AND {_OPEN}", (response_id,)).fetchone()
+    if row is None:
+        return
+    if body["status"] in _CONTINUABLE:
+        _join(db, row["owner"], _origin(row), row["items"], body["output"], row["kept_until_s"])
+    _become(db, response_id, body)
+    db.execute("UPDATE responses SET request = NULL WHERE id = ?", (response_id,))
+    if not row["streams"]:
+        db.execute("DELETE FROM response_events WHERE response_id = ?", (response_id,))
+    db.execute(
+        "UPDATE responses SET bytes = length(items) + length(body) + (SELECT coalesce(sum(length(data) + "
+        "length(deltas)), 0) FROM response_events WHERE response_id = responses.id) WHERE id = ?",
+        (response_id,),
+    )
+
+
+def cancel(db: sqlite3.Connection, owner: str, response_id: str) -> bytes:
+    """Have a response computed no further, and return its body; one that is over stays as it is.
+
+    Raises NotInStoreError, and InvalidParameterError where it is not in the background.
+    """
+    body = orjson.loads(_row(db, owner, response_id)["body"])
+    if not body["background"]:
+        raise InvalidParameterError("response_id", "names a response that is not in the background")
+    end(db, response_id, body | {"status": CANCELLED})
+    return find(db, owner, response_id)
+
+
+def events(db: sqlite3.Connection, response_id: str, first: int) -> list[EventRow]:
+    """Return what there is of a stream from the row on in which the event of this number is."""
+    rows = db.execute(
+        "SELECT * FROM response_events WHERE response_id = ? AND n >= "
+        "(SELECT coalesce(max(n), 0) FROM response_events WHERE response_id = ? AND n <= ?) ORDER BY n",
+        (response_id, response_id, first),
+    )
+    return [EventRow(*row) for row in rows]
+
+
+class StreamState(NamedTuple):
+    rows: list[EventRow]
+    over: bool
+    body: bytes
+
+
+def stream(db: sqlite3.Connection, owner: str, response_id: str, first: int) -> StreamState:
+    """Return the same to whose it is, and whether more comes.
+
+    Raises NotInStoreError, and InvalidParameterError for a response without a stream.
+    """
+    row = _row(db, owner, response_id)
+    if not row["streams"]:
+        raise InvalidParameterError("stream", ": only a response with background and stream has one")
+    over = row["status"] not in {QUEUED, IN_PROGRESS}
+    return StreamState(events(db, response_id, first), over, row["body"])
+
+
+def sweep(db: sqlite3.Connection, now_s: int) -> int:
+    """Delete what is too old, and return how many responses and conversations that was."""
+    old = db.execute(f"SELECT id FROM responses WHERE kept_until_s <= ? AND NOT {_OPEN}", (now_s,)).fetchall()
+    drop(db, [row["id"] for row in old])
+    return len(old) + conversations.sweep(db, now_s)
+
+
+# -- inside
+
+
+def _row(db: sqlite3.Connection, owner: str, response_id: str) -> sqlite3.Row:
+    row = db.execute("SELECT * FROM responses WHERE id = ? AND owner = ?", (response_id, owner)).fetchone()
+    if row is None:
+        raise NotInStoreError(RESPONSE, response_id[:64])
+    return row  # type: ignore[no-any-return]
+
+
+def _origin(row: sqlite3.Row) -> Origin:
+    return Origin(row["previous_id"], row["conversation_id"], row["conversation_n"])
+
+
+def _become(db: sqlite3.Connection, response_id: str, body: dict[str, Any]) -> None:
+    db.execute(
+        "UPDATE responses SET status = ?, body = ? WHERE id = ?",
+        (body["status"], orjson.dumps(body), response_id),
+    )
