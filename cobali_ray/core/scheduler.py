@@ -37,6 +37,7 @@ from cobali_ray.core.queue.admission import DrainRate, retry_after_s
 from cobali_ray.core.queue.counts import NO_TEXTS, Counts, TextPass
 from cobali_ray.core.queue.deadlines import Deadlines
 from cobali_ray.core.queue.fair import Accounts, used, yields
+from cobali_ray.core.queue.programs import Programs
 from cobali_ray.core.queue.text_passes import EmbeddingJob, TextPasses
 from cobali_ray.core.queue.waiting import MAX_PARKED, WaitingQueue
 from cobali_ray.core.request.embedding import EmbeddingKind, EmbeddingRequest, TextPiece
@@ -120,7 +121,7 @@ class Scheduler:
         """Who waits for a slot."""
         self.texts = None if embedding is None else TextPasses(embedding)
         """Whose texts wait to be embedded."""
-        self.accounts = Accounts()
+        self.accounts, self.programs = Accounts(), Programs()
         self._open: dict[str, Sequence | EmbeddingJob] = {}
         self._deadlines = Deadlines()
         self._streams: list[Sequence] = []
@@ -293,6 +294,7 @@ class Scheduler:
             account=self.accounts.enter(request),
         )
         self._open[request.request_id] = sequence
+        sequence.since_s = self.programs.enter(request, arrived_s)
         self.tiers.look_on_disk(sequence, event.now_s)
         if request.sent_tokens:  # its reader waits in the middle of an answer
             self.queue.push_front(sequence, event.now_s)
@@ -424,6 +426,9 @@ class Scheduler:
         self._sorted = False
         if not n_keep:
             self._out.append(messages.Truncate(slot_id, 0))
+        elif sequence.ending is not None and sequence.request.program is not None:
+            again_s = self.pacer.model.chunk_s(0, n_keep) if self.pacer.model.knows_prefill else 0.0
+            self.slots.keep(slot_id, sequence, self.programs.answered(sequence.request, again_s, now_s))
 
     # -- a tick begins --------------------------------------------------------------------------------
 
@@ -433,6 +438,7 @@ class Scheduler:
         self._began_s = now_s = event.now_s
         self.counts.texts = NO_TEXTS
         self.tiers.begin_tick(now_s)
+        self.slots.now_s = now_s
         for one in self._deadlines.expired(now_s):
             if one.status is not Status.FINISHED:
                 self._end(one, now_s, DeadlineExceededError(one.request.timeout_s or 0.0))
@@ -558,13 +564,16 @@ class Scheduler:
     def _next(self, now_s: float) -> Sequence | None:
         """Return who gets the next slot: the head of the queue, past those who had better wait.
 
+        What is kept for a program that comes back soon is not taken by one that began later.
+
         A prompt whose beginning is being computed for another waits until it can be copied. That is no
         later than to compute it beside the other, for the two would share what a tick computes.
         """
         ready = self.queue.ready(now_s)
         if not self.slots.n_idle:
             return next(ready, None)
-        return next((s for s in islice(ready, MAX_PLACED) if not self.tiers.n_coming(s)), None)
+        ready = (s for s in islice(ready, MAX_PLACED) if not self.slots.keeps_out(s))
+        return next((s for s in ready if not self.tiers.n_coming(s)), None)
 
     def _claim(self, now_s: float) -> Sequence | None:
         """Return who gets a slot that others had to leave for it, if its class or its tenant's share says so.

@@ -47,7 +47,7 @@ from cobali_ray.core.plan.goodput import Drafts, Speculation
 from cobali_ray.core.plan.pace import Pacer
 from cobali_ray.core.queue.waiting import MAX_PARKED
 from cobali_ray.core.request.limits import EngineLimits, Grain
-from cobali_ray.core.request.request import MAX_PRIORITY, Request
+from cobali_ray.core.request.request import MAX_PRIORITY, Program, Request
 from cobali_ray.core.scheduler import Scheduler
 from cobali_ray.errors import CacheFullError, InternalError, QueueFullError, SlotFaultError
 
@@ -306,10 +306,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         n_said=st.sampled_from([0, 0, 0, 1, 5]),
         n_top=st.sampled_from([None, None, 0, 1]),
         turns=st.lists(st.integers(1, 15), max_size=3),
+        program=st.none() | st.builds(Program, st.sampled_from("pqr"), st.just("tools"), st.booleans()),
     )
     def submit(
         self, n_prompt, kind, max_tokens, timeout_s, ready, salt, adapter, tenant, priority, n_said, n_top,
-        turns,
+        turns, program,
     ):  # fmt: skip
         request_id = f"r{len(self.requests)}"
         prompt = tuple(10 + i if i < 6 else 100 * kind + i for i in range(n_prompt))
@@ -327,6 +328,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             n_prompt_logprobs=n_top,
             attempt=int(n_said > 0),
             turns=tuple(sorted(turns)),
+            program=program,
         )
         self.do(Submitted(one, self.now_s, ready=ready))
         self.sequences[request_id] = self.scheduler.sequence(request_id)

@@ -31,6 +31,7 @@ from cobali_ray.core.request.request import (
     MAX_BAD_WORDS,
     MAX_STOP_CHARS,
     Grammar,
+    Program,
     ReasoningBudget,
     Request,
     TraceLink,
@@ -109,6 +110,8 @@ class Origin:
     turn_marks: frozenset[int] = frozenset()
     """Tokens that turns begin with."""
     caller: Caller = NOBODY
+    program: Program | None = None
+    """The agent's task that it is part of."""
 
 
 def bad_words_of(body: GenerationBody, words: Words) -> tuple[tuple[int, ...], ...]:
@@ -232,6 +235,7 @@ def _call(
                 priority=priority,
                 images=origin.images,
                 turns=turns[choice // n],
+                program=origin.program,
             ),
             card.n_ctx_slot,
         )

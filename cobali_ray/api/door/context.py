@@ -61,6 +61,8 @@ class RequestContext:
     path: str = ""
     supersedes: bool = False
     """Whether a header asks to end older requests of the same key, user and path."""
+    hints: tuple[str, ...] = ()
+    """What headers say of whose conversation it is."""
     model: str | None = None
     """By the name that the settings give it, once it is known which."""
     status: int | None = None

@@ -21,6 +21,7 @@ from cobali_ray.api.body.reading import check_choice, parse
 from cobali_ray.api.body.schema import ChatBody, CompletionBody, GenerationBody
 from cobali_ray.api.call.intake import Intake, Source, source_of
 from cobali_ray.api.call.judges import Verdicts
+from cobali_ray.api.call.programs import HINT_HEADERS, program_of
 from cobali_ray.api.call.prompt import ChatPrompt, prompt_of
 from cobali_ray.api.call.translate import (
     Call,
@@ -159,6 +160,7 @@ class Generation:
         context.path, asked = http.url.path, http.headers.get(SUPERSEDES_HEADER, "false").lower()
         check_choice(SUPERSEDES_HEADER, asked, ("true", "false"))
         context.supersedes = asked == "true"
+        context.hints = tuple([http.headers.get(name, "") for name in HINT_HEADERS])
         context.enter(self._clock.now())
         call, dialect = await self._intake.take(http, partial(self._translated, context, read))
         context.read(call.n_prompt, self._clock.now())
@@ -250,6 +252,7 @@ class Generation:
             shown_tokens=found.shown_tokens,
             reasoning_budget=found.budget,
             images=in_order(found.text, found.images) if found.images else (),
+            program=program_of(body, found.offer.tools, source.context.hints),
         )
         return chat_call(body, [*before, *self._chat_tokens(found, body, source, gone)], origin)
 

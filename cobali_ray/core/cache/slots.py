@@ -20,6 +20,9 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
+from collections.abc import Set as AbstractSet
+from math import inf
+from typing import NamedTuple
 
 from cobali_ray.core.cache.gaps import exchanges
 from cobali_ray.core.cache.placement import (
@@ -36,7 +39,7 @@ from cobali_ray.core.cache.placement import (
 )
 from cobali_ray.core.cache.sharing import Sharing
 from cobali_ray.core.queue.fair import yields
-from cobali_ray.core.queue.waiting import MAX_PARKED
+from cobali_ray.core.queue.waiting import MAX_PARKED, PATIENCE_S
 from cobali_ray.core.request.lifecycle import Status
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.request import MAX_PRIORITY
@@ -47,6 +50,24 @@ MIN_WAIT_TOKENS = 16
 """Tokens that are worth waiting for."""
 
 _NOTHING: array[int] = array("i")
+
+
+class _Kept(NamedTuple):
+    """Whom a slot is kept for."""
+
+    program: str
+    line: tuple[int, str]
+    since_s: float
+    until_s: float
+
+    def before(self, sequence: Sequence) -> bool:
+        """Whether it goes before a sequence: of a worse class, or of the same line and begun later."""
+        own = sequence.request.program
+        if own is not None and (sequence.line[1], own.name) == (self.line[1], self.program):
+            return False
+        return self.line[0] < sequence.priority or (
+            self.line == sequence.line and self.since_s < sequence.since_s
+        )
 
 
 class Slots:
@@ -71,6 +92,10 @@ class Slots:
         self.n_cells_idle = 0
         """KV cells held by idle slots for prefix reuse. Both count a cell for each slot that has it."""
         self._sharing = Sharing()
+        self._kept: dict[int, _Kept] = {}
+        """Whom idle slots are kept for."""
+        self.now_s = 0.0
+        """When the tick began."""
 
     def n_used(self) -> int:
         """Return the KV cells in use."""
@@ -84,25 +109,50 @@ class Slots:
         """Return those of them that only idle slots hold."""
         return self.n_used() - self.n_used_running()
 
-    def _n_twice_running(self) -> int:
-        return self._sharing.n_twice(lambda slot_id: self.by_slot[slot_id] is not None)
+    def _n_twice_running(self, kept: AbstractSet[int] = frozenset()) -> int:
+        return self._sharing.n_twice(lambda slot_id: self.by_slot[slot_id] is not None or slot_id in kept)
 
     def n_short(self, n_tokens: int) -> int:
         """Return how many cells `n_tokens` need beyond those that are free; negative or 0 if they fit."""
         return n_tokens + self.n_used() - self._limits.n_cells
 
-    def fits(self, sequence: Sequence, without: Seq[Sequence] = ()) -> bool:
+    def fits(
+        self, sequence: Sequence, without: Seq[Sequence] = (), kept: AbstractSet[int] = frozenset()
+    ) -> bool:
         """Say whether a waiting sequence can get a slot now, or could `without` some of the running ones.
 
         Its known tokens must fit beside all tokens known of the running ones, with one cell of growth
-        for each, so that only decode growth ever preempts. Idle prefixes count as free: they are dropped.
+        for each, so that only decode growth ever preempts. Idle prefixes count as free: they are dropped,
+        but for those in the slots `kept`.
         What it will share with others is counted all the same: they may end before it has begun.
         """
-        if not self.n_idle and not without:
+        if self.n_idle <= len(kept) and not without:
             return False
-        committed = sum([len(s.tokens) + 1 for s in self.running]) - self._n_twice_running()
+        committed = sum([len(s.tokens) + 1 for s in self.running]) - self._n_twice_running(kept)
+        committed += sum([self._held[i].n_tokens for i in kept])
         freed = sum([len(s.tokens) + 1 for s in without])
         return committed - freed + len(sequence.tokens) <= self._limits.n_cells
+
+    def keep(self, slot_id: int, sequence: Sequence, until_s: float) -> None:
+        """Keep what an idle slot holds for the program of the sequence that left it."""
+        if sequence.request.program is not None and until_s > self.now_s:
+            name = sequence.request.program.name
+            self._kept[slot_id] = _Kept(name, sequence.line, sequence.since_s, until_s)
+
+    def keeps_out(self, sequence: Sequence) -> bool:
+        """Whether a sequence would fit, were it not for what is kept from it.
+
+        Not where nobody else computes anything, nor for who brings no tools or has waited long.
+        """
+        kept = self._kept_from(sequence)
+        return bool(kept and self.running and self.fits(sequence)) and not self.fits(sequence, kept=kept)
+
+    def _kept_from(self, sequence: Sequence) -> AbstractSet[int]:
+        """Return the idle slots that are kept for programs that go before a sequence."""
+        program = sequence.request.program
+        if not self._kept or program is None or self.now_s - sequence.arrived_s > PATIENCE_S:
+            return frozenset()
+        return {i for i, one in self._kept.items() if one.until_s > self.now_s and one.before(sequence)}
 
     def tokens(self, slot_id: int) -> array[int]:
         """Return the tokens known of whoever is in a slot."""
@@ -127,8 +177,11 @@ class Slots:
         costs: MoveCosts = GUESSED,
     ) -> Placement:
         """Choose an idle slot for a sequence; see `placement.place`."""
+        kept = self._kept_from(sequence)
+        if len(kept) >= self.n_idle:
+            kept = frozenset()
         slots = [
-            held
+            (held._replace(idle=False) if held.slot_id in kept else held)
             if s is None
             else SlotContents(held.slot_id, s.tokens, s.n_computed, 0.0, idle=False, salt=s.salt)
             for held, s in zip(self._held, self.by_slot, strict=True)
@@ -230,6 +283,7 @@ class Slots:
 
     def _forget(self, slot_id: int, n_keep: int = 0) -> None:
         held = self._held[slot_id]
+        self._kept.pop(slot_id, None)
         tokens, salt = (held.tokens, held.salt) if n_keep else (_NOTHING, "")
         self._held[slot_id] = SlotContents(slot_id, tokens, n_keep, self.level, idle=True, salt=salt)
 
@@ -239,11 +293,20 @@ class Slots:
         self._forget(held.slot_id)
 
     def drop_idle(self) -> SlotContents | None:
-        """Forget the idle prefix worth least per token; return it, None if no slot holds one."""
+        """Forget the idle prefix worth least per token; return it, None if no slot holds one.
+
+        Those that are kept for a program go last, and of them first what was begun last.
+        """
         holding = [held for held in self._held if held.n_tokens]
         if not holding:
             return None
-        least = min(holding, key=lambda held: worth(held, 0, self.level) / held.n_tokens)
+
+        def value(held: SlotContents) -> tuple[float, float]:
+            kept = self._kept.get(held.slot_id)
+            claim = -kept.since_s if kept is not None and kept.until_s > self.now_s else -inf
+            return claim, worth(held, 0, self.level) / held.n_tokens
+
+        least = min(holding, key=value)
         self.level += worth(least, 0, self.level)
         self.drop(least)
         return least
@@ -321,6 +384,8 @@ class Slots:
                 problems.append(f"slot {slot_id} holds what nobody may begin with")
             if s is not None and self._held[slot_id].n_tokens:
                 problems.append(f"slot {slot_id} is busy and holds an idle prefix")
+            if s is not None and slot_id in self._kept:
+                problems.append(f"slot {slot_id} is busy and kept for a program")
         if sorted(self.seq_ids) != list(range(self._limits.n_slots)):
             problems.append("slots share a sequence id")
         for s in self.running:

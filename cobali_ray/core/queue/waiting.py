@@ -19,6 +19,8 @@ from cobali_ray.core.request.lifecycle import Status
 from cobali_ray.core.request.sequence import Account, OpenRequest
 
 AGEING_S = 10.0
+PATIENCE_S = 120.0
+"""How long a request waits at most for programs that began before it, while it could have its turn."""
 MAX_PARKED = 2
 """Times that a sequence may lose its slot to others that are due."""
 _T = TypeVar("_T", bound=OpenRequest)
@@ -30,6 +32,17 @@ class _Line(Generic[_T]):
     def __init__(self, account: Account) -> None:
         self.account = account
         self.requests: OrderedDict[str, _T] = OrderedDict()
+
+    def add(self, one: _T, now_s: float) -> None:
+        """Put one behind those whose programs began before its own, and those who waited long."""
+        passed = []
+        if one.since_s < one.arrived_s:
+            long_ago_s = now_s - PATIENCE_S
+            others = self.requests.values()
+            passed = [o.request_id for o in others if o.since_s > one.since_s and o.arrived_s > long_ago_s]
+        self.requests[one.request_id] = one
+        for request_id in passed:
+            self.requests.move_to_end(request_id)
 
     def newest(self) -> _T | None:
         """Return who came last and never had a turn, here or elsewhere, unless it is next."""
@@ -79,7 +92,7 @@ class WaitingQueue(Generic[_T]):
         return self._n
 
     def push(self, one: _T, now_s: float) -> None:
-        """Add behind all others of its tenant and class."""
+        """Add behind all others of its tenant and class but those whose programs began later."""
         of_class = self._classes.get(one.priority)
         if of_class is None:
             of_class = self._classes[one.priority] = _Class(one.priority, now_s)
@@ -87,7 +100,7 @@ class WaitingQueue(Generic[_T]):
         line = of_class.lines.get(account.tenant)
         if line is None:
             line = of_class.lines[account.tenant] = _Line(account)
-        line.requests[one.request_id] = one
+        line.add(one, now_s)
         self._count(one, 1)
 
     def push_front(self, one: _T, now_s: float) -> None:

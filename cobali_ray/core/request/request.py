@@ -196,6 +196,17 @@ class ReasoningBudget(NamedTuple):
             raise InvalidParameterError("reasoning_budget", f": {problem}")
 
 
+class Program(NamedTuple):
+    """The task of an agent, as far as one of its requests tells."""
+
+    name: str
+    """The same in all of its requests, and in no other task's."""
+    tools: str
+    """Which tools it may call."""
+    returns: bool
+    """Whether the request brings what tools returned; else a person asks."""
+
+
 class TraceLink(NamedTuple):
     """Where a request belongs in a distributed trace: W3C's two headers, and what spans are named after."""
 
@@ -250,6 +261,8 @@ class Request:
     """What its tenant was given by other engines that this one does not know of; see fair.py."""
     attempt: int = 0
     """Engines that did not finish it."""
+    program: Program | None = None
+    """What an agent sends it for, where it may call tools; see programs.py."""
     tenant: str = ""
     """Whose it is: slots and the queue are shared fairly between tenants."""
     weight: float = 1.0

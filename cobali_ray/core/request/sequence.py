@@ -43,7 +43,8 @@ class OpenRequest:
     """A request until its end, whatever it wants. Times are seconds on the engine's clock."""
 
     __slots__ = (
-        "account", "arrived_s", "assigned_s", "deadline_s", "priority", "request", "request_id", "status",
+        "account", "arrived_s", "assigned_s", "deadline_s", "priority", "request", "request_id", "since_s",
+        "status",
     )  # fmt: skip
 
     request: Request | EmbeddingRequest
@@ -54,7 +55,8 @@ class OpenRequest:
         self.request, self.account = request, account
         self.request_id, self.priority = request.request_id, request.priority
         self.status = Status.QUEUED if ready else Status.NOT_READY
-        self.arrived_s = arrived_s
+        self.arrived_s = self.since_s = arrived_s
+        """When it came, and when the program began that it is part of."""
         self.deadline_s = None if request.timeout_s is None else arrived_s + request.timeout_s
         self.assigned_s: float | None = None
         """When it had its first turn."""

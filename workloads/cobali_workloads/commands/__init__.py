@@ -10,7 +10,7 @@ from cobali_ray.lazy import LazyGroup
 NAMES = (
     "serve", "peers", "modes", "chats", "keep", "tenants", "prefill", "pace", "depth", "overlap", "gaps",
     "tick", "constrained", "speculation", "micro", "select", "stable", "threads", "overhead", "delivery",
-    "viewers", "footprint", "restart", "engines", "route", "foresight", "regret", "waits",
+    "viewers", "footprint", "restart", "engines", "route", "foresight", "regret", "waits", "agents",
 )  # fmt: skip
 
 

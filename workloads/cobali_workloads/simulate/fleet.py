@@ -11,7 +11,7 @@ from typing import Protocol
 from cobali_ray.core.dispatch.route import Router, load_of
 from cobali_ray.core.queue.fair import OUTPUT_COST, ServedElsewhere
 from cobali_ray.core.request.events import End
-from cobali_ray.core.request.request import Request, SamplingParams
+from cobali_ray.core.request.request import Program, Request, SamplingParams
 from cobali_ray.core.scheduler import Scheduler
 from cobali_ray.errors import PromptTooLongError, QueueFullError
 from cobali_workloads.simulate.engine import SimulatedEngine
@@ -34,6 +34,7 @@ class SimulatedRequest:
     tenant: str = ""
     weight: float = 1.0
     priority: int = 0
+    program: Program | None = None
 
 
 @dataclass(slots=True)
@@ -143,7 +144,7 @@ class SimulatedFleet:
         request = Request(
             request_id=ask.request_id, prompt=tuple(ask.prompt), max_tokens=len(ask.answer),
             sampling=_TO_THE_END, cache_salt=ask.salt, tenant=ask.tenant, weight=ask.weight,
-            priority=ask.priority,
+            priority=ask.priority, program=ask.program,
         )  # fmt: skip
         story = RequestOutcome(ask, request, self.now_s, ended_s=self.now_s)
         self._stories.append(story)

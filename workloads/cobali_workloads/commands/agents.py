@@ -1,0 +1,65 @@
+"""`cobali bench agents`: how soon agents are done that share a cache too small for all of them."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import Annotated
+
+import typer
+
+from cobali_workloads.commands.options import OUT, Out, Quick, spell
+from cobali_workloads.inside.agents import LOADS, N_AGENTS, N_FIT, AgentRun, run
+from cobali_workloads.report.report import Report, Table, deliver
+
+NOTE = (
+    "A simulated engine, scheduler and router the product's: a tick takes 15 ms, 0.3 ms for every stream and "
+    f"0.25 ms for every prompt token. {N_AGENTS} agents begin within 30 s; each asks 8 to 16 times, and runs "
+    "a tool of 0.5 to 60 s between, mostly one of a few seconds. The cache has room for "
+    f"{N_FIT} of them. Without: requests do not say which belong together. Nothing here depends on the "
+    "machine."
+)
+
+
+def agents(
+    seeds: Annotated[int, typer.Option(min=1, help="How many loads of each kind, with other seeds.")] = 4,
+    quick: Quick = False,
+    out: Out = OUT,
+) -> None:
+    """Let agents share a cache that is too small for them; a virtual clock, no model."""
+    table = Table(
+        "Mean time to finish",
+        [
+            "load",
+            "seed",
+            "without s",
+            "with s",
+            "with / without",
+            "cached without",
+            "with",
+            "longest wait without s",
+            "with s",
+        ],
+    )
+    samples: dict[str, dict[str, AgentRun]] = {}
+    for name, load in LOADS.items():
+        for seed in range(1 if quick else seeds):
+            without, found = run(load, seed, hints=False), run(load, seed, hints=True)
+            samples[f"{name}, {seed}"] = {"without": without, "with": found}
+            before_s, after_s = fmean(without.finished_s), fmean(found.finished_s)
+            table.rows.append((
+                name, f"{seed}", f"{before_s:.0f}", f"{after_s:.0f}", f"{after_s / before_s:.2f}",
+                f"{without.hit_rate:.0%}", f"{found.hit_rate:.0%}", f"{without.worst_wait_s:.0f}",
+                f"{found.worst_wait_s:.0f}",
+            ))  # fmt: skip
+    report = Report(
+        name="agents",
+        title="Agents that share a cache",
+        command=spell("agents", seeds=None if quick else seeds, quick=quick),
+        config={"seeds": seeds},
+        tables=[table],
+        samples={
+            load: {name: one._asdict() for name, one in found.items()} for load, found in samples.items()
+        },
+        notes=[NOTE],
+    )
+    deliver(report, out)
