@@ -30,7 +30,7 @@ from cobali_ray.core.cost.runs import run_lengths
 from cobali_ray.core.cost.ticktime import TickShape
 from cobali_ray.core.plan.adapters import AdapterTurns
 from cobali_ray.core.plan.goodput import MAX_STREAMS, Drafts, Speculation
-from cobali_ray.core.plan.leftover import Leftovers, Turnout, mixed
+from cobali_ray.core.plan.leftover import Leftovers, Turnout, any_left
 from cobali_ray.core.plan.pace import Pacer, PrefillPlan
 from cobali_ray.core.plan.plan import Plan, Span, cut_at_images, cut_at_states, lay_out
 from cobali_ray.core.queue.admission import DrainRate, retry_after_s
@@ -86,7 +86,7 @@ class _NextPass(NamedTuple):
     prefill: PrefillPlan
     drafts: Drafts | None
     turnout: Turnout | None
-    """Set where requests of the last class are beside others."""
+    """Set where there are requests of the last class."""
 
 
 class Scheduler:
@@ -127,8 +127,8 @@ class Scheduler:
         self._streams: list[Sequence] = []
         self._prompts: list[Sequence] = []
         self._adapters: set[str] = set()
-        self._mixed = False
-        """Whether requests of the last class have slots beside others."""
+        self._any_left = False
+        """Whether requests of the last class have slots."""
         self._sorted = True
         """Whether these four still hold: nobody came, left or began to decode."""
         self._turns, self._leftovers = AdapterTurns(), Leftovers()
@@ -619,8 +619,8 @@ class Scheduler:
             streams = [s for s in streams if s.adapter == adapter]
             prompts = [s for s in prompts if s.adapter == adapter]
         turnout = None
-        if self._mixed:
-            turnout = self._leftovers.beside(streams, prompts, self.pacer)
+        if self._any_left:
+            turnout = self._leftovers.beside(streams, prompts, self.pacer, now_s)
             streams, prompts = turnout.streams, turnout.prompts
             within_s = min(within_s, turnout.within_s)
         texts_first = self._shared and bool(streams)  # they had what the streams can spare
@@ -668,7 +668,7 @@ class Scheduler:
             self._streams = sorted(streams, key=attrgetter("seq_id"))
             self._prompts = [s for s in self.slots.running if not s.decoding]
             self._adapters = {s.adapter for s in self.slots.running}
-            self._mixed = self.accounts.several and mixed(self.slots.running)
+            self._any_left = any_left(self.slots.running)
             self._sorted = True
 
     def _preempt_youngest(self, now_s: float, error: CobaliError) -> None:
@@ -768,6 +768,7 @@ class Scheduler:
                 self._sorted = False
             if sequence.last_token_s is None:
                 sequence.first_token_s = now_s
+                self._leftovers.spoke(sequence, now_s)
             elif last is not sequence:
                 gaps.append(now_s - sequence.last_token_s)
             sequence.last_token_s, last = now_s, sequence

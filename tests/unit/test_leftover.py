@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from test_fair import Setup, ask
 
-from cobali_ray.core.plan.leftover import TURN, Leftovers, mixed
+from cobali_ray.core.plan.leftover import AHEAD, LATELY_S, NOTICED, TURN, Leftovers, any_left
 from cobali_ray.core.queue.waiting import MAX_PARKED
 
 
@@ -46,17 +46,17 @@ CPU, GPU = Times(1.0, 1.0), Times(1.0, 0.001)
     ],
 )
 def test_streams_take_part_that_the_others_do_not_notice(times, part):
-    turnout = Leftovers().beside(LIVE + MINE, [], times)
+    turnout = Leftovers().beside(LIVE + MINE, [], times, 0.0)
     assert (slots(turnout.streams), turnout.within_s) == (part, inf)
     assert turnout.whole is (len(part) == 8)
 
 
 def test_prompts_wait_and_others_prompts_do_not():
     live, mine = sequence(8, 0), sequence(9)
-    turnout = Leftovers().beside(LIVE + MINE, [mine, live], GPU)
+    turnout = Leftovers().beside(LIVE + MINE, [mine, live], GPU, 0.0)
     assert slots(turnout.prompts) == [8]
     assert not turnout.whole
-    turnout = Leftovers().beside(MINE, [live], CPU)
+    turnout = Leftovers().beside(MINE, [live], CPU, 0.0)
     assert (slots(turnout.streams), slots(turnout.prompts)) == ([], [8])
 
 
@@ -64,7 +64,7 @@ def test_prompts_wait_and_others_prompts_do_not():
     ("streams", "prompts"), [(MINE, [sequence(9)]), (LIVE, [sequence(9, 0)]), ([], MINE)]
 )
 def test_who_is_alone_has_everything(streams, prompts):
-    turnout = Leftovers().beside(streams, prompts, CPU)
+    turnout = Leftovers().beside(streams, prompts, CPU, 0.0)
     assert (turnout.streams, turnout.prompts, turnout.within_s, turnout.whole) == (
         streams,
         prompts,
@@ -76,22 +76,40 @@ def test_who_is_alone_has_everything(streams, prompts):
 def test_all_have_a_turn_after_enough_passes():
     leftovers, sizes = Leftovers(), []
     for _ in range(2 * (TURN + 1)):
-        turnout = leftovers.beside(LIVE + MINE, [sequence(9)], CPU)
-        assert turnout == leftovers.beside(LIVE + MINE, [sequence(9)], CPU)._replace(prompts=turnout.prompts)
+        turnout = leftovers.beside(LIVE + MINE, [sequence(9)], CPU, 0.0)
+        assert turnout == leftovers.beside(LIVE + MINE, [sequence(9)], CPU, 0.0)._replace(
+            prompts=turnout.prompts
+        )
         leftovers.took(turnout)
         sizes.append((len(turnout.streams), len(turnout.prompts), turnout.within_s))
     assert sizes == ([(2, 0, inf)] * TURN + [(8, 1, 9.0)]) * 2
 
 
-def test_somebody_is_told_apart_only_beside_others():
-    assert [mixed(some) for some in ([], LIVE, MINE, LIVE + MINE)] == [False, False, False, True]
+def test_where_others_came_lately_no_pass_keeps_the_next_one_waiting_for_long():
+    leftovers, times = Leftovers(), Times(1.0, 1.0)
+    leftovers.spoke(SimpleNamespace(priority=9, arrived_s=0.0), 1000.0)
+    assert leftovers.beside(MINE, [], times, 1000.0).within_s == inf, "its own kind is not waited for"
+    leftovers.spoke(SimpleNamespace(priority=0, arrived_s=900.0), 1000.0)  # 100 s to its first token
+    most_s = AHEAD * NOTICED * 100.0  # 7.5
+    for prompts, part in (([], [2, 3, 4, 5, 6, 7]), ([sequence(9)], [6, 7])):
+        turnout = leftovers.beside(MINE, prompts, times, 1001.0)
+        assert (slots(turnout.streams), turnout.prompts, turnout.within_s) == (part, prompts, most_s)
+    slow = leftovers.beside(MINE, [], Times(1.0, 20.0), 1001.0)
+    assert slots(slow.streams) == [7], "one at least, who waited longest"
+    assert leftovers.beside(MINE, [], times, 1000.5 + LATELY_S).within_s == inf
+    leftovers.spoke(SimpleNamespace(priority=0, arrived_s=2000.0), 2050.0)
+    assert leftovers.beside(MINE, [], times, 2050.0).within_s == pytest.approx(AHEAD * NOTICED * 90.0)
+
+
+def test_somebody_is_told_apart_only_where_there_are_some():
+    assert [any_left(some) for some in ([], LIVE, MINE, LIVE + MINE)] == [False, False, True, True]
 
 
 def test_the_scheduler_computes_the_last_class_beside_others_now_and_then():
     s = Setup(n_slots=2)
     s.submit(ask("first", max_tokens=20))
     s.tick(20)  # and what rows take is learnt
-    s.submit(ask("late", priority=9, max_tokens=200), ask("live", max_tokens=200))
+    s.submit(ask("late", priority=9, max_tokens=200), ask("live", max_tokens=240))
     s.tick(TURN + 10)
     n = {one.request_id: one.n_output for one in s.scheduler.slots.running}
     assert n["live"] > TURN

@@ -111,7 +111,9 @@ def test_nobody_is_kept_out_of_an_idle_engine_nor_for_long():
     kept = s.scheduler.sequence("p1")
     s.tick(9)
     s.scheduler.slots.keep(0, kept, inf)
-    s.submit(ask("busy", n_prompt=8, max_tokens=110), part("late", "r", returns=False, n_prompt=119, max_tokens=1))
+    s.submit(
+        ask("busy", n_prompt=8, max_tokens=110), part("late", "r", returns=False, n_prompt=119, max_tokens=1)
+    )
     s.tick(3)
     assert "late" not in s.placed
     s.tick(int(PATIENCE_S / s.tick_s))
@@ -147,7 +149,9 @@ def test_requests_of_one_task_are_known_by_how_they_begin():
     later = program_of(*body(*BEGINNING, said("assistant"), said("tool"), said("tool")), ())
     assert (first.name, first.tools) == (later.name, later.tools)
     assert (first.returns, later.returns) == (False, True)
-    asked = program_of(*body(*BEGINNING, said("assistant"), said("tool"), said("assistant"), said("user")), ())
+    asked = program_of(
+        *body(*BEGINNING, said("assistant"), said("tool"), said("assistant"), said("user")), ()
+    )
     assert asked.returns is False, "a person asks"
     mixed = program_of(*body(*BEGINNING, said("assistant"), said("tool"), said("user", "<reminder>")), ())
     assert mixed.returns is True

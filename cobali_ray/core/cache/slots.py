@@ -320,6 +320,8 @@ class Slots:
     def close_gaps(self, runs_s: Callable[[Seq[int]], float], cell_s: float) -> list[tuple[int, int, int]]:
         """Exchange ids of slots, so that the busy ones are neighbours, where that pays; see `exchanges`.
 
+        Those of the last class do not count beside others: mostly they take no part in a pass (leftover.py).
+
         Returns both slots of each exchange and the cells that they hold together.
         """
         if not self._limits.dense or not self._came_or_left:
@@ -331,8 +333,10 @@ class Slots:
             self._held[i].n_tokens if s is None else s.n_computed
             for i, s in zip(slot_of, sequences, strict=True)
         ]
+        others = any(s.priority < MAX_PRIORITY for s in self.running)
+        busy = [s is not None and (s.priority < MAX_PRIORITY or not others) for s in sequences]
         swaps = []
-        for a, b in exchanges([s is not None for s in sequences], cells, runs_s, cell_s):
+        for a, b in exchanges(busy, cells, runs_s, cell_s):
             for slot_id, sequence, seq_id in ((slot_of[a], sequences[a], b), (slot_of[b], sequences[b], a)):
                 self.seq_ids[slot_id] = seq_id
                 if sequence is not None:

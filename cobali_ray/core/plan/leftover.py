@@ -4,7 +4,10 @@ They take part in a pass as far as the others do not notice: as many of their st
 `NOTICED` at most, by the measured times of passes. On a device where a row more costs next to nothing that is
 all of them; on a CPU, where each row takes its time, it is mostly none while others are there. So that they
 go on under a load that never ends, one pass in `TURN` computes for all of them, and takes no longer than any
-other that has more to do than the streams' next tokens. Where nobody else is, nothing of this holds.
+other that has more to do than the streams' next tokens.
+
+Who comes while nobody else is there waits for the pass under way, half of it on average. So while others came
+lately, no pass takes longer than that their first tokens come `NOTICED` later. Else nothing of this holds.
 """
 
 from __future__ import annotations
@@ -21,8 +24,13 @@ from cobali_ray.core.request.sequence import Sequence
 
 NOTICED: Final = 0.05
 """How much longer a pass may take, as a share of what it takes without them."""
-TURN: Final = 128
-"""Of so many passes beside others one takes longer: fewer than one gap of a stream in a hundred."""
+TURN: Final = 200
+"""Of so many passes beside others one takes longer: less than half of one gap of a stream in a hundred."""
+LATELY_S: Final = 30.0
+"""For how long after their last first token others are expected to come again."""
+AHEAD: Final = 1.5
+"""How long a pass may take, in times of what is noticed: who comes waits for half of one on average."""
+_LEARN: Final = 0.2
 
 
 class Turnout(NamedTuple):
@@ -36,32 +44,48 @@ class Turnout(NamedTuple):
     """Whether nobody is left out."""
 
 
-def mixed(running: Iterable[Sequence]) -> bool:
-    """Whether there are some of the last class, and others."""
-    return len({s.priority == MAX_PRIORITY for s in running}) > 1
+def any_left(running: Iterable[Sequence]) -> bool:
+    """Whether there are some of the last class."""
+    return any(s.priority == MAX_PRIORITY for s in running)
 
 
 class Leftovers:
-    """Counts passes, and nothing else."""
+    """Counts passes, and notes when others had their first tokens."""
 
     def __init__(self) -> None:
+        self._ttft_s, self._last_s = 0.0, -inf
+        """How long others waited for their first tokens, as a mean, and when the last one came."""
         self._n_passed = 0
         """Passes since the last turn in which not all could take part."""
 
-    def beside(self, streams: Seq[Sequence], prompts: Seq[Sequence], pacer: Pacer) -> Turnout:
+    def spoke(self, sequence: Sequence, now_s: float) -> None:
+        """Note that a request had its first token."""
+        if sequence.priority != MAX_PRIORITY:
+            ttft_s = now_s - sequence.arrived_s
+            self._ttft_s += (_LEARN if self._ttft_s else 1.0) * (ttft_s - self._ttft_s)
+            self._last_s = now_s
+
+    def beside(self, streams: Seq[Sequence], prompts: Seq[Sequence], pacer: Pacer, now_s: float) -> Turnout:
         """Return who takes part. To ask changes nothing; `took` takes what is computed."""
         mine = [s for s in streams if s.priority == MAX_PRIORITY]
         others = [s for s in streams if s.priority != MAX_PRIORITY]
         prompts_of_others = [s for s in prompts if s.priority != MAX_PRIORITY]
-        alone = not others and not prompts_of_others
-        if alone or (not mine and len(prompts_of_others) == len(prompts)) or not pacer.model.knows_decode:
+        if (not mine and len(prompts_of_others) == len(prompts)) or not pacer.model.knows_decode:
             return Turnout(streams, prompts)
+        if not others and not prompts_of_others:
+            if now_s - self._last_s > LATELY_S:
+                return Turnout(streams, prompts)
+            within_s = AHEAD * NOTICED * self._ttft_s
+            mine.sort(key=_waits_longest)
+            n = _n_within(mine, [], within_s / 2 if prompts else within_s, pacer)
+            chosen = {s.slot_id for s in mine[: max(n, 0 if prompts else 1)]}
+            return Turnout([s for s in streams if s.slot_id in chosen], prompts, within_s)
         others_s = pacer.model.decode_s(len(others), sum([s.n_computed for s in others]))
         if self._n_passed >= TURN:
             all_s = pacer.model.decode_s(len(streams), sum([s.n_computed for s in streams]))
             return Turnout(streams, prompts, max(pacer.most_s(others_s), all_s))
         mine.sort(key=_waits_longest)
-        n = _n_unnoticed(mine, others, others_s, pacer)
+        n = _n_within(mine, others, (1 + NOTICED) * others_s, pacer)
         chosen = {s.slot_id for s in (*others, *mine[:n])}
         taking_part = [s for s in streams if s.slot_id in chosen]
         whole = len(taking_part) == len(streams) and len(prompts_of_others) == len(prompts)
@@ -76,11 +100,11 @@ def _waits_longest(stream: Sequence) -> float:
     return stream.last_token_s or 0.0
 
 
-def _n_unnoticed(mine: Seq[Sequence], others: Seq[Sequence], others_s: float, pacer: Pacer) -> int:
-    """Return how many of these streams lengthen the others' pass by no more than `NOTICED`."""
+def _n_within(mine: Seq[Sequence], others: Seq[Sequence], most_s: float, pacer: Pacer) -> int:
+    """Return how many of these streams the others' pass may have without taking longer."""
     cells = sum([s.n_computed for s in others])
 
     def seconds(n: int) -> float:
         return pacer.model.decode_s(len(others) + n, cells + sum([s.n_computed for s in mine[:n]]))
 
-    return bisect_right(range(1, len(mine) + 1), (1 + NOTICED) * others_s, key=seconds)
+    return bisect_right(range(1, len(mine) + 1), most_s, key=seconds)
