@@ -488,6 +488,14 @@ class SlotFilesOffError(BadRequestError):
     )
 
 
+class DownloadsOffError(BadRequestError):
+    """Models are not downloaded through this server."""
+
+    status = 501
+    code = "not_supported"
+    template = "This server does not download models for clients: the setting allow_downloads is off."
+
+
 class FixedScalesError(BadRequestError):
     """The scales of adapters are not changed while the server runs."""
 

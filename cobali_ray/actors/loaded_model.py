@@ -19,6 +19,7 @@ from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.engine.loop import EngineLoop, Observer
 from cobali_ray.engine.opening import model_hash, open_engine, projector_path, runs_on
 from cobali_ray.engine.slot_files import SlotFiles
+from cobali_ray.models.files import parts_of
 from cobali_ray.settings import EngineSettings
 from cobali_ray.telemetry.collector import Collector
 from cobali_ray.telemetry.log import TickLog
@@ -145,6 +146,7 @@ def _card(engine: Engine, settings: EngineSettings, path: Path | None) -> ModelC
         n_ctx_slot=engine.limits.n_most,
         created_s=int(path.stat().st_mtime) if path else 0,
         description=f"{settings.model} on cobali_ray {__version__}",
+        size_bytes=sum((path.parent / part).stat().st_size for part in parts_of(path.name)) if path else 0,
         sampling=settings.sampling(backend.sampling),
         generates=backend.generates,
         reuse=engine.reuse if backend.generates else None,

@@ -38,6 +38,7 @@ from cobali_ray.api.responses.conversations import ConversationRoutes
 from cobali_ray.api.responses.routes import Responses
 from cobali_ray.api.routes.cache import Cache
 from cobali_ray.api.routes.debug import Debug
+from cobali_ray.api.routes.downloads import Downloads
 from cobali_ray.api.routes.embeddings import Embeddings
 from cobali_ray.api.routes.facts import Facts
 from cobali_ray.api.routes.generation import Generation
@@ -93,6 +94,7 @@ def build_api(
     app.include_router(messages.router())
     app.include_router(Ollama(fleet, settings, generation, embeddings, intake).router())
     app.include_router(Facts(fleet, settings, intake).router())
+    app.include_router(Downloads(settings, intake).router())
     app.state.viewers = {name: Viewers(engine, clock) for name, engine in fleet.engines.items()}
     app.include_router(Debug(fleet, app.state.viewers).router())
     app.include_router(Requests(fleet).router())

@@ -73,7 +73,7 @@ def local_models(environ: Mapping[str, str] = os.environ, home: Path | None = No
     for folder in (home / ".lmstudio" / "models", home / ".cache" / "lm-studio" / "models"):
         found += _in_folder("lmstudio", folder)
     found += _in_folder("llamacpp", Path(environ.get("LLAMA_CACHE") or cache / "llama.cpp"))
-    found += _of_hub(_hub_cache(environ, cache))
+    found += _of_hub(hub_cache(environ, home))
     return found
 
 
@@ -137,9 +137,11 @@ def cached_models(folder: Path, repo_id: str, revision: str) -> dict[str, tuple[
     return models_among(file.relative_to(snapshot).as_posix() for file in _files_below(snapshot))
 
 
-def _hub_cache(environ: Mapping[str, str], cache: Path) -> Path:
+def hub_cache(environ: Mapping[str, str] = os.environ, home: Path | None = None) -> Path:
+    """Return huggingface_hub's folder, which need not exist yet."""
     if own := environ.get("HF_HUB_CACHE"):
         return Path(own).expanduser()
+    cache = Path(environ.get("XDG_CACHE_HOME") or (home or Path.home()) / ".cache")
     return Path(environ.get("HF_HOME") or cache / "huggingface").expanduser() / "hub"
 
 

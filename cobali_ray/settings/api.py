@@ -57,6 +57,8 @@ class ApiSettings:
     """Seconds of silence before a stream has a comment, so that no proxy cuts it; 0: none."""
     n_ingress: Annotated[int, Ge(1), Le(64)] = 1
     """HTTP replicas in front of the engines, which share the limits of the keys."""
+    allow_downloads: bool = False
+    """Let operators download models to this machine through the server, as its page does."""
     data_dir: Path | None = None
     """Folder where files and batches are kept, as clients upload them; None: there are none."""
     stored_gib: Annotated[float, Gt(0), Le(MAX_COUNT)] = 10.0

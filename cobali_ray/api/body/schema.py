@@ -489,6 +489,12 @@ class ModelBody(BodyModel):
     model: Annotated[str, Field(description="One of its names.")]
 
 
+class DownloadBody(BodyModel):
+    """POST /v1/downloads."""
+
+    model: Annotated[str, Field(description="hf://owner/repo[:QUANT] or hf://owner/repo/file.gguf.")]
+
+
 class ErrorDetail(BaseModel):
     """What went wrong."""
 

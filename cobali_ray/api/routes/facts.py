@@ -264,6 +264,7 @@ def _described(name: str, model: ServedModel, status: dict[str, Any]) -> dict[st
                 "output_modalities": ["text"],
             },
             "description": card.description,
+            "size_bytes": card.size_bytes or None,
             "default_sampling": {name: getattr(card.sampling, name) for name in TUNABLE},
         }
         if card.reuse is not None:

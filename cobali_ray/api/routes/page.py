@@ -35,15 +35,24 @@ TYPES: Mapping[str, str] = MappingProxyType({
     "woff2": "font/woff2",
     "txt": "text/plain; charset=utf-8",
 })  # fmt: skip
-# Nothing from elsewhere, nothing inline, no frames: a page that shows answers of a model trusts no text.
+# Nothing from elsewhere, nothing inline, no frames but its own: a page that shows answers of a model trusts no text.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-# Swagger UI draws its signs from its own style sheet.
-DOCS_POLICY = POLICY.replace("img-src 'self'", "img-src 'self' data:")
+OWN_POLICIES: Mapping[str, str] = MappingProxyType({
+    # Swagger UI draws its signs from its own style sheet.
+    DOCS: POLICY.replace("img-src 'self'", "img-src 'self' data:"),
+    # The one worker that reaches other hosts, those of tools; it has no document, no key and no conversation.
+    "request/mcpworker.js": "default-src 'none'; script-src 'self'; connect-src http: https:",
+    # Frames for what a model wrote: of an origin of their own, and without any network.
+    "request/sandbox.html": "sandbox allow-scripts; default-src 'none'; "
+    "script-src 'unsafe-inline' 'unsafe-eval' blob:; worker-src blob:",
+    "answer/preview.html": "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; img-src data: blob:; font-src data:; media-src data: blob:",
+})  # fmt: skip
+"""Of files that need another one than the page."""
 GUARDS: Mapping[str, str] = MappingProxyType({
-    "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 })  # fmt: skip
@@ -64,6 +73,7 @@ class Asset:
     body: bytes
     packed: bytes | None
     media_type: str
+    policy: str
     etag: str
     cache_control: str
 
@@ -107,6 +117,7 @@ def _asset(name: str, body: bytes) -> Asset:
         body,
         packed if len(packed) < len(body) else None,
         TYPES[name.rpartition(".")[2]],
+        OWN_POLICIES.get(name, POLICY),
         hashlib.sha256(body).hexdigest()[:20],
         FOR_GOOD if VERSIONED.search(name) else ASK_AGAIN,
     )
@@ -139,9 +150,7 @@ class Page:
 
     async def docs(self, http: HttpRequest) -> Response:
         """Show the API's operations, and let a reader try them."""
-        response = _answer(assets()[DOCS], http)
-        response.headers["content-security-policy"] = DOCS_POLICY
-        return response
+        return _answer(assets()[DOCS], http)
 
     async def file(self, http: HttpRequest, path: str) -> Response:
         """Return one file of the page."""
@@ -156,7 +165,8 @@ class Page:
 def _answer(asset: Asset, http: HttpRequest) -> Response:
     packed = asset.packed if GZIP.search(http.headers.get("accept-encoding", "")) else None
     etag = f'"{asset.etag}{"-gzip" if packed else ""}"'
-    headers = {"etag": etag, "cache-control": asset.cache_control, "vary": "accept-encoding", **GUARDS}
+    headers = {"etag": etag, "cache-control": asset.cache_control, "vary": "accept-encoding"}
+    headers |= {"content-security-policy": asset.policy, **GUARDS}
     if _has(http.headers.get("if-none-match", ""), etag):
         return Response(status_code=304, headers=headers)
     if packed:

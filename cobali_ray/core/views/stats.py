@@ -268,6 +268,8 @@ class ModelCard:
     created_s: int
     """Unix time of the model file."""
     description: str = ""
+    size_bytes: int = 0
+    """Of its files; 0 where it has none."""
     sampling: SamplingParams = NEUTRAL
     """What holds where a request says nothing."""
     generates: bool = True

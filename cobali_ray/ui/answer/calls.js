@@ -1,6 +1,7 @@
 // Tool calls of an answer: what is called with what, how that stands, and what came back.
 import { count } from "../parts/format.js";
 import { html } from "../parts/preact.js";
+import { Question } from "../request/mcpforms.js";
 import { noteOf } from "../request/toolbox.js";
 import { ToolResult } from "../request/tools.js";
 
@@ -23,17 +24,19 @@ export function Calls({ calls, open = false, caret = null, onResult = null }) {
 }
 
 function Call({ call, writes, caret, onResult }) {
-  const { id, name, args, result, running } = call;
+  const { id, name, args, result, running, server } = call;
+  const answer = (typed) => onResult(id, typed);
   const asked = onResult && !writes && !running && !result;
   return html`<li class="call">
     <div class="head">
       <span class="fn" aria-hidden="true">ƒ</span><code>${name}</code>
-      ${noteOf(name) && html`<small>${noteOf(name)}</small>`}
+      <small>${server ? new URL(server).host : noteOf(name)}</small>
       <${State} call=${call} writes=${writes} />
     </div>
     <${Arguments} text=${args} caret=${caret} />
-    ${result && html`<${Result} result=${result} />`}
-    ${asked && html`<${ToolResult} name=${name} onAnswer=${(typed) => onResult(id, typed)} />`}
+    ${result && html`<${Result} result=${result} folded=${Boolean(server)} />`}
+    ${asked && server && html`<${Question} call=${call} onResult=${answer} />`}
+    ${asked && !server && html`<${ToolResult} name=${name} onAnswer=${answer} />`}
   </li>`;
 }
 
@@ -77,11 +80,12 @@ function shown(value) {
   return nested ? html`<pre tabindex="0">${JSON.stringify(value, null, 2)}</pre>` : String(value);
 }
 
-function Result({ result }) {
+/** `folded`: even a short one, as those of other hosts are. */
+function Result({ result, folded }) {
   const text = result.error ?? result.content;
   const kind = result.error === undefined ? "result" : "result wrong";
   const body = html`<pre class=${kind} tabindex="0">${pretty(text)}</pre>`;
-  if (text.length <= FOLDED_CHARS && text.split("\n").length <= FOLDED_LINES) return body;
+  if (!folded && text.length <= FOLDED_CHARS && text.split("\n").length <= FOLDED_LINES) return body;
   return html`<details class="fold"><summary>Result, ${count(text.length)} characters</summary>${body}</details>`;
 }
 

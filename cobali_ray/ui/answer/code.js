@@ -1,11 +1,17 @@
 // A block of code: its language, a button that copies it, and colours once what knows them is there.
 import { CopyButton } from "../parts/clipboard.js";
-import { html, useEffect, useRef } from "../parts/preact.js";
+import { Icon } from "../parts/icons.js";
+import { later } from "../parts/lazy.js";
+import { html, useEffect, useRef, useState } from "../parts/preact.js";
 import { makeStore, useStore } from "../parts/store.js";
 
 const REST_PER_WORK = 12;
 const LEAST_REST_MS = 150;
 const MOST_CHARS = 60_000; // more of it stays plain
+
+const Preview = later(async () => (await import("./preview.js")).Preview);
+/** Whether a block can be looked at as what it draws. */
+const isDrawing = (lang, text) => /^(?:html|svg)$/i.test(lang) || (/^xml$/i.test(lang) && text.includes("<svg"));
 
 const highlighter = makeStore({ highlight: null });
 let asked = false;
@@ -24,12 +30,21 @@ async function needHighlight() {
 export function Code({ lang, text, growing, caret }) {
   const { highlight } = useStore(highlighter);
   const drawn = useRef(null);
+  const [looking, look] = useState(false);
   useEffect(() => void (lang && needHighlight()), [lang]);
   const colours = lang && highlight && text.length <= MOST_CHARS;
   if (colours) drawn.current = coloured(drawn.current, highlight, lang, text, growing);
   const { nodes, upTo } = colours ? drawn.current : { nodes: null, upTo: 0 };
   return html`<figure class="code">
-    <figcaption><span>${lang || "code"}</span><${CopyButton} textOf=${() => text} what="Copy code" /></figcaption>
+    <figcaption><span class="grow">${lang || "code"}</span>
+      ${
+        !growing &&
+        isDrawing(lang, text) &&
+        html`<button type="button" class="quiet small" aria-pressed=${String(looking)}
+          onClick=${() => look(!looking)}><${Icon} name="play" size=${14} />Preview</button>`
+      }
+      <${CopyButton} textOf=${() => text} what="Copy code" /></figcaption>
+    ${looking && html`<${Preview} key=${text} text=${text} />`}
     <pre tabindex="0"><code>${nodes}${text.slice(upTo)}${caret}</code></pre>
   </figure>`;
 }

@@ -5,7 +5,12 @@ import { withFiles } from "../request/conversations.js";
 
 const MOST_BYTES = 4 * 1024 * 1024;
 const MOST_BYTES_PER_TOKEN = 16; // more in one token is rare
+const MOST_DOCUMENT_BYTES = 32 * 1024 * 1024; // of which much is no text
 const MOST_IMAGE_BYTES = 5 * 1024 * 1024; // as a data URL a third more, of the 8 MiB that a request may have
+const READERS = {
+  pdf: async (data, name) => (await import("./pdf.js")).textOfPdf(data, name),
+  docx: async (data, name) => (await import("./docx.js")).textOfDocx(data, name),
+};
 const PICTURES = new Set(["image/png", "image/jpeg", "image/gif"]);
 
 /**
@@ -18,11 +23,13 @@ export async function attachmentOf(file, model, nTokens = 0) {
   if (!size) throw new Error(`${name} is empty.`);
   if (type.startsWith("image/") && type !== "image/svg+xml") return { image: await imageOf(file, model) };
   const most = model?.max_model_len ?? Infinity;
-  if (size > Math.min(MOST_BYTES, most * MOST_BYTES_PER_TOKEN))
-    throw new Error(
-      `${name} is too long: ${bytes(size)}, and the model reads ${count(most)} tokens at most.`,
-    );
-  const text = textOf(new Uint8Array(await file.arrayBuffer()), name);
+  const read = READERS[/\.(pdf|docx)$/i.exec(name)?.[1].toLowerCase()];
+  const tooLong = (n) =>
+    new Error(`${name} is too long: ${bytes(n)}, and the model reads ${count(most)} tokens at most.`);
+  const mostText = Math.min(MOST_BYTES, most * MOST_BYTES_PER_TOKEN);
+  if (size > (read ? MOST_DOCUMENT_BYTES : mostText)) throw tooLong(size);
+  const text = await (read ?? textOf)(new Uint8Array(await file.arrayBuffer()), name);
+  if (text.length > mostText) throw tooLong(text.length);
   const taken = { name, size, text, nTokens: await countOf({ name, text }, model) };
   if (nTokens + (taken.nTokens ?? 0) >= most) {
     const beside = nTokens ? `, with the other files ${count(nTokens + taken.nTokens)}` : "";
@@ -42,7 +49,7 @@ export function textOf(data, name) {
     // No UTF-8, so no text that could be sent.
   }
   if (text === null || text.includes("\0"))
-    throw new Error(`${name} is not text in UTF-8. Only text files can be attached.`);
+    throw new Error(`${name} is not text in UTF-8. Text files, PDF and DOCX can be attached.`);
   return text;
 }
 

@@ -106,7 +106,7 @@ function useKeys() {
     const onKeyDown = (event) => {
       const key = event.key.toLowerCase();
       const control = event.ctrlKey || event.metaKey;
-      if (event.defaultPrevented || document.querySelector("dialog[open]")) return;
+      if (event.defaultPrevented || document.querySelector("dialog[open], :popover-open")) return;
       if (control && event.shiftKey && key === "o") {
         beginNew();
         closeDrawers();

@@ -1,31 +1,50 @@
-// Conversations as files: JSON to take elsewhere and back, Markdown to read. No DOM.
+// Conversations and presets as files: JSON to take elsewhere and back, a page to hand on, Markdown to read.
 import { pathOf, withFiles } from "../request/conversations.js";
 
-const FORMAT = "cobali_ray conversations";
 const VERSION = 1;
 export const MOST_BYTES = 64 * 1024 * 1024;
 const MOST_MESSAGES = 10_000;
 
-/** Write conversations as JSON. */
-export const asJson = (conversations) =>
-  `${JSON.stringify({ format: FORMAT, version: VERSION, conversations }, null, 2)}\n`;
+/** Of the element of a shared page that has its conversation. */
+export const DATA_ID = "cobali-ray-conversations";
 
-/** Read what `asJson` wrote. Throws an Error that says what is wrong, and takes all of a file or nothing. */
-export function fromJson(text) {
+const formatOf = (what) => `cobali_ray ${what}`;
+
+/** Write things of a kind, such as presets, as JSON. */
+export const written = (what, things) =>
+  `${JSON.stringify({ format: formatOf(what), version: VERSION, [what]: things }, null, 2)}\n`;
+
+/** Read what `written` wrote. Throws an Error that says what is wrong. */
+export function read(what, text) {
   let whole;
   try {
     whole = JSON.parse(text);
   } catch (error) {
     throw new Error(`This is no JSON: ${error.message}.`);
   }
-  if (whole?.format !== FORMAT)
-    throw new Error(`This file holds no conversations: its format is not "${FORMAT}".`);
+  if (whole?.format !== formatOf(what))
+    throw new Error(`This file holds no ${what}: its format is not "${formatOf(what)}".`);
   if (whole.version !== VERSION)
     throw new Error(
       `Version ${JSON.stringify(whole.version)} of the format is not known here, only ${VERSION}.`,
     );
-  if (!Array.isArray(whole.conversations)) throw new Error("conversations is not a list.");
-  return whole.conversations.map(conversationOf);
+  return whole[what];
+}
+
+/** Write conversations as JSON. */
+export const asJson = (conversations) => written("conversations", conversations);
+
+/** Read what `asJson` wrote, alone or in a shared page. Takes all of a file or nothing, and says what is wrong. */
+export function fromJson(text) {
+  const conversations = read("conversations", /^\s*<!doctype html>/i.test(text) ? inPage(text) : text);
+  if (!Array.isArray(conversations)) throw new Error("conversations is not a list.");
+  return conversations.map(conversationOf);
+}
+
+function inPage(text) {
+  const data = new DOMParser().parseFromString(text, "text/html").getElementById(DATA_ID);
+  if (!data) throw new Error("This page has no conversation in it.");
+  return data.textContent;
 }
 
 const is = (type) => (value) => typeof value === type;
@@ -56,6 +75,7 @@ const CALL = {
   id: textOrNull,
   name: text,
   args: text,
+  server: optional((value) => text(value) && URL.canParse(value)),
   result: optional((value) => object(value) && fits(value, RESULT) === null),
 };
 const ROLES = {
@@ -82,8 +102,9 @@ const ROLES = {
   },
 };
 
+const areTexts = (value) => Array.isArray(value) && value.every(text);
 const areTools = (value) =>
-  object(value) && text(value.own) && Array.isArray(value.offered) && value.offered.every(text);
+  object(value) && text(value.own) && [value.offered, value.servers ?? []].every(areTexts);
 
 /** Return the name of a field that is not as a shape wants it, or null. */
 const fits = (value, shape) => Object.keys(shape).find((name) => !shape[name](value[name])) ?? null;
@@ -128,8 +149,14 @@ function conversationOf(given, index) {
   return { ...picked(given, CONVERSATION), settings: knownSettings(given.settings), messages };
 }
 
-/** Write one conversation as a file of a kind, json or md: its text and its name. */
-export const asFile = (one, kind) => [kind === "md" ? asMarkdown(one) : asJson([one]), fileName(one.title, kind)];
+const WRITERS = {
+  json: (one) => asJson([one]),
+  md: asMarkdown,
+  html: async (one) => (await import("./share.js")).asPage(one),
+};
+
+/** Write one conversation as a file of a kind, one of WRITERS: its text and its name. */
+export const asFile = async (one, kind) => [await WRITERS[kind](one), fileName(one.title, kind)];
 
 /** Write the branch in sight as Markdown. */
 export function asMarkdown(conversation) {
@@ -143,7 +170,8 @@ export function asMarkdown(conversation) {
   return `${[`# ${title}`, ...system, ...parts].join("\n\n")}\n`;
 }
 
-function asText(message) {
+/** What was asked, files included. */
+export function asText(message) {
   const images = (message.images ?? []).map(({ name }) => `(image ${name})`);
   return [withFiles(message), ...images].filter(Boolean).join("\n\n");
 }

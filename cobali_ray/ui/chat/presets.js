@@ -3,11 +3,9 @@ import { saveText } from "../parts/clipboard.js";
 import { Icon } from "../parts/icons.js";
 import { html, useRef, useState } from "../parts/preact.js";
 import { forGood, keep, kept, makeStore, useStore } from "../parts/store.js";
-import { knownSettings } from "./portable.js";
+import { knownSettings, read, written } from "./portable.js";
 
 const NAME = "presets";
-const FORMAT = "cobali_ray presets";
-const VERSION = 1;
 const MOST = 100;
 
 /** By name: `{settings, model}`. */
@@ -18,20 +16,10 @@ function setAll(all) {
   keep(forGood, NAME, all);
 }
 
-export const asJson = (all) => `${JSON.stringify({ format: FORMAT, version: VERSION, presets: all }, null, 2)}\n`;
-
-/** Read what `asJson` wrote. Throws an Error that says what is wrong. */
-export function fromJson(text) {
-  let whole;
-  try {
-    whole = JSON.parse(text);
-  } catch (error) {
-    throw new Error(`This is no JSON: ${error.message}.`);
-  }
-  if (whole?.format !== FORMAT || whole.version !== VERSION)
-    throw new Error(`This file holds no presets: it is not "${FORMAT}", version ${VERSION}.`);
+/** Read presets as they were exported. Throws an Error that says what is wrong. */
+function fromJson(text) {
   const isOne = ([, one]) => one?.settings && typeof one.settings === "object";
-  const entries = Object.entries(whole.presets ?? {}).filter(isOne);
+  const entries = Object.entries(read("presets", text) ?? {}).filter(isOne);
   return Object.fromEntries(
     entries.map(([name, { settings, model }]) => [
       name.slice(0, 60),
@@ -84,7 +72,8 @@ export function Presets({ settings, model, take }) {
       <button type="button" class="quiet small" onClick=${() => file.current.click()}>
         <${Icon} name="upload" size=${14} />Import</button>
       <button type="button" class="quiet small" disabled=${!names.length}
-        onClick=${() => saveText(asJson(all), "presets.json")}><${Icon} name="download" size=${14} />Export</button>
+        onClick=${() => saveText(written("presets", all), "presets.json")}>
+        <${Icon} name="download" size=${14} />Export</button>
     </div>
   </details>`;
 }

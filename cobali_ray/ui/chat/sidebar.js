@@ -119,7 +119,7 @@ function Menu({ one, onRename }) {
   const saving = (kind) =>
     doing(async () => {
       const [whole, { asFile }] = await Promise.all([lookUp(one.id), portable()]);
-      saveText(...asFile(whole, kind));
+      saveText(...(await asFile(whole, kind)));
     });
   const remove = doing(() => {
     stop(one.id);
@@ -140,6 +140,8 @@ function Menu({ one, onRename }) {
       <button onClick=${doing(() => pin(one.id, !one.pinned))}>
         <${Icon} name="pin" />${one.pinned ? "Unpin" : "Pin"}</button>
       <button onClick=${doing(onRename)}><${Icon} name="pencil" />Rename</button>
+      <button onClick=${saving("html")}>
+        <${Icon} name="link" />Share as a file</button>
       <button onClick=${saving("md")}>
         <${Icon} name="download" />Export as Markdown</button>
       <button onClick=${saving("json")}>
@@ -166,7 +168,7 @@ function Portable({ nKept, tell }) {
     }
   };
   return html`<div class="portable">
-    <input ref=${field} type="file" accept="application/json,.json" hidden aria-label="File to import"
+    <input ref=${field} type="file" accept=".json,.html" hidden aria-label="File to import"
       onChange=${onChange} />
     <button class="quiet small" onClick=${() => field.current.click()}>
       <${Icon} name="upload" size=${14} />Import</button>

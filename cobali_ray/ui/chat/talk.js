@@ -14,7 +14,7 @@ import {
 import { modelOf } from "../request/models.js";
 import { bodyOf } from "../request/params.js";
 import { pauseOver } from "../request/resume.js";
-import { definitionsOf, runTool } from "../request/toolbox.js";
+import { definitionsOf, runTool, serverOf } from "../request/toolbox.js";
 import { watchEngine } from "./away.js";
 import { change, current, hold, library, release } from "./library.js";
 
@@ -183,7 +183,8 @@ async function follow(id, message, run) {
   unwatch();
   store.set(pauseOver(store.get()));
   const asker = store.get().stream.tab === TAB;
-  if (store.get().status === "done" && asker) await useTools(store, () => stopped);
+  const settings = library.get().held[id]?.settings ?? {};
+  if (store.get().status === "done" && asker) await useTools(store, settings, () => stopped);
   clearInterval(timer);
   removeEventListener("pagehide", write);
   write();
@@ -196,14 +197,18 @@ async function follow(id, message, run) {
   if (asker && !stopped && kept?.calls.length && canGoOn(kept) && nRounds(id) < MOST_ROUNDS) answer(id);
 }
 
-/** Run the tools of an answer one after the other, unless somebody stops it; those of the user have no result. */
-async function useTools(store, isStopped) {
+/**
+ * Run the tools of an answer one after the other, unless somebody stops it; those of the user, and of servers that
+ * ask before, have no result.
+ */
+async function useTools(store, settings, isStopped) {
   const put = (i, patch) =>
     store.set({ calls: store.get().calls.map((call, j) => (i === j ? { ...call, ...patch } : call)) });
   for (const [i, { id, name, args }] of store.get().calls.entries()) {
     if (isStopped()) return;
-    put(i, { id: id ?? `call_${newId()}`, running: true });
-    put(i, { running: false, result: await runTool(name, args) });
+    const server = serverOf(name, settings);
+    put(i, { id: id ?? `call_${newId()}`, running: true, ...(server && { server }) });
+    put(i, { running: false, result: await runTool(name, args, { server }) });
   }
 }
 
@@ -226,7 +231,7 @@ export function currentBody({ text, files, images }) {
 }
 
 function bodyFor({ settings, model }, path) {
-  const tools = definitionsOf(settings);
+  const tools = definitionsOf(settings).map(({ server, ...definition }) => definition);
   const words = settings.words && { logprobs: true, top_logprobs: N_ALTERNATIVES };
   return { ...bodyOf(settings, modelOf(model), asked(path)), ...words, ...(tools.length && { tools }) };
 }

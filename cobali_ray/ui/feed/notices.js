@@ -1,6 +1,7 @@
 // How the engine is: a pill in the header, and a notice when something is wrong.
 import { clockTime, count } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
+import { later, style, withAll } from "../parts/lazy.js";
 import { html, useEffect, useState } from "../parts/preact.js";
 import { useStore } from "../parts/store.js";
 import { feed, show, shown } from "./feed.js";
@@ -22,23 +23,31 @@ const AWAY = {
   failed: ["bad", "not loaded"],
 };
 
-/** One look: model, how many slots are busy, or what is wrong. */
+const ModelMenu = later(
+  async () => (await withAll(import("./modelmenu.js"), style("ui/feed/modelmenu.css"))).ModelMenu,
+);
+
+/** One look: model, how many slots are busy, or what is wrong; and the menu of models. */
 export function Pill() {
+  const [open, setOpen] = useState(false);
   const { status, cause, history, engines } = useStore(feed);
   const [kind, word] = (status === "gone" && AWAY[cause]) || WORDS[status];
   const busy = history && status === "live" ? history.nBusy : null;
   const text = busy === null ? word : `${count(busy)} of ${count(history.engine.n_slots)} slots busy`;
   const { model, engine_id: engine, node } = history?.engine ?? {};
   const title = history ? `Model ${model}, engine ${engine}${node ? ` on ${node}` : ""}` : "";
-  return html`<p class="pill" data-status=${status} title=${title}>
-    <i class=${`dot ${kind}`}></i>
-    ${history && html`<b class="model">${model}</b>`}
+  return html`<div class="pill" data-status=${status} title=${title}>
+    <button class="quiet to-models" popovertarget="model-menu" aria-label=${`Models${model ? `: ${model}` : ""}`}>
+      <i class=${`dot ${kind}`}></i><b class="model">${model ?? "Models"}</b>
+      <${Icon} name="chevron" size=${14} /></button>
+    <div id="model-menu" class="model-menu" popover="auto" role="dialog" aria-label="Models"
+      onToggle=${({ newState }) => setOpen(newState === "open")}>${open && html`<${ModelMenu} />`}</div>
     ${
       engines.length > 1
         ? html`<${Engines} engines=${engines} />`
         : history && html`<span class="engine">engine ${engine}</span>`
     }
-    <span>${text}</span></p>`;
+    <span>${text}</span></div>`;
 }
 
 /** Which engine is looked at, where there are several. */

@@ -29,7 +29,7 @@ function copySelected(text) {
 
 /** Save a text as a file. */
 export function saveText(text, name) {
-  const type = name.endsWith(".json") ? "application/json" : "text/plain";
+  const type = { json: "application/json", html: "text/html" }[name.split(".").at(-1)] ?? "text/plain";
   const url = URL.createObjectURL(new Blob([text], { type }));
   Object.assign(document.createElement("a"), { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 10_000);

@@ -1,4 +1,6 @@
-// Tools that the page offers to a model: some that run here, without any network, and the user's own.
+// Tools that the page offers to a model: some that run here, without any network, those of MCP servers, and the
+// user's own.
+import { callTool, mcpTools, servers } from "./mcp.js";
 
 const MOST_CHARS = 64_000;
 const MOST_TOOLS = 64;
@@ -43,6 +45,15 @@ export const TOOLS = [
     definition: functionOf("get_weather", "The weather in a city", { city: { type: "string" } }),
     run: ({ city }) => weatherIn(String(city)),
   },
+  {
+    name: "run_javascript",
+    title: "JavaScript",
+    note: "runs in this browser, shut off from network and page",
+    definition: functionOf("run_javascript", "Run JavaScript; returns what it prints, and its last value", {
+      code: { type: "string", description: "For example [3, 1, 2].toSorted()" },
+    }),
+    run: async ({ code }) => (await import("./sandbox.js")).runScript(String(code)),
+  },
 ];
 
 function timeIn(timeZone) {
@@ -61,15 +72,28 @@ function weatherIn(city) {
 }
 
 const found = (name) => TOOLS.find((tool) => tool.name === name);
+const mcp = () => mcpTools(TOOLS.map(({ name }) => name));
+
+/** The tool of an MCP server that a name means: `{name, url, tool}`, or null where this browser knows none. */
+export const mcpOf = (name) => mcp().find((one) => one.name === name) ?? null;
+
+/** The address of the server that a conversation's model calls by a name; null where that is another kind of tool. */
+export const serverOf = (name, settings) =>
+  definitionsOf(settings).find((tool) => tool.function.name === name)?.server ?? null;
 
 /** What a user should know of a tool's results; "" for nothing. */
 export const noteOf = (name) => found(name)?.note ?? "";
 
-/** Run a tool on arguments as the model wrote them: `{content}`, `{error}`, or null where a person has to answer. */
-export async function runTool(name, args) {
-  const tool = found(name);
-  if (!tool) return null;
+/**
+ * Run a tool on arguments as the model wrote them: `{content}`, `{error}`, or null where a person has to answer.
+ * `server` is the address of the one that has the tool; `asked`: somebody agreed to this call.
+ */
+export async function runTool(name, args, { server = null, asked = false, signal = null } = {}) {
+  const tool = server === null ? found(name) : mcpOf(name);
+  if (!tool || (server !== null && tool.url !== server)) return null;
+  if (server !== null && !asked && servers.get().all[server].ask) return null;
   try {
+    if (server !== null) return await callTool(tool, argumentsOf(args), signal);
     return { content: await tool.run(argumentsOf(args)) };
   } catch (error) {
     return { error: `${name} failed: ${error.message}` };
@@ -91,15 +115,25 @@ function argumentsOf(args) {
 
 const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
 
-/** The setting `tools` is `{offered: names of TOOLS, own: JSON as typed}`. */
-const chosenOf = ({ tools }) => ({ offered: tools?.offered ?? [], own: tools?.own ?? "" });
-
-/** The `tools` of a request; empty for none. Own tools with a fault are left out. */
-export function definitionsOf(settings) {
-  const { offered, own } = chosenOf(settings);
+/**
+ * The tools of a conversation as a request has them, those of an MCP server with its address as `server`; empty for
+ * none. The setting `tools` is `{offered: names of TOOLS, own: JSON as typed, servers: addresses}`. Own tools with a
+ * fault are left out, and a server's tool where an own one has its name.
+ */
+export function definitionsOf({ tools }) {
+  const { offered = [], own = "", servers: chosen = [] } = tools ?? {};
   const demonstrated = TOOLS.filter(({ name }) => offered.includes(name)).map(({ definition }) => definition);
-  return [...demonstrated, ...ownTools(own).tools];
+  const others = [...demonstrated, ...ownTools(own).tools];
+  const names = new Set(others.map((tool) => tool.function.name));
+  const far = mcp().filter(({ name, url }) => chosen.includes(url) && !names.has(name));
+  return [...others, ...far.map(farDefinition)];
 }
+
+const farDefinition = ({ name, url, tool: { description, inputSchema } }) => ({
+  type: "function",
+  function: { name, ...(description && { description }), parameters: inputSchema ?? { type: "object" } },
+  server: url,
+});
 
 /** Read what was pasted: `{tools}`, and with a `fault` in words none of them. */
 export function ownTools(text) {

@@ -1,5 +1,6 @@
 // The forms of tools: which ones a model is offered, and a result that somebody types.
 import { html, useRef, useState } from "../parts/preact.js";
+import { Servers } from "./mcpforms.js";
 import { TOOLS, ownTools } from "./toolbox.js";
 
 export { TOOLS, definitionsOf, runTool } from "./toolbox.js";
@@ -16,10 +17,10 @@ const EXAMPLE = `{
 
 /** Choose tools. `change("tools", value)` keeps what was chosen. */
 export function ToolSettings({ settings, change }) {
-  const { offered = [], own = "" } = settings.tools ?? {};
+  const { offered = [], own = "", servers = [] } = settings.tools ?? {};
   const { tools, fault } = ownTools(own);
   const chosen = useRef(null); // the latest choice, also before the next drawing
-  chosen.current = { offered, own };
+  chosen.current = { offered, own, servers };
   const keep = (patch) => {
     chosen.current = { ...chosen.current, ...patch };
     change("tools", chosen.current);
@@ -36,6 +37,7 @@ export function ToolSettings({ settings, change }) {
         <span>${title} <small><code>${name}</code>: ${definition.function.description.toLowerCase()},${" "}
           ${note || "runs in this browser"}</small></span></label>`,
     )}
+    <${Servers} chosen=${servers} choose=${(urls) => keep({ servers: urls })} />
     <label class="field"><span>Your own tools, as JSON</span>
       <textarea rows="4" name="own-tools" value=${own} placeholder=${EXAMPLE} spellcheck="false"
         aria-invalid=${fault ? "true" : null} aria-describedby="own-tools-hint"

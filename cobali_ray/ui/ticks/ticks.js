@@ -12,6 +12,7 @@ import { Callouts } from "./callouts.js";
 import { Engines } from "./engines.js";
 import { link, obey, read, write } from "./link.js";
 import { Overview } from "./overview.js";
+import { Scene } from "./scene.js";
 import { Stage } from "./stage.js";
 import { summaryOf } from "./summary.js";
 import { Tiles } from "./tiles.js";
@@ -46,6 +47,7 @@ export function Ticks() {
     ${head}
     <${Tiles} history=${history} summary=${summaryOf(history, nowS)} />
     <${Callouts} />
+    <${Scene} />
     ${
       !history.ticks.length
         ? html`<div class="card empty"><h2>The engine has not done anything yet</h2>

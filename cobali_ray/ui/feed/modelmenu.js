@@ -1,0 +1,142 @@
+// The menu of models: how each is, loading and unloading it, and getting one more. Loaded when it is first opened.
+import { call } from "../parts/api.js";
+import { CopyButton } from "../parts/clipboard.js";
+import { bytes, count, percent } from "../parts/format.js";
+import { Icon } from "../parts/icons.js";
+import { html, useEffect, useRef, useState } from "../parts/preact.js";
+import { eventsOf } from "../parts/sse.js";
+import { useStore } from "../parts/store.js";
+import { loadModels, models } from "../request/models.js";
+
+const EVERY_MS = 3000;
+
+const STOPPED = "Stopped. What has come is kept; get it again to go on.";
+
+const STATES = {
+  loaded: ["good", "loaded"],
+  loading: ["wait", "loading"],
+  draining: ["wait", "finishing its requests"],
+  stalled: ["bad", "does not answer at present"],
+  unloaded: ["plain", "not loaded: loads with the first request"],
+  failed: ["bad", "could not be loaded"],
+};
+
+/** What the menu holds, while it is open. */
+export function ModelMenu() {
+  const { all, trouble } = useStore(models);
+  useEffect(() => {
+    loadModels();
+    const timer = setInterval(loadModels, EVERY_MS);
+    return () => clearInterval(timer);
+  }, []);
+  const served = Object.values(Object.groupBy(all, ({ root, parent, id }) => (parent === null ? root : id)));
+  return html`<h2>Models</h2>
+    ${trouble && html`<p class="wrong" role="alert">${trouble.message}</p>`}
+    <ul class="models" aria-label="Models">${served.map(
+      ([one, ...aliases]) => html`<${Model} key=${one.id} one=${one} names=${aliases.map(({ id }) => id)} />`,
+    )}</ul>
+    <${Downloads} />`;
+}
+
+function Model({ one, names }) {
+  const { id, parent, status, description, size_bytes: size, max_model_len: most } = one;
+  const [moving, move] = useState(""); // load or unload, while that is under way
+  const [fault, setFault] = useState("");
+  const [kind, word] = STATES[status.value] ?? ["plain", status.value];
+  const go = async (what) => {
+    setFault("");
+    move(what);
+    try {
+      await call(`v1/models/${what}`, { body: { model: id } });
+    } catch (error) {
+      setFault(error.message);
+    }
+    await loadModels();
+    move("");
+  };
+  const engines = Object.keys(status.engines ?? {}).length;
+  const facts = [
+    size && bytes(size),
+    most && `${count(most)} tokens at most`,
+    engines > 1 && `${engines} engines`,
+    names.length > 0 && `also ${names.join(", ")}`,
+    parent && `an adapter of ${parent}`,
+  ].filter(Boolean);
+  const what = status.value === "loaded" ? "unload" : "load";
+  return html`<li>
+    <div class="grow">
+      <b>${id}</b>
+      <small class="state"><i class=${`dot ${moving ? "wait" : kind}`}></i>
+        ${moving ? `${moving}ing …` : word}</small>
+      ${facts.length > 0 && html`<small>${facts.join(" · ")}</small>`}
+      ${description && html`<small>${description}</small>`}
+      ${status.value === "failed" && status.detail && html`<small class="wrong">${status.detail}</small>`}
+      ${fault && html`<small class="wrong" role="alert">${fault}</small>`}
+    </div>
+    ${
+      !parent &&
+      ["loaded", "unloaded", "failed"].includes(status.value) &&
+      html`<button class="small" disabled=${moving !== ""} onClick=${() => go(what)}
+        aria-label=${`${what === "load" ? "Load" : "Unload"} ${id}`}>${what === "load" ? "Load" : "Unload"}</button>`
+    }
+  </li>`;
+}
+
+/** What is on the server's disk, and one more of it; nothing where the server, or the key, does not allow that. */
+function Downloads() {
+  const [{ data, free_bytes: free }, setDisk] = useState({ data: null });
+  const [step, setStep] = useState(null);
+  const [told, tell] = useState(null);
+  const [field, leave] = [useRef(null), useRef(null)];
+  const look = () => call("v1/downloads").then(async (answer) => setDisk(await answer.json()), () => {});
+  useEffect(() => {
+    look();
+    return () => leave.current?.abort(); // the next one goes on from there
+  }, []);
+  if (!data) return null;
+  const get = async (event) => {
+    event.preventDefault();
+    const model = field.current.value.trim();
+    leave.current = new AbortController();
+    const { signal } = leave.current;
+    tell(null);
+    setStep({ step: "asking the Hub", share: 0 });
+    try {
+      for await (const event of eventsOf(await call("v1/downloads", { body: { model }, signal }))) {
+        const said = JSON.parse(event.data);
+        if (said.error) throw new Error(said.error.message);
+        if (said.model) tell({ model: said.model });
+        else setStep(said);
+      }
+    } catch (error) {
+      tell({ wrong: error.name === "AbortError" ? STOPPED : error.message });
+    }
+    setStep(null);
+    look();
+  };
+  const used = data.reduce((sum, { size_bytes: size }) => sum + size, 0);
+  return html`<section aria-label="Downloads">
+    <h3>Get a model</h3>
+    <form onSubmit=${get}>
+      <input ref=${field} aria-label="Model on the Hugging Face Hub" placeholder="hf://owner/repo:Q4_K_M"
+        required pattern="hf://.+" title="hf://owner/repo, a quant behind a colon, or hf://owner/repo/file.gguf" />
+      ${
+        step
+          ? html`<button type="button" onClick=${() => leave.current.abort()}>Stop</button>`
+          : html`<button>Get</button>`
+      }
+    </form>
+    ${step && html`<label class="progress"><progress max="1" value=${step.share}></progress>
+      <small role="status">${step.step}, ${percent(step.share)}</small></label>`}
+    ${told?.wrong && html`<p class="wrong" role="alert">${told.wrong}</p>`}
+    ${
+      told?.model &&
+      html`<p role="status">It is here. Serve it: <code>${`cobali serve ${told.model}`}</code>
+        <${CopyButton} textOf=${() => `cobali serve ${told.model}`} what="Copy the command" /></p>`
+    }
+    <details><summary>${count(data.length)} on this machine, ${bytes(used)}; ${bytes(free)} free</summary>
+      <ul>${data.map(
+        ({ id, size_bytes: size }) => html`<li key=${id}><code>${id}</code> <small>${bytes(size)}</small></li>`,
+      )}</ul></details>
+  </section>`;
+}
