@@ -35,6 +35,7 @@ GOOD = {
     "/api/create": {},
     "/api/copy": {},
     "/v1/models/load": {"model": "fake"},
+    "/v1/downloads": {"model": "hf://owner/repo"},
     "/v1/models/unload": {"model": "fake"},
     "/v1/pause": {},
     "/v1/resume": {},

@@ -44,6 +44,7 @@ function Model({ one, names }) {
   const [fault, setFault] = useState("");
   const [kind, word] = STATES[status.value] ?? ["plain", status.value];
   const go = async (what) => {
+    if (moving) return;
     setFault("");
     move(what);
     try {
@@ -76,7 +77,7 @@ function Model({ one, names }) {
     ${
       !parent &&
       ["loaded", "unloaded", "failed"].includes(status.value) &&
-      html`<button class="small" disabled=${moving !== ""} onClick=${() => go(what)}
+      html`<button class="small" aria-disabled=${String(moving !== "")} onClick=${() => go(what)}
         aria-label=${`${what === "load" ? "Load" : "Unload"} ${id}`}>${what === "load" ? "Load" : "Unload"}</button>`
     }
   </li>`;
@@ -84,7 +85,7 @@ function Model({ one, names }) {
 
 /** What is on the server's disk, and one more of it; nothing where the server, or the key, does not allow that. */
 function Downloads() {
-  const [{ data, free_bytes: free }, setDisk] = useState({ data: null });
+  const [{ allowed, data, free_bytes: free }, setDisk] = useState({ allowed: false });
   const [step, setStep] = useState(null);
   const [told, tell] = useState(null);
   const [field, leave] = [useRef(null), useRef(null)];
@@ -93,7 +94,7 @@ function Downloads() {
     look();
     return () => leave.current?.abort(); // the next one goes on from there
   }, []);
-  if (!data) return null;
+  if (!allowed) return null;
   const get = async (event) => {
     event.preventDefault();
     const model = field.current.value.trim();
