@@ -156,6 +156,8 @@ class LlamaConfig(LlamaSettings):
     n_batch: int
     speculation: bool = False
     """Whether streams' drafts may be computed."""
+    head: bool = False
+    """Whether the file has a head that can guess them."""
     mmproj: Path | None = None
     """The projector that turns images into rows, for models that were trained with one."""
     adapters: tuple[Adapter, ...] = ()

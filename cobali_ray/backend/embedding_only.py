@@ -68,15 +68,16 @@ class EmbeddingBackend:
         self.n_slots, self.n_scored_rows, self.projector = 1, MIN_SCORED_ROWS, None
         self.adapters: tuple[Adapter, ...] = ()
         self.n_ctx_slot = self.n_cells = self.n_batch = self._embedder.kind.n_most
-        self.grain, self.generates, self.overlaps, self.verifies = Grain(), False, False, False
+        self.grain, self.generates, self.overlaps, self.has_head = Grain(), False, False, False
         self.cuts_tails = self.copies = self.shares = self.dense = False
         self.keeps_states = self.states_alone = False
+        self.max_draft = 0
 
     def forward(self, *_: object, **__: object) -> Never:
         """Refuse, as all that has to do with slots."""
         raise BackendError("this model generates no text")
 
-    expect = sample = truncate = copy = swap = save = restore = save_state = restore_state = forward
+    expect = sample = guess = truncate = copy = swap = save = restore = save_state = restore_state = forward
 
     def use(self, *_: object) -> None:
         """Do nothing: there are no adapters, passes or slots."""

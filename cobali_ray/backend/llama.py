@@ -25,6 +25,7 @@ from cobali_ray.backend.device_candidates import DeviceCandidates
 from cobali_ray.backend.device_watch import DeviceWatch
 from cobali_ray.backend.devices import Devices, open_devices
 from cobali_ray.backend.embedder import LlamaEmbedder
+from cobali_ray.backend.head import DraftHead, open_head
 from cobali_ray.backend.image_pass import ImagePasses
 from cobali_ray.backend.logprobs import PromptRows, n_scored_rows
 from cobali_ray.backend.lora import LoraAdapters
@@ -34,7 +35,7 @@ from cobali_ray.backend.projector import Projector
 from cobali_ray.backend.sampling import RowSampler, SampleResult
 from cobali_ray.backend.sampling_top import sample_candidates
 from cobali_ray.backend.vocab import Vocab
-from cobali_ray.core.plan.goodput import MAX_ROWS
+from cobali_ray.core.plan.goodput import MAX_ROWS, SIZES
 from cobali_ray.core.plan.plan import Span
 from cobali_ray.core.request.limits import PLAIN_CELL_TYPES
 from cobali_ray.errors import (
@@ -46,6 +47,8 @@ from cobali_ray.errors import (
 )
 
 _log = structlog.get_logger(__name__)
+STATE_DRAFT = 3
+"""Most tokens of a draft where a slot has states: each takes another state of every slot."""
 MICRO_BATCH = 256
 """Tokens that plain attention computes at once; more are no faster each, and take more memory."""
 _SCORE_BYTES = 8
@@ -64,6 +67,7 @@ def load_model(config: LlamaConfig, devices: Devices) -> Any:
     lc = library.load()
     params = lc.llama_model_default_params()
     params.n_gpu_layers = config.n_gpu_layers
+    params.load_mtp = config.head and config.verifies
     devices.configure(params, config)
     library.forget_errors()
     model = lc.llama_model_load_from_file(str(config.path).encode(), params)
@@ -90,6 +94,7 @@ class LlamaBackend:
         self._context = None
         self.projector: Projector | None = None
         self._device: DeviceCandidates | None = None
+        self._head: DraftHead | None = None
         self._embedder: LlamaEmbedder | None = None
         self._devices, self._model = devices or open_devices(config), model
         try:
@@ -147,7 +152,12 @@ class LlamaBackend:
         self.copies = self.cuts_tails or self.keeps_states
         self.shares = self.copies and config.unified
         self.dense = not config.unified and not odd and (self._forgets or not self._windows)
-        self.verifies = config.verifies and self.cuts_tails and self._device is None
+        self.max_draft = 0
+        if config.verifies and self._device is None:
+            self.max_draft = SIZES[-1] if self.cuts_tails else int(lc.llama_n_rs_seq(self._context))
+        if self.max_draft and config.head:
+            self._head = open_head(self._model, self._context, config)
+        self.has_head = self._head is not None
         self.generates = True
         if config.pooling is not None:
             self._embedder = LlamaEmbedder(self._model, pooling=config.pooling, config=config)
@@ -224,6 +234,8 @@ class LlamaBackend:
             params.n_ubatch = self._micro_batch(config)
         params.kv_unified = config.unified
         params.swa_full = not self._forgets
+        if config.verifies and not config.unified and not self._attends():
+            params.n_rs_seq = STATE_DRAFT
         params.no_perf = True
         if self._device is not None:
             self._device.configure(params)
@@ -324,6 +336,8 @@ class LlamaBackend:
             self._compute_apart(batch, n_rows)
         else:
             self._compute(batch, n_rows)
+            if self._head is not None:
+                self._head.follow(batch)
         self._n_rows = n_rows
 
     def _compute_apart(self, batch: TickBatch, n_rows: int) -> None:
@@ -404,6 +418,11 @@ class LlamaBackend:
             raise BackendError("llama.cpp has no logits")
         return np.ctypeslib.as_array(pointer, (n_rows, self.n_vocab))
 
+    def guess(self, wanted: Sequence[tuple[int, int, int]]) -> list[list[int]]:
+        if self._head is None:
+            raise BackendError("this model brings no head")
+        return self._head.guess(wanted)
+
     def expect(self, slot_id: int, row: RowSampler) -> None:
         if self._device is not None:
             self._device.expect(slot_id, row)
@@ -416,14 +435,20 @@ class LlamaBackend:
             raise BackendError(f"slot {slot_id} holds {n_cached} tokens, asked to keep {n_keep}")
         if n_keep == n_cached:
             return
-        if n_keep and self.keeps_states:
+        if n_keep and self.keeps_states and n_cached - n_keep > self.max_draft:
             raise BackendError(f"slot {slot_id} goes back to states only, and not to {n_keep} tokens")
         positions = self._images.positions
         start = positions.of(slot_id, n_keep) or -1
         if not self._lc.llama_memory_seq_rm(self._memory, self._seq_id(slot_id), start, -1):
             raise BackendError(f"slot {slot_id} cannot be cut to {n_keep} tokens")
-        positions.cut(slot_id, n_keep)
+        self._hold(slot_id, n_keep)
+
+    def _hold(self, slot_id: int, n_keep: int) -> None:
+        """Note that a slot was cut to its first tokens."""
+        self._images.positions.cut(slot_id, n_keep)
         self._n_cached[slot_id] = n_keep
+        if self._head is not None:
+            self._head.cut(slot_id, n_keep)
 
     def copy(self, donor_id: int, slot_id: int, n_keep: int) -> None:
         """Copy the first tokens of a slot's cache to an empty one.
@@ -581,13 +606,11 @@ class LlamaBackend:
         if not back or lc.llama_memory_seq_pos_max(self._memory, seq) != start - 1:
             self._empty(slot_id)
             raise BackendError(f"slot {slot_id} does not go back to {n_keep} tokens: {library.errors()}")
-        self._images.positions.cut(slot_id, n_keep)
-        self._n_cached[slot_id] = n_keep
+        self._hold(slot_id, n_keep)
 
     def _empty(self, slot_id: int) -> None:
         self._lc.llama_memory_seq_rm(self._memory, self._seq_id(slot_id), -1, -1)
-        self._images.positions.cut(slot_id, 0)
-        self._n_cached[slot_id] = 0
+        self._hold(slot_id, 0)
 
     def restore(self, slot_id: int, cells: Sequence[Cells], n_keep: int, state: State | None = None) -> None:
         if self.states_alone and state is not None and not self._n_cached[slot_id]:
@@ -661,6 +684,8 @@ class LlamaBackend:
     def clear(self) -> None:
         self._lc.llama_memory_clear(self._memory, True)
         self._images.positions.clear()
+        if self._head is not None:
+            self._head.clear()
         self._n_cached[:] = 0
         self._seq_ids.sort()
 
@@ -671,6 +696,8 @@ class LlamaBackend:
         """Free context and model."""
         if self._embedder is not None:
             self._embedder.close()
+        if self._head is not None:
+            self._head.close()
         if self._context:
             self._lc.llama_free(self._context)
         if self._device is not None:
@@ -679,7 +706,7 @@ class LlamaBackend:
             self.projector.close()
         if self._model:
             self._lc.llama_model_free(self._model)
-        self._context = self._model = None
+        self._context = self._model = self._head = None
         self._devices.close()
 
 

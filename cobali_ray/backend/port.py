@@ -174,8 +174,10 @@ class Backend(Protocol):
     generates: bool
     """Whether it is any use but for its embedder."""
     embedder: Embedder | None
-    verifies: bool
-    """Whether a stream's draft can be computed in one pass and cut off where it was wrong."""
+    max_draft: int
+    """Most tokens of a stream's draft that one pass can compute and that can be cut off again; 0: none."""
+    has_head: bool
+    """Whether the model brings what guesses its next tokens."""
     n_scored_rows: int
     """Most rows of one pass that are not drawn from, but say how likely a prompt's tokens are."""
 
@@ -218,8 +220,18 @@ class Backend(Protocol):
         `prompts` are not drawn from; what they say of the tokens that are there is `SampleResult.scored`.
         """
 
+    def guess(self, wanted: Sequence[tuple[int, int, int]]) -> list[list[int]]:
+        """Have the head guess what slots say next; only where it `has_head`.
+
+        `wanted` has a slot, its token that is not computed yet, and how many are to follow: so many are
+        returned for each. Guesses that are wrong, or made up, cost time and nothing else.
+        """
+
     def truncate(self, slot_id: int, n_keep: int) -> None:
-        """Cut a slot's cache to its first `n_keep` tokens; 0 frees it, and is all that any model can do."""
+        """Cut a slot's cache to its first `n_keep` tokens; 0 frees it, and is all that any model can do.
+
+        Where it does not `cuts_tails`, a draft's tokens can be cut off once, right after they were computed.
+        """
 
     def measure_state(self) -> int:
         """Return the most bytes that a saved state takes; 0 where it does not `keeps_states`.

@@ -25,7 +25,7 @@ from cobali_ray.backend.sampling import RowSampler, SampleResult
 from cobali_ray.chat.format import Format, derive
 from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.core.plan.adapters import Adapter
-from cobali_ray.core.plan.goodput import MAX_ROWS
+from cobali_ray.core.plan.goodput import MAX_ROWS, SIZES
 from cobali_ray.core.request.embedding import EmbeddingKind, TextPiece
 from cobali_ray.core.request.limits import Grain
 from cobali_ray.core.request.request import NEUTRAL
@@ -92,6 +92,7 @@ class ScriptedBackend:
         dense: bool = True,
         keeps_states: bool = False,
         states_alone: bool = False,
+        has_head: bool = False,
         n_scored_rows: int = MAX_SCORED,
         embedder: Embedder | None = None,
         adapters: tuple[Adapter, ...] = (),
@@ -102,7 +103,10 @@ class ScriptedBackend:
         self.end_tokens = frozenset({END_TOKEN})
         self.sampling = NEUTRAL
         self.overlaps = overlaps
-        self.grain, self.cuts_tails, self.verifies = Grain(), not keeps_states, not keeps_states
+        self.grain, self.cuts_tails = Grain(), not keeps_states
+        self.max_draft, self.has_head = SIZES[-1], has_head
+        if keeps_states:
+            self.max_draft = 0 if shares else SIZES[1]
         self.keeps_states, self.states_alone = keeps_states, states_alone
         self.copies, self.shares, self.dense = copies, shares, dense
         self.n_scored_rows = n_scored_rows
@@ -121,6 +125,8 @@ class ScriptedBackend:
         """The id of each slot, to look at: nothing depends on it here."""
         self._behind = [0] * n_slots
         """What each slot remembers of its last token, if that is all that it can go on from."""
+        self._may_cut = [False] * n_slots
+        """Whether each slot, if it has states, was not cut since it computed."""
         self._wanted: list[int] | None = None
         self._wanted_slots: list[int] = []
         self._lasts: list[int] = []
@@ -154,7 +160,7 @@ class ScriptedBackend:
             for token in tokens[at : at + span.length]:
                 state = _chain(state ^ self._adapter, token)
                 chain.append(state)
-            self._behind[span.slot_id] = state
+            self._behind[span.slot_id], self._may_cut[span.slot_id] = state, True
             if self.shares:
                 self._cells[span.slot_id] += [object() for _ in range(span.length)]
             at += span.length
@@ -199,6 +205,17 @@ class ScriptedBackend:
         if self._tick_s and (left := self._done_s - self._now()) > 0:
             self._sleep(left)
 
+    def guess(self, wanted: Sequence[tuple[int, int, int]]) -> list[list[int]]:
+        """Return the likeliest tokens, and one that is wrong after some."""
+        drafts = []
+        for slot_id, token, n in wanted:
+            state, draft = self._stands(slot_id), [token]
+            for _ in range(n):
+                state = _chain(state ^ self._adapter, draft[-1])
+                draft.append(int(self._rows[state % _N_ROWS].argmax()) if state % 5 else 0)
+            drafts.append(draft[1:])
+        return drafts
+
     def expect(self, slot_id: int, row: RowSampler) -> None:
         self._expected[slot_id] = row
 
@@ -229,9 +246,12 @@ class ScriptedBackend:
     def truncate(self, slot_id: int, n_keep: int) -> None:
         if n_keep > len(self._hashes[slot_id]):
             raise SlotFaultError(slot_id, f"keep {n_keep} of {len(self._hashes[slot_id])} tokens")
-        if self.keeps_states and 0 < n_keep < len(self._hashes[slot_id]):
-            raise SlotFaultError(slot_id, f"cannot be cut to {n_keep} tokens")
-        del self._hashes[slot_id][n_keep:]
+        chain = self._hashes[slot_id]
+        if self.keeps_states and 0 < n_keep < len(chain):
+            if len(chain) - n_keep > self.max_draft or not self._may_cut[slot_id]:
+                raise SlotFaultError(slot_id, f"cannot be cut to {n_keep} tokens")
+            self._behind[slot_id], self._may_cut[slot_id] = chain[n_keep - 1], False
+        del chain[n_keep:]
         del self._cells[slot_id][n_keep:]
 
     def copy(self, donor_id: int, slot_id: int, n_keep: int) -> None:

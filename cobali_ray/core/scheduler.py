@@ -78,6 +78,11 @@ def select_decoding(by_slot: Seq[Sequence | None], budget: int) -> list[Sequence
     return [s for s in by_slot if s is not None and s.decoding][:budget]
 
 
+def _ends(sequence: Sequence, event: messages.Sampled, row: int) -> bool:
+    """Say whether a token that was drawn ends an answer."""
+    return event.tokens[row] in sequence.end_tokens or row in event.complete
+
+
 class _NextPass(NamedTuple):
     """What would be computed next, and what those who plan it want to know once it is."""
 
@@ -636,6 +641,7 @@ class Scheduler:
             drafts = self._draft(self._speculation, streams, shape)
             if drafts is not None and drafts.tokens:
                 plan = lay_out(streams, chunks, by_slot, limits.grain.pass_cells, drafts.tokens)
+                plan = plan._replace(by_head=drafts.choice is not None and drafts.choice.head)
                 shape = self._shape(plan, streams)
         plan = plan._replace(adapter=adapter) if adapter else plan
         return _NextPass(plan, shape, prefill, drafts, turnout)
@@ -747,7 +753,7 @@ class Scheduler:
         self.slots.n_cells_running += plan.n_tokens
         self.counts.n_drafted = self.counts.n_accepted = 0
         if plan.drafts and event.n_each is not None:
-            self._judge(plan, self._in_slots(plan.rows), event.n_each)
+            self._judge(plan, self._in_slots(plan.rows), event)
         if plan.chunks:
             self._prefilled(plan)
         running = Status.RUNNING
@@ -772,7 +778,7 @@ class Scheduler:
             elif last is not sequence:
                 gaps.append(now_s - sequence.last_token_s)
             sequence.last_token_s, last = now_s, sequence
-            if token in sequence.end_tokens or row in event.complete:
+            if _ends(sequence, event, row):
                 self._finish(sequence, now_s, "stop")
             elif len(tokens) >= sequence.n_most:
                 self._finish(sequence, now_s, "length")
@@ -783,12 +789,16 @@ class Scheduler:
             self._emit = messages.Emit(tuple(fresh))
             self._out.append(self._emit)
 
-    def _judge(self, plan: Plan, rows: Seq[Sequence], n_each: Seq[int]) -> None:
-        """Have what drafts were wrong of forgotten."""
-        for sequence, n in zip(rows, n_each, strict=True):
+    def _judge(self, plan: Plan, rows: Seq[Sequence], event: messages.Sampled) -> None:
+        """Have what drafts were wrong of forgotten, and what they have behind the end of an answer."""
+        end = 0
+        for sequence, n in zip(rows, event.n_each or (), strict=True):
+            start, end = end, end + n
             n_draft = len(plan.draft(sequence.slot_id))
-            # Who ended meanwhile, or failed, keeps what it had: its own token last.
-            n_kept = n if sequence.status is Status.RUNNING else 1
+            ends = (at for at in range(start, end) if _ends(sequence, event, at))
+            n_kept = next(ends, end - 1) + 1 - start
+            if sequence.status is not Status.RUNNING:  # it ended meanwhile, or failed
+                n_kept = 1  # it keeps what it had: its own token last
             if n_draft >= n_kept:
                 self.slots.n_cells_running -= n_draft + 1 - n_kept
                 self._out.append(messages.Truncate(sequence.slot_id, sequence.n_computed + n_kept))

@@ -11,7 +11,9 @@ import structlog
 from cobali_ray.backend import memory
 from cobali_ray.backend.cache_need import CacheNeed, cache_need
 from cobali_ray.backend.config import DEFAULT_N_CTX, MAX_CELLS
+from cobali_ray.backend.head import HEADS
 from cobali_ray.errors import ConfigError
+from cobali_ray.models.files import parts_of
 from cobali_ray.models.ggufmeta import read_header
 from cobali_ray.settings import EngineSettings
 
@@ -56,6 +58,17 @@ def require_servable(settings: EngineSettings, path: Path) -> None:
             f"{path.name} has latent attention, which stores keys and values as one: set type_k "
             f"({type_k}) and type_v ({type_v}) to the same type",
         )
+
+
+def brings_head(path: Path) -> bool:
+    """Whether a model's file has a head to guess with, of a kind that is used. Raises ConfigError."""
+    said = read_header(path).metadata
+    if said.get("general.architecture") not in HEADS or _number(said, "nextn_predict_layers") != 1:
+        return False
+    files = [path.with_name(name) for name in parts_of(path.name)]
+    return any(
+        one.name.endswith(".nextn.eh_proj.weight") for file in files for one in read_header(file).tensors
+    )
 
 
 def n_ctx_of(settings: EngineSettings, path: Path | None, *, on_gpu: bool = False) -> int:

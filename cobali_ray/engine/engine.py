@@ -83,7 +83,7 @@ class Engine:
             end_tokens=backend.end_tokens,
             pacer=pacer,
             select=select,
-            speculation=speculation if backend.verifies else None,
+            speculation=speculation if backend.max_draft else None,
             embedding=None if backend.embedder is None else backend.embedder.kind,
             check_every=check_every,
             story=story,
@@ -246,7 +246,10 @@ class Engine:
         self._tell(protocol.TickBegun(begun_s))
         times = PhaseTimes(begun_s if self._embed is None else self._embed_texts(self._embed))
         times.planned = self._clock.now()
-        while (plan := self._compute) is not None and not self._forward(plan):
+        while (plan := self._compute) is not None:
+            plan = self._guessed(plan)
+            if self._forward(plan):
+                break
             times.planned = self._clock.now()
         if plan is None:
             self._publish()
@@ -322,6 +325,17 @@ class Engine:
             self._tell(moved)
         if (states := self._host.states_moved()) is not None:
             self._tell(states)
+
+    def _guessed(self, plan: Plan) -> Plan:
+        """Return the plan with what the head guesses, if it is asked."""
+        if not plan.by_head:
+            return plan
+        wanted = [(slot_id, self.slots.tokens(slot_id)[-1], len(draft)) for slot_id, draft in plan.drafts]
+        drafts = [
+            (slot_id, tuple(said))
+            for (slot_id, *_), said in zip(wanted, self.backend.guess(wanted), strict=True)
+        ]
+        return plan._replace(drafts=tuple(drafts), by_head=False)
 
     def _forward(self, plan: Plan) -> bool:
         """Hand the plan's tokens over. False: nothing was computed, and the scheduler was told why."""

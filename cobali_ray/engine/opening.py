@@ -29,7 +29,7 @@ from cobali_ray.core.request.limits import EngineLimits, PrefillOrder
 from cobali_ray.core.story import Story
 from cobali_ray.engine.block_files import BlockFiles
 from cobali_ray.engine.calibration import calibration
-from cobali_ray.engine.context import cache_bytes, n_ctx_of, refusal_of_cache, require_servable
+from cobali_ray.engine.context import brings_head, cache_bytes, n_ctx_of, refusal_of_cache, require_servable
 from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.errors import ConfigError
@@ -47,6 +47,7 @@ SCRIPTED = "builtin:scripted"
 _SCRIPTED = re.compile(r"builtin:scripted(?::(\d{1,9}(?:\.\d{1,9})?))?")
 UNSUPPORTED_PROJECTORS = ("hunyuanvl", "deepseek4v")
 """Kinds whose rows depend on what stands before an image: of no use where something else does."""
+NO_DRAFTS = "not in the reproducible configuration, where a device picks tokens, or where slots cannot be cut"
 HOST_SHARE = 0.1
 """Part of the free memory that prefixes may take, by `host_cache_mib: auto`, and states, likewise."""
 
@@ -266,11 +267,8 @@ def engine_on(
     `path` is the model's file: nothing is kept on disk of a model whose file is not known. Only experiments
     have another `prefill_order` or other `pacing`; a `Story(None)` keeps all that the scheduler is told.
     """
-    if settings.speculation == "auto" and not backend.verifies:
-        why = (
-            "not in the reproducible configuration, where a device picks tokens, or where slots cannot be cut"
-        )
-        _log.warning("no_speculation", detail=why)
+    if settings.speculation == "auto" and not backend.max_draft:
+        _log.warning("no_speculation", detail=NO_DRAFTS)
     limits = limits_of(backend, settings, prefill_order)
     clock = clock or MonotonicClock()
     pacer = pacing(settings.itl_target_s, backend.grain)
@@ -284,9 +282,13 @@ def engine_on(
         pacer=pacer,
         select=choose_select(settings.selector),
         disk=_disk(backend, settings, limits, clock, path),
-        speculation=Speculation() if settings.speculation == "auto" else None,
+        speculation=_speculation(backend) if settings.speculation == "auto" else None,
         story=story,
     )
+
+
+def _speculation(backend: Backend) -> Speculation | None:
+    return Speculation(backend.max_draft, head=backend.has_head) if backend.max_draft else None
 
 
 def model_hash(settings: EngineSettings, path: Path | None) -> str:
@@ -438,6 +440,7 @@ def llama_config(settings: EngineSettings, path: Path) -> LlamaConfig:
         n_slots=settings.limits.n_slots,
         n_batch=settings.limits.budget(n_ctx),
         speculation=settings.speculation == "auto",
+        head=settings.speculation == "auto" and brings_head(path),
         mmproj=projector_path(settings),
         adapters=adapters_of(settings, path),
         cache_bytes=cache_bytes(settings, path, n_ctx),

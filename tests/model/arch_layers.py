@@ -73,6 +73,11 @@ def gpt_oss(_):
     return attention() | norms("post_attention_norm") | experts() | biases
 
 
+def nextn(layer):
+    """A layer that guesses: it reads a token, and what the others made of the one before."""
+    return layer | {"nextn.eh_proj.weight": (2 * WIDTH, WIDTH)} | norms("nextn.enorm", "nextn.hnorm")
+
+
 LATENT, NOPE, ROPE, Q_LATENT = 64, 32, 32, 32
 INDEX_HEADS, INDEX_WIDTH, MANY = 2, 64, 1024
 """Of what says which tokens to attend to: all of them, or rounding would choose."""

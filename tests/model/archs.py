@@ -43,7 +43,9 @@ from arch_layers import (
     indexed,
     latent,
     mamba2,
+    nextn,
     norms,
+    shared_expert,
     short_convolution,
     without,
 )
@@ -99,6 +101,17 @@ _INDEXER = {
     "attention.indexer.top_k": MANY,
 }
 
+
+def _gated_attention():
+    return attention(norms=True) | {"attn_q.weight": (WIDTH, 2 * HEADS * HEAD)}
+
+
+_POST = norms("post_attention_norm")
+_DELTA = _SSM | {"full_attention_interval": 2, "rope.dimension_sections": [4, 4, 4, 4]}
+_MOE_LAYER = attention(norms=True) | _POST | experts() | shared_expert()
+_DELTA_LAYERS = (gated_delta(), _gated_attention(), nextn(_gated_attention()))
+_GATED_EXPERTS = _POST | experts() | without(shared_expert(), "exp") | {"ffn_gate_inp_shexp.weight": (WIDTH,)}
+_HEAD = {"nextn_predict_layers": 1}
 FAMILIES = {
     "dense": Family(
         arch="llama", tensors=_model(_layers(2, lambda _: attention() | norms("ffn_norm") | ffn()))
@@ -107,6 +120,13 @@ FAMILIES = {
         arch="qwen3moe",
         keys=_MOE,
         tensors=_model(_layers(2, lambda _: attention(norms=True) | norms("ffn_norm") | experts())),
+    ),
+    "moe-head": Family(
+        arch="glm4moe",
+        keys=_MOE | _HEAD | {"leading_dense_block_count": 1},
+        tensors=_model(
+            _layers(3, lambda i: (attention(norms=True) | _POST | ffn(), _MOE_LAYER, nextn(_MOE_LAYER))[i])
+        ),
     ),
     "window": Family(
         arch="gemma3",
@@ -185,21 +205,13 @@ FAMILIES = {
     ),
     "hybrid-delta": Family(
         arch="qwen35",
-        keys=_SSM | {"full_attention_interval": 2, "rope.dimension_sections": [4, 4, 4, 4]},
-        tensors=_model(
-            _layers(
-                2,
-                lambda i: (
-                    (
-                        gated_delta()
-                        if i == 0
-                        else attention(norms=True) | {"attn_q.weight": (WIDTH, 2 * HEADS * HEAD)}
-                    )
-                    | norms("post_attention_norm")
-                    | ffn()
-                ),
-            )
-        ),
+        keys=_DELTA | _HEAD,
+        tensors=_model(_layers(3, lambda i: _DELTA_LAYERS[i] | _POST | ffn())),
+    ),
+    "hybrid-delta-moe": Family(
+        arch="qwen35moe",
+        keys=_DELTA | _MOE | _HEAD | {"expert_shared_feed_forward_length": FFN},
+        tensors=_model(_layers(3, lambda i: _DELTA_LAYERS[i] | _GATED_EXPERTS)),
     ),
     "hybrid-mamba": Family(
         arch="granitehybrid",

@@ -6,6 +6,7 @@ of somebody else's would say something else than alone.
 
 import random
 import zlib
+from array import array
 from collections import Counter
 from dataclasses import replace
 
@@ -19,7 +20,7 @@ from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
 from cobali_ray.core.cache.disk_tier import WAIT_S
 from cobali_ray.core.cost.ticktime import TickShape
 from cobali_ray.core.plan.adapters import Adapter
-from cobali_ray.core.plan.goodput import Drafts, Speculation
+from cobali_ray.core.plan.goodput import SIZES, DraftPlan, Drafts, Speculation
 from cobali_ray.core.plan.pace import Pacer
 from cobali_ray.core.request.events import Delta
 from cobali_ray.core.request.life import life_of
@@ -100,17 +101,25 @@ def prompt_told(events, end):
 
 
 class Guesses(Speculation):
-    """Drafts that are right as far as the dice say."""
+    """Drafts that are right as far as the dice say, or a head's."""
 
-    def __init__(self, answers, dice):
+    def __init__(self, answers, dice, backend):
         self.answers, self.dice = answers, dice
+        self.sizes = [0, *(size for size in SIZES[:3] if size <= backend.max_draft)]
+        self.has_head = backend.has_head
 
     def choose(self, streams, *, plain_s, most_s, room):
         del plain_s, most_s
         found = {}
+        if self.has_head and self.dice.random() < 0.5:
+            for s in streams:
+                if (n := min(self.dice.choice(self.sizes), room, s.n_most - len(s.tokens) - 1)) > 0:
+                    found[s.slot_id] = array("i", [0] * n)
+                    room -= n
+            return Drafts(found, 0.0, DraftPlan(1, 1, 1, head=True))
         for s in streams:
             tokens, n = self.answers[s.request_id], len(s.tokens)
-            draft = tokens[n : max(n, min(n + self.dice.choice([0, 1, 3, 7]), n + room, s.n_most - 1))]
+            draft = tokens[n : max(n, min(n + self.dice.choice(self.sizes), n + room, s.n_most - 1))]
             if draft and self.dice.random() < 0.4:
                 draft[self.dice.randrange(len(draft))] = self.dice.randrange(97, 123)
             ends = [i for i, token in enumerate(draft) if token in s.end_tokens]
@@ -143,13 +152,19 @@ class Guesses(Speculation):
         max_size=3,
     ),
     overlaps=st.booleans(),
+    has_head=st.booleans(),
     end_probability=st.sampled_from([0.0, 0.05]),
     dice=st.randoms(use_true_random=False),
 )
 @settings(max_examples=35)
-def test_whatever_is_guessed_of_an_answer_it_stays_the_same(asked, overlaps, end_probability, dice):
+def test_whatever_is_guessed_of_an_answer_it_stays_the_same(asked, overlaps, has_head, end_probability, dice):
     backend = ScriptedBackend(
-        n_slots=3, n_ctx_slot=N_CTX, n_batch=64, end_probability=end_probability, overlaps=overlaps
+        n_slots=3,
+        n_ctx_slot=N_CTX,
+        n_batch=64,
+        end_probability=end_probability,
+        overlaps=overlaps,
+        has_head=has_head,
     )
     assert_untouched(asked, backend, dice, end_probability)
 
@@ -178,7 +193,7 @@ def assert_untouched(asked, backend, dice, end_probability=0.0):
     """Run requests with drafts on an engine; what they are told is what each is told alone, without."""
     n = backend.n_slots
     limits = EngineLimits(n_slots=n, n_ctx_slot=N_CTX, n_cells=n * N_CTX, token_budget=64, prefill_chunk=64)
-    events, pacer, guesses = EventRecorder(), Pacer("auto"), Guesses({}, dice)
+    events, pacer, guesses = EventRecorder(), Pacer("auto"), Guesses({}, dice, backend)
     for _ in range(6):
         pacer.model.learn(TickShape(1, 10, ()), 0.001)
     engine = Engine(
@@ -335,6 +350,7 @@ class EngineMachine(RuleBasedStateMachine):
             adapters=ADAPTERS,
             keeps_states=states != "",
             states_alone=states == "alone",
+            has_head=dice is not None,
         )
         if states:
             disk, n_host_cells = False, n_host_cells if states == "hybrid" else 0
@@ -355,7 +371,7 @@ class EngineMachine(RuleBasedStateMachine):
         pacer, speculation = Pacer(target_s, grain), None
         pacer.model.runs_s = lambda rows: cut_s * len(rows)
         if dice is not None:
-            speculation = Guesses({}, dice)
+            speculation = Guesses({}, dice, self.backend)
             for _ in range(6):
                 pacer.model.learn(TickShape(1, 10, ()), 0.001)
         self.speculation = speculation

@@ -4,7 +4,7 @@ import itertools
 from importlib.resources import files
 from math import inf
 from random import Random
-from statistics import mean
+from statistics import mean, median
 
 import pytest
 
@@ -197,3 +197,65 @@ def test_drafts_keep_their_bounds():
             speculation.took(0.011)
             n_drafts += len(found)
         assert n_drafts or room < MAX_STREAMS
+
+
+def run_head(speculation, odds, ratio_of, n_ticks, *, says=babble, max_tokens=LONG, dice=None):
+    """Let ticks pass in which the head's tokens are right with these odds; return what was drafted in each.
+
+    The head's drafts are negative numbers of tokens, so that lookups can be told from them.
+    """
+    sizes, s, text, dice = [], None, None, dice or Random(1)
+    for _ in range(n_ticks):
+        if s is None or len(s.tokens) > 1000:
+            s, text = stream(max_tokens=max_tokens), says()
+        chosen = speculation.choose([s], plain_s=0.01, most_s=inf, room=100)
+        speculation.begin(chosen)
+        draft, head = chosen.tokens.get(0, ()), chosen.choice is not None and chosen.choice.head
+        for guess in [*draft, None]:
+            s.tokens.append(next(text))
+            if not (dice.random() < odds if head and guess is not None else guess == s.tokens[-1]):
+                break
+        sizes.append(-len(draft) if head else len(draft))
+        speculation.took(0.01 * ratio_of(len(draft)) if draft else 0.01)
+    return sizes
+
+
+def test_a_head_that_is_right_guesses_where_nothing_is_repeated():
+    sizes = run_head(Speculation(head=True), 1.0, lambda n: 1 + 0.1 * n, 400)
+    assert sum(n < 0 for n in sizes[200:]) > 180
+    assert median(sizes[200:]) <= -7
+
+
+def test_a_head_that_is_wrong_is_asked_now_and_then_only():
+    speculation = Speculation(head=True)
+    run_head(speculation, 0.0, lambda _: 1.5, 300)
+    assert 0 < sum(n < 0 for n in run_head(speculation, 0.0, lambda _: 1.5, 2560)) <= 12
+
+
+def test_a_head_whose_passes_take_too_long_is_asked_now_and_then_only():
+    speculation = Speculation(head=True)
+    run_head(speculation, 1.0, lambda _: 20.0, 300)
+    assert 0 < sum(n < 0 for n in run_head(speculation, 1.0, lambda _: 20.0, 2560)) <= 20
+
+
+def test_a_head_that_gets_better_is_believed_again():
+    speculation = Speculation(head=True)
+    run_head(speculation, 0.0, lambda n: 1 + 0.1 * n, 300)
+    later = run_head(speculation, 1.0, lambda n: 1 + 0.1 * n, 12_000)
+    assert sum(n < 0 for n in later[-100:]) > 80
+
+
+def test_the_source_that_promises_more_is_asked():
+    bad = run_head(Speculation(head=True), 0.0, lambda _: 1.3, 600, says=repeats)[300:]
+    assert sum(n > 0 for n in bad) > 250
+    good = run_head(Speculation(head=True), 0.9, lambda _: 1.3, 600)[300:]
+    assert sum(n < 0 for n in good) > 250
+
+
+def test_no_draft_is_longer_than_can_be_cut_off_or_than_what_may_still_be_said():
+    assert set(map(abs, run_head(Speculation(3, head=True), 1.0, lambda _: 1.1, 300))) <= {0, 1, 3}
+    speculation = Speculation(head=True)
+    run_head(speculation, 1.0, lambda _: 1.1, 300)
+    for max_tokens in range(1, 9):
+        s = stream(max_tokens=max_tokens)
+        assert len(drafts(speculation, [s]).get(0, ())) < max_tokens

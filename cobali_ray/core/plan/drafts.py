@@ -1,9 +1,12 @@
-"""Drafts: guesses of what a stream says next, from what it has read and said before.
+"""Drafts: guesses of what a stream says next, from what it has read and said before, or by the model's head.
 
 Whoever quotes, edits or repeats says again what stood in the prompt or in the answer so far: where the same
 few tokens stood before, what followed them there is the guess (prompt lookup decoding). Whoever is asked the
 same again finds the earlier answer in the slot that its prompt begins from. No index is kept: the last tokens
 are looked for in memory, which takes microseconds where a pass takes milliseconds.
+
+Some models bring a head that was trained to guess (multi-token prediction). What it guesses is known only
+once it has computed it, so here it is no more than a number of tokens, and how often such were right.
 """
 
 from __future__ import annotations
@@ -17,6 +20,13 @@ from cobali_ray.core.request.sequence import Sequence
 
 MIN_MATCH, LONG_MATCH = 2, 8
 """Tokens that must match before anything is guessed, and those that are looked for first."""
+LOOKUP_ODDS = tuple(min(0.1 * n, 0.8) for n in range(LONG_MATCH + 1))
+"""How likely a token of a lookup is right before much is known, by how many tokens matched before it."""
+HEAD_ODDS = (0.7,)
+"""The same of a head's tokens, wherever in its guess they are: what is learned of short guesses is believed of
+long ones, or nobody would try them."""
+_PRIOR = 2.0
+"""How many tries that counts as."""
 _WIDTH = array("i").itemsize
 
 
@@ -66,63 +76,90 @@ def _last_place(data: bytes, n: int) -> int:
 
 
 class StreamDrafts:
-    """What one stream will probably say next, and how often such guesses were right, computed or not.
+    """What one stream will probably say next, and how often such guesses were right.
 
-    What the stream says next judges every guess, and a guess costs nothing. Every stream begins anew: the
-    same two tokens before mean much where a text is edited and little elsewhere.
+    What the stream says next judges every lookup, computed or not, for it costs nothing, and the head's
+    guesses where they were computed. Every stream begins anew: the same two tokens before mean much where a
+    text is edited and little elsewhere.
     """
 
-    def __init__(self, sequence: Sequence) -> None:
+    def __init__(self, sequence: Sequence, head_odds: Seq[float]) -> None:
+        """`head_odds`: how often a head's tokens were right for others."""
         self.sequence = sequence
         self.draft: Draft | None = None
+        self.most = 0
+        """Tokens that may be guessed."""
         self._n_tokens = 0
-        self._trust = DraftAcceptance()
+        self._lookups, self._head = DraftAcceptance(LOOKUP_ODDS), DraftAcceptance(head_odds)
 
     def renew(self, most: int) -> None:
         """Learn from what was said since the last guess, and guess up to `most` tokens again."""
         tokens, earlier = self.sequence.tokens, self.sequence.earlier
         if self.draft is not None:
-            self._trust.learn(self.draft, tokens[self._n_tokens : self._n_tokens + len(self.draft.tokens)])
-        self._n_tokens = len(tokens)
+            said = tokens[self._n_tokens : self._n_tokens + len(self.draft.tokens)]
+            self._lookups.learn(self.draft.n_match, n_alike(self.draft.tokens, said), len(said))
+        self._n_tokens, self.most = len(tokens), most
         self.draft = look_up(earlier + tokens, most, self.sequence.end_tokens)
 
-    def n_expected(self, n: int) -> float:
-        """Return how many of the guess's first `n` tokens will probably be right."""
+    def n_expected(self, n: int, *, head: bool) -> float:
+        """Return how many of the first `n` tokens will probably be right, by source."""
+        if head:
+            return self._head.n_expected(0, min(n, self.most))
         if self.draft is None:
             return 0.0
-        return self._trust.n_expected(self.draft.n_match, min(n, len(self.draft.tokens)))
+        return self._lookups.n_expected(self.draft.n_match, min(n, len(self.draft.tokens)))
+
+    def tokens(self, n: int, *, head: bool) -> array[int]:
+        """Return up to `n` tokens to compute; of the head's nothing is known yet but how many they are."""
+        if head:
+            return array("i", bytes(_WIDTH * max(min(n, self.most), 0)))
+        return array("i") if self.draft is None else self.draft.tokens[:n]
+
+    def judge_head(self, n: int) -> int:
+        """Learn how many of `n` tokens that the head guessed were said; return that."""
+        n_right = min(max(len(self.sequence.tokens) - self._n_tokens - 1, 0), n)
+        self._head.learn(0, n_right, n)
+        return n_right
+
+
+def n_alike(guessed: Seq[int], said: Seq[int]) -> int:
+    """Return how many tokens are the same before the first that differs."""
+    alike = [guess == token for guess, token in zip(guessed, said, strict=False)]
+    return alike.index(False) if False in alike else len(alike)
 
 
 class DraftAcceptance:
-    """How often guesses are right, by how many tokens matched before.
+    """How often guessed tokens are right, by how many were known to be right before them.
 
-    The right tokens of a guess count as matched for those behind them. Before much is known, more matched
-    tokens are believed to mean more; the past fades, since what a stream writes changes.
+    Of a lookup these are the tokens that matched, and the right ones of the guess itself. Before much is
+    known, `odds` are believed; the past fades, since what a stream writes changes.
     """
 
-    _PRIOR, _MOST = 2.0, 64.0
+    def __init__(self, odds: Seq[float], most: float = 64.0) -> None:
+        """`most`: so many tries count at each place."""
+        self._right, self._tried = [_PRIOR * one for one in odds], [_PRIOR] * len(odds)
+        self._most = most
 
-    def __init__(self) -> None:
-        self._right = [self._PRIOR * min(0.1 * n, 0.8) for n in range(LONG_MATCH + 1)]
-        self._tried = [self._PRIOR] * (LONG_MATCH + 1)
+    @property
+    def odds(self) -> list[float]:
+        """How likely a token is right, by the number before it."""
+        return [right / tried for right, tried in zip(self._right, self._tried, strict=True)]
 
-    def n_expected(self, n_match: int, n: int) -> float:
+    def n_expected(self, n_before: int, n: int) -> float:
         """Return how many of a guess's first `n` tokens will probably be right."""
         expected, odds = 0.0, 1.0
-        for i in range(n_match, n_match + n):
-            at = min(i, LONG_MATCH)
+        for i in range(n_before, n_before + n):
+            at = min(i, len(self._right) - 1)
             odds *= self._right[at] / self._tried[at]
             expected += odds
         return expected
 
-    def learn(self, draft: Draft, said: Seq[int]) -> None:
-        """Take what was said where a guess had been made."""
-        for i, (guess, token) in enumerate(zip(draft.tokens, said, strict=False)):
-            at = min(draft.n_match + i, LONG_MATCH)
-            if self._tried[at] >= self._MOST:
+    def learn(self, n_before: int, n_right: int, n: int) -> None:
+        """Take that of `n` guessed tokens the first `n_right` were said, and the next was not."""
+        for i in range(min(n_right + 1, n)):
+            at = min(n_before + i, len(self._right) - 1)
+            if self._tried[at] >= self._most:
                 self._right[at] /= 2
                 self._tried[at] /= 2
             self._tried[at] += 1
-            if guess != token:
-                break
-            self._right[at] += 1
+            self._right[at] += i < n_right

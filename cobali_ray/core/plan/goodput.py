@@ -3,8 +3,12 @@
 A draft's rows cost time whether they turn out right or not: on two cores, 2 rows of a stream take 1.1 to 2
 times as long as one, and 8 take 2 to 4. So a tick gets drafts only if the tokens expected of it, divided by
 the time predicted for it, are clearly more than without. Both are learned: how often a stream's guesses are
-right (`StreamDrafts`), also while none is computed, and how many times as long ticks of a shape take as the
-tick-time model says of them without drafts.
+right (`StreamDrafts`), and how many times as long ticks of a shape take as the tick-time model says of them
+without drafts.
+
+A tick's drafts come from one source: from the streams' own text, or from the model's head, whose passes are a
+part of what such ticks take. Whichever promises more is chosen; what is not computed of a head is not learned
+either, so it is tried now and then although nothing good is known of it.
 """
 
 from __future__ import annotations
@@ -12,10 +16,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
+from itertools import product
 from operator import itemgetter
 from typing import NamedTuple
 
-from cobali_ray.core.plan.drafts import StreamDrafts
+from cobali_ray.core.plan.drafts import HEAD_ODDS, DraftAcceptance, StreamDrafts
 from cobali_ray.core.request.sequence import Sequence
 
 MAX_STREAMS = 4
@@ -32,7 +37,10 @@ ticks, and among those that do pay, other sizes: what was learned of their time 
 PLAIN_FIRST, PLAIN_EVERY = 16, 32
 """So many ticks have no drafts before the first that has, and then one in so many: the time without must be
 known."""
-_ROW, _PASS = 0.35, 0.5
+_ROW, _PASS, _HEAD = 0.35, 0.5, 0.15
+"""What a row, a micro-batch and a head's pass probably take, as parts of what a plain tick takes."""
+_KNOWN_OF_HEAD = 16.0
+"""Tries of other streams that count for a new one."""
 _STEP, _FIRST_STEP = 0.03, 0.3
 
 
@@ -42,6 +50,8 @@ class DraftPlan(NamedTuple):
     n_streams: int
     n_drafting: int
     size: int
+    head: bool = False
+    """Whether the model's head guesses them."""
 
     @property
     def n_drafted(self) -> int:
@@ -52,7 +62,7 @@ class Drafts(NamedTuple):
     """Drafts for a tick, and what was weighed for them."""
 
     tokens: Mapping[int, array[int]]
-    """By slot."""
+    """By slot; only their number counts where the head is to guess them."""
     plain_s: float
     """How long the tick would take without."""
     choice: DraftPlan | None = None
@@ -65,7 +75,13 @@ class Drafts(NamedTuple):
 class Speculation:
     """Chooses the drafts of ticks without prefill, and learns from what became of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_draft: int = SIZES[-1], *, head: bool = False) -> None:
+        """`max_draft`: most tokens of a draft that can be cut off. `head`: whether the model has one."""
+        self._sizes = [size for size in SIZES if size <= max_draft]
+        self._heads = (False, True) if head else (False,)
+        self._head = DraftAcceptance(HEAD_ODDS, _KNOWN_OF_HEAD)
+        self._headed: dict[int, int] = {}
+        """How many tokens the head guesses for the tick under way, by slot."""
         self._guesses: dict[int, StreamDrafts] = {}
         """Of the streams that were asked about last, by slot."""
         self._ratios: dict[DraftPlan, tuple[float, int]] = {}
@@ -88,34 +104,38 @@ class Speculation:
         if plain not in self._ratios or self._ratios[plain][1] < PLAIN_FIRST:
             return none
         found = self._renew(streams)
-        if sum(g.n_expected(SIZES[-1]) for g in found) < (GAIN - 1) * len(streams):
+        hope = sum(g.n_expected(self._sizes[-1], head=False) for g in found)
+        if True not in self._heads and hope < (GAIN - 1) * len(streams):
             return none  # they would not pay if they took no time
         best, n_paid, n_unpaid = self._decide(found, len(streams), most_s / plain_s, room)
         if best is None:
             return none._replace(n_paid=n_paid, n_unpaid=n_unpaid)
-        chosen = _by_gain(found, best.size)[: best.n_drafting]
-        tokens = {g.sequence.slot_id: g.draft.tokens[: best.size] for _, g in chosen if g.draft is not None}
+        chosen = _by_gain(found, best)[: best.n_drafting]
+        tokens = {g.sequence.slot_id: g.tokens(best.size, head=best.head) for _, g in chosen}
+        tokens = {slot_id: draft for slot_id, draft in tokens.items() if draft}
         return Drafts(tokens, plain_s, best, n_paid, n_unpaid)
 
     def begin(self, drafts: Drafts | None) -> None:
         """Take what the next tick computes; None: nobody asked."""
-        self._choice = None
+        self._choice, self._headed = None, {}
         if drafts is not None:
+            if drafts.choice is not None and drafts.choice.head:
+                self._headed = {slot_id: len(draft) for slot_id, draft in drafts.tokens.items()}
             self._choice, self._plain_s = drafts.choice, drafts.plain_s
             self._n_paid += drafts.n_paid
             self._n_unpaid += drafts.n_unpaid
 
     def _renew(self, streams: Seq[Sequence]) -> list[StreamDrafts]:
-        """Return what is guessed of streams, where anything is; the same until they go on."""
+        """Return what is guessed of streams; the same until they go on."""
         before, self._guesses = self._guesses, {}
         for s in streams:
             guesses = before.get(s.slot_id)
             if guesses is None or guesses.sequence is not s:
-                guesses = StreamDrafts(s)
+                guesses = StreamDrafts(s, self._head.odds)
             self._guesses[s.slot_id] = guesses
             most = s.n_most - len(s.tokens) - 1  # the token after a draft is drawn too
-            guesses.renew(min(SIZES[-1], most))
-        return [g for g in self._guesses.values() if g.draft is not None]
+            guesses.renew(min(self._sizes[-1], most))
+        return list(self._guesses.values())
 
     def _decide(
         self, found: Seq[StreamDrafts], n_streams: int, most_ratio: float, room: int
@@ -131,7 +151,9 @@ class Speculation:
             return best, 1, 0
         other, hope = self._best(found, n_streams, most_ratio, room, _likely_ratio)
         if hope < GAIN:
-            return None, 0, 0
+            if True not in self._heads or n_streams > room:
+                return None, 0, 0
+            other = DraftPlan(n_streams, n_streams, self._sizes[0], head=True)
         return (other if (self._n_unpaid + 1) % TRY_EVERY == 0 else None), 0, 1
 
     def _best(
@@ -144,12 +166,13 @@ class Speculation:
     ) -> tuple[DraftPlan | None, float]:
         """Return the choice of which most tokens per second are expected, as a multiple of those without."""
         best, most, plain = None, 0.0, ratio_of(DraftPlan(n_streams, 0, 0))
-        for size in SIZES:
+        for head, size in product(self._heads, self._sizes):
             expected = float(n_streams)
-            for n, (gain, _) in enumerate(_by_gain(found, size), 1):
+            of_size = DraftPlan(n_streams, n_streams, size, head)
+            for n, (gain, _) in enumerate(_by_gain(found, of_size), 1):
                 expected += gain
-                choice = DraftPlan(n_streams, n, size)
-                if choice.n_drafted > min(room, MAX_ROWS - n_streams):
+                choice = of_size._replace(n_drafting=n)
+                if not gain or choice.n_drafted > min(room, MAX_ROWS - n_streams):
                     break
                 ratio = ratio_of(choice)
                 value = expected / n_streams * plain / ratio
@@ -169,6 +192,10 @@ class Speculation:
         Ratios follow the median, which other processes' bursts do not move. Ticks without drafts have one
         too: the tick-time model follows the mean, and it learns of few ticks where most have drafts.
         """
+        headed, self._headed = self._headed, {}
+        for slot_id, n in headed.items():
+            if (guesses := self._guesses.get(slot_id)) is not None:
+                self._head.learn(0, guesses.judge_head(n), n)
         choice, self._choice = self._choice, None
         if choice is None:  # nobody asked: it had prefill, or many streams
             return 0.0
@@ -182,9 +209,11 @@ class Speculation:
 def _likely_ratio(choice: DraftPlan) -> float:
     """Return how many times as long ticks of such a choice probably take, before any was seen."""
     ragged = 0 < choice.n_drafting < choice.n_streams  # a micro-batch of its own
-    return 1 + _ROW * choice.n_drafted / choice.n_streams + _PASS * ragged
+    guessing = _HEAD * choice.size * choice.head
+    return 1 + _ROW * choice.n_drafted / choice.n_streams + _PASS * ragged + guessing
 
 
-def _by_gain(found: Seq[StreamDrafts], size: int) -> list[tuple[float, StreamDrafts]]:
-    """Return (tokens expected, whose) of each guess cut to a size, the most promising first."""
-    return sorted(((g.n_expected(size), g) for g in found), key=itemgetter(0), reverse=True)
+def _by_gain(found: Seq[StreamDrafts], choice: DraftPlan) -> list[tuple[float, StreamDrafts]]:
+    """Return (tokens expected, whose) of each guess of a source cut to a size, the most promising first."""
+    expected = [(g.n_expected(choice.size, head=choice.head), g) for g in found]
+    return sorted(expected, key=itemgetter(0), reverse=True)

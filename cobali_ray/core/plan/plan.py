@@ -50,6 +50,8 @@ class Plan(NamedTuple):
     """A slot, and tokens that its stream computes behind its own, in case it says them next."""
     adapter: str = ""
     """The key of the adapter that all of it is computed under."""
+    by_head: bool = False
+    """Whether the model's head is still to guess the tokens of drafts, of which only the number is known."""
 
     def draft(self, slot_id: int) -> tuple[int, ...]:
         """Return what a stream computes behind its own token."""

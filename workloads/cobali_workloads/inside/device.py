@@ -41,7 +41,8 @@ class WatchedBackend:
         self.keeps_states, self.states_alone = inner.keeps_states, inner.states_alone
         self.grain, self.cuts_tails = inner.grain, inner.cuts_tails
         self.copies, self.shares, self.dense = inner.copies, inner.shares, inner.dense
-        self.verifies, self.n_scored_rows = inner.verifies, inner.n_scored_rows
+        self.max_draft, self.n_scored_rows = inner.max_draft, inner.n_scored_rows
+        self.has_head, self.guess = inner.has_head, inner.guess
         self.generates, self.embedder = inner.generates, inner.embedder
         self.projector, self.devices = inner.projector, inner.devices
         self.piece, self.n_reused, self.close = inner.piece, inner.n_reused, inner.close
