@@ -133,7 +133,7 @@ def serve(
     dashboard: Annotated[bool, typer.Option(help="Start Ray's dashboard, which needs more memory.")] = False,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Say what would start and what is wrong, and start nothing."),
+        typer.Option("--check", help="Check settings, files, port and memory, and start nothing."),
     ] = False,
     setting: Setting = None,
 ) -> None:

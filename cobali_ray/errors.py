@@ -196,7 +196,7 @@ class HeadersTooLargeError(BadRequestError):
     limit_bytes: int
     status = 431
     code = "headers_too_large"
-    template = "The headers of a request may have {limit_bytes} bytes in all."
+    template = "The headers are too large: a request may have {limit_bytes} bytes of them."
 
 
 @dataclass(eq=False)
@@ -425,7 +425,7 @@ class StreamExistsError(BadRequestError):
     status = 409
     path = ("x-cobali-stream",)
     code = "stream_exists"
-    template = "There is a stream of this id already; choose another, or read that one on."
+    template = "A stream with this id exists already: choose another id, or read on in that stream."
 
 
 class StreamStoppedError(BadRequestError):
@@ -441,7 +441,7 @@ class UnknownRequestError(BadRequestError):
 
     status = 404
     code = "request_not_found"
-    template = "This key has no such request under way, nor one that ended lately."
+    template = "This key has no request with this id that is running or has ended recently."
 
 
 @dataclass(eq=False)

@@ -151,7 +151,7 @@ def require_files() -> None:
     if most != resource.RLIM_INFINITY and most < N_FILES:
         raise StartError(
             "HAProxy",
-            f"a process may open {most:,} files here, and it needs {N_FILES:,}; raise the hard limit "
+            f"a process may open {most:,} files here, and the server needs {N_FILES:,}; raise the hard limit "
             "(`ulimit -Hn`, LimitNOFILE= in a systemd unit, `docker run --ulimit nofile=65536`)",
         )
 

@@ -65,14 +65,16 @@ class RunningServer:
 
 
 def ps(
-    ports: Annotated[bool, typer.Option("--ports", help="Show every port on which they listen.")] = False,
+    ports: Annotated[
+        bool, typer.Option("--ports", help="Show every port that the servers listen on.")
+    ] = False,
     url: Annotated[
-        str | None, typer.Option(help="Show the server at this address alone, here or elsewhere.")
+        str | None, typer.Option(help="Show only the server at this address, on any machine.")
     ] = None,
     key: Key = None,
-    wait: Annotated[bool, typer.Option("--wait", help="First wait until they take requests.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the servers take requests first.")] = False,
     timeout: Annotated[
-        float, typer.Option(min=0, help="End with status 1 after waiting this many seconds.")
+        float, typer.Option(min=0, help="Give up waiting after this many seconds, with status 1.")
     ] = 300.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
@@ -148,7 +150,7 @@ def wait_ready(
     while not ((urls := look()) and all(map(_is_ready, urls))):
         if now() >= until_s:
             what = ", ".join(urls) or "The server"
-            raise StartError(what, f"it takes no requests after {limit_s:.0f} s; `cobali ps` says how it is")
+            raise StartError(what, f"still takes no requests after {limit_s:.0f} s; see `cobali ps`")
         pause(POLL_S)
 
 

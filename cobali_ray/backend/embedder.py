@@ -110,7 +110,7 @@ class LlamaEmbedder:
         library.forget_errors()
         context = lc.llama_init_from_model(self._model, params)
         if not context:
-            raise ConfigError("pooling", f"llama.cpp opens no context to embed texts: {library.errors()}")
+            raise ConfigError("pooling", f"llama.cpp opened no context to embed texts: {library.errors()}")
         return context
 
     def embed(self, pieces: Sequence[TextPiece]) -> list[NDArray[np.float32]]:

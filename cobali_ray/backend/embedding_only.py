@@ -45,7 +45,10 @@ def _embedder(config: LlamaConfig, model: Any) -> LlamaEmbedder:
     if config.adapters:
         raise ConfigError("adapters", f"{config.path} only embeds, and texts are embedded without adapters")
     if (pooling := config.pooling or pooling_of(library.load(), model)) is None:
-        raise ConfigError("pooling", f"{config.path} does not say how vectors of tokens become one of a text")
+        raise ConfigError(
+            "pooling",
+            f"{config.path} names no pooling type, which says how the vectors of a text's tokens become one",
+        )
     return LlamaEmbedder(model, pooling=pooling, config=config)
 
 

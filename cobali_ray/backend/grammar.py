@@ -390,7 +390,7 @@ class Matcher:
         if not self._matcher.is_error():
             return None
         said = self._matcher.get_error().split("\n", 1)[0]
-        return InvalidParameterError(self._field, f"is too costly to hold this answer to any further: {said}")
+        return InvalidParameterError(self._field, f"is too costly to follow any further: {said}")
 
 
 def _spell(by_byte: Mapping[int, int], data: bytes) -> list[int] | None:

@@ -75,7 +75,7 @@ def load_model(config: LlamaConfig, devices: Devices) -> Any:
         raise ModelNotFoundError("model", f"llama.cpp cannot load {config.path}: {_cause(library.errors())}")
     if lc.llama_model_has_encoder(model):
         lc.llama_model_free(model)
-        raise ConfigError("model", f"{config.path} is no decoder-only language model")
+        raise ConfigError("model", f"{config.path} is not a decoder-only language model")
     return model
 
 
@@ -246,7 +246,7 @@ class LlamaBackend:
         if not context:
             raise ConfigError(
                 "n_ctx",
-                f"llama.cpp opens no {config.n_slots} slots of n_ctx {config.n_ctx}: {library.errors()}",
+                f"no context for {config.n_slots} slots of n_ctx {config.n_ctx}: {library.errors()}",
             )
         return context
 
@@ -302,7 +302,8 @@ class LlamaBackend:
             together = memory.TYPES[kind].n_together
             if width % together:
                 raise ConfigError(
-                    setting, f"{kind} stores {together} numbers together, and this model's heads have {width}"
+                    setting,
+                    f"{kind} stores {together} numbers in a group; this model's heads have {width}",
                 )
 
     def _raw_batch(self, batch: TickBatch) -> Any:

@@ -57,7 +57,9 @@ def written(calls: CallFormat, name: str, arguments: Mapping[str, Any]) -> str:
     if calls.kind is Kind.PYTHON:
         inside = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
         return f"{calls.section_start}[{name}({inside})]{calls.section_end}"
-    raise InvalidParameterError("messages", ": this model cannot be shown the tool calls of earlier turns")
+    raise InvalidParameterError(
+        "messages", ": the model's chat template has no place for tool calls of earlier turns"
+    )
 
 
 def _without_calls(calls: CallFormat, message: Mapping[str, Any]) -> dict[str, Any]:

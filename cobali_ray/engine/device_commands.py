@@ -25,7 +25,7 @@ def devices(
         str | None,
         typer.Argument(
             metavar="MODEL",
-            help="Also say what this model takes of each device.",
+            help="Also show how much this model would take of each device.",
             autocompletion=complete_model,
             show_default=False,
         ),

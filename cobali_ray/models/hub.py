@@ -181,7 +181,7 @@ def _explained(host: str, repo_id: str, revision: str | None, what: str) -> Iter
 
 
 def _not_a_hub(host: str) -> _UnreachableError:
-    return _UnreachableError(f"what answers at {host} is not a hub; check HF_ENDPOINT and the proxy")
+    return _UnreachableError(f"{host} answers, but is not a model hub; check HF_ENDPOINT and the proxy")
 
 
 def _translated(fetch: Callable[[], Path], host: str) -> Path:

@@ -69,7 +69,7 @@ class ServerClient:
                 listed = orjson.loads(answer.content)["data"]
                 writers = [one["id"] for one in listed if WRITES in one.get("capabilities", [WRITES])]
             except (ValueError, LookupError, TypeError, AttributeError):
-                raise ConfigError("--url", f"what answers at {self.url} does not serve models") from None
+                raise ConfigError("--url", f"{self.url} answers, but does not serve models") from None
         if not writers:
             raise ConfigError("--url", f"the server at {self.url} has no model that writes text")
         return writers

@@ -1,4 +1,4 @@
-"""`cobali batch`: have a file of requests answered, by a server that runs or by one of its own."""
+"""`cobali batch`: answer a file of requests, by a server that runs or by one of its own."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 30.0
 REFUSED: Final = frozenset({429, 503, 529})
 """The server has no room, or is not there yet: a line is not to blame, however often."""
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Have a file of requests answered.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Answer a file of requests.")
 
 
 @app.callback()
 def _group() -> None:
-    """Have a file of requests answered."""
+    """Answer a file of requests."""
 
 
 @app.command()
@@ -57,7 +57,9 @@ def run(
     *,
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", help="Where answers go, line by line; one that is there goes on."),
+        typer.Option(
+            "--output", "-o", help="The file for the answers; if it exists, the missing ones are added."
+        ),
     ],
     model: Annotated[
         str | None,
@@ -69,11 +71,13 @@ def run(
     ] = None,
     url: Url = None,
     key: Key = None,
-    at_once: Annotated[int, typer.Option(min=1, max=256, help="Most requests under way.")] = AT_ONCE,
+    at_once: Annotated[
+        int, typer.Option(min=1, max=256, help="How many requests to send at the same time.")
+    ] = AT_ONCE,
 ) -> None:
     """Answer every line of a file, in an order that computes common beginnings once.
 
-    Stopped at any moment, the same command goes on where it was. Lines and answers are those of OpenAI's
+    If it is stopped, the same command goes on where it was. Lines and answers are those of OpenAI's
     Batch API.
 
     Examples:

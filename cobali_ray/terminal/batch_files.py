@@ -95,7 +95,7 @@ class AnswerFile:
             try:
                 custom_id = orjson.loads(raw)["custom_id"]
             except (ValueError, LookupError, TypeError):
-                raise ConfigError("--output", f"{self._path}: line {number} is no answer") from None
+                raise ConfigError("--output", f"{self._path}: line {number} is not an answer") from None
             if custom_id not in known:
                 why = f"line {number} answers {str(custom_id)[:64]!r}, which is not in the input"
                 raise ConfigError("--output", f"{self._path}: {why}")

@@ -123,7 +123,7 @@ def test_answers_go_on_where_they_were(asked, tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [("no answer\n", "line 1 is no answer"), ('{"custom_id":"x"}\n', "line 1 answers 'x', which is not")],
+    [("no answer\n", "line 1 is not an answer"), ('{"custom_id":"x"}\n', "line 1 answers 'x', which is not")],
 )
 def test_a_file_of_something_else_is_left_alone(asked, tmp_path, content, why):
     path = tmp_path / "out.jsonl"

@@ -227,7 +227,7 @@ def test_waiting_ends_when_every_server_takes_requests(server, capsys):
 @pytest.mark.parametrize(
     ("urls", "says"),
     [
-        ([], "The server did not start: it takes no requests after 7 s"),
+        ([], "The server did not start: still takes no requests after 7 s; see `cobali ps`"),
         (["http://127.0.0.1:1"], "http://127.0.0.1:1 did not start"),
     ],
 )

@@ -179,7 +179,7 @@ def test_a_hub_that_answers_badly_is_asked_once(hub, fetch, status, says, n_aske
 
 def test_a_web_server_that_is_no_hub_is_found_out(hub, fetch):
     hub.is_a_hub = False
-    with pytest.raises(ModelNotFoundError, match="is not a hub; check HF_ENDPOINT"):
+    with pytest.raises(ModelNotFoundError, match="is not a model hub; check HF_ENDPOINT"):
         fetch()
 
 

@@ -69,12 +69,12 @@ class FileRoutes:
         return router
 
     async def upload(self, http: HttpRequest) -> Response:
-        """Keep a file of requests, each of whose lines is checked on arrival."""
+        """Upload a file of requests; each of its lines is checked."""
         owner = context_of(http).caller.salt
         return json_response(written(await take_upload(http, owner, self._keeping, self._max_line_bytes)))
 
     async def listing(self, http: HttpRequest) -> Response:
-        """List the files that this key keeps."""
+        """List this key's files."""
         asked = http.query_params
         check_choice("order", order := asked.get("order", "desc"), ("asc", "desc"))
         limit = whole_number(asked.get("limit", str(MAX_LISTED)), "limit", low=1, high=MAX_LISTED)
@@ -89,7 +89,7 @@ class FileRoutes:
         return json_response(page([written(one) for one in found], limit))
 
     async def find(self, http: HttpRequest, file_id: str) -> Response:
-        """Say what is known of a file."""
+        """Describe a file."""
         return json_response(written(await self._keeping(files.find, context_of(http).caller.salt, file_id)))
 
     async def content(self, http: HttpRequest, file_id: str) -> Response:

@@ -65,7 +65,7 @@ class MessageBatchRoutes:
         return router
 
     async def create(self, http: HttpRequest) -> Response:
-        """Have many messages answered."""
+        """Start a batch of messages."""
         context, keeping = context_of(http), self._keeping
         _ = keeping.store  # without one nothing else matters
         pieces = await self._intake.take(http, partial(self._read, context))
@@ -101,7 +101,7 @@ class MessageBatchRoutes:
         return json_response({"data": data, "has_more": more, **ids})
 
     async def find(self, http: HttpRequest, batch_id: str) -> Response:
-        """Say how far a message batch is."""
+        """Show a message batch and its progress."""
         batch = await self._keeping(batches.find, context_of(http).caller.salt, batch_id, ANTHROPIC)
         return json_response(written(batch, http))
 
@@ -111,7 +111,7 @@ class MessageBatchRoutes:
         return FileReply(self._keeping, await self._keeping(_results, owner, batch_id), "application/x-jsonl")
 
     async def cancel(self, http: HttpRequest, batch_id: str) -> Response:
-        """Have no more requests of a batch answered; it keeps the results it has."""
+        """Cancel a message batch; the results that it has are kept."""
         owner, keeping = context_of(http).caller.salt, self._keeping
         batch = await keeping(batches.cancel, owner, batch_id, ANTHROPIC, keeping.now_s())
         self._wake()

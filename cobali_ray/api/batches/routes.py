@@ -55,7 +55,7 @@ class BatchRoutes:
         return router
 
     async def create(self, http: HttpRequest) -> Response:
-        """Have all lines of a file answered."""
+        """Start a batch, which answers every line of a file."""
         context, keeping = context_of(http), self._keeping
         _ = keeping.store  # without one nothing else matters
         body = await self._intake.take(http, partial(self._read, context))
@@ -76,12 +76,12 @@ class BatchRoutes:
         return json_response(page([written(*one) for one in found], limit))
 
     async def find(self, http: HttpRequest, batch_id: str) -> Response:
-        """Say how far a batch is."""
+        """Show a batch and its progress."""
         found = await self._keeping(_found, context_of(http).caller.salt, batch_id)
         return json_response(written(*found))
 
     async def cancel(self, http: HttpRequest, batch_id: str) -> Response:
-        """Have no more lines of a batch answered; it keeps the answers it has."""
+        """Cancel a batch; the answers that it has are kept."""
         owner, keeping = context_of(http).caller.salt, self._keeping
         batch = await keeping(batches.cancel, owner, batch_id, OPENAI, keeping.now_s())
         self._wake()

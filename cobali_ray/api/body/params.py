@@ -55,7 +55,9 @@ def adapter_of(body: GenerationBody, card: ModelCard, terms: Terms) -> Adapter |
     if not body.lora:
         return card.adapter
     if card.adapter is not None:
-        raise InvalidParameterError("lora", f"goes with the model's own name, not with {card.model_id!r}")
+        raise InvalidParameterError(
+            "lora", f"can only be sent with the model's own name, not with {card.model_id!r}"
+        )
     wanted: dict[int, float] = {}
     for i, one in enumerate(body.lora):
         if not 0 <= one.id < len(card.adapters):

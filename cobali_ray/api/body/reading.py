@@ -77,7 +77,7 @@ async def read_body(http: HttpRequest, limit_bytes: int, hold: Callable[[int], N
         hold(len(piece))
         pieces.append(piece)
     if unpack is not None and not unpack.whole:
-        raise MalformedBodyError(f"it ends in the middle of its {encoding} encoding")
+        raise MalformedBodyError(f"its {encoding} data is incomplete")
     return b"".join(pieces)
 
 
@@ -100,13 +100,13 @@ class _Unpacker:
             while piece and most_bytes > 0:
                 if self._unpack.eof:
                     if not self._members:
-                        raise MalformedBodyError("there are bytes behind the end of its content encoding")
+                        raise MalformedBodyError("there are bytes after the end of its compressed data")
                     self._unpack = zlib.decompressobj(self._wbits)
                 found.append(self._unpack.decompress(piece, most_bytes))
                 most_bytes -= len(found[-1])
                 piece = self._unpack.unused_data
         except zlib.error as error:
-            raise MalformedBodyError(f"its content encoding is broken: {error}") from None
+            raise MalformedBodyError(f"its compressed data is damaged: {error}") from None
         return b"".join(found)
 
 

@@ -203,7 +203,7 @@ class SampledBody(BodyModel):
     allowed_token_ids: Annotated[
         Annotated[list[TokenId], Field(min_length=1)] | None,
         BeforeValidator(_few),
-        Field(description="Draw only these (list end tokens too); at most 4,096; absent: all."),
+        Field(description="Sample only these, end tokens included; at most 4,096; absent: all."),
     ] = None
     include_stop_str_in_output: bool | None = Field(
         None, description="Show the stop string or stop token that ended the answer; default false."
@@ -213,7 +213,7 @@ class SampledBody(BodyModel):
         description="The same request and seed give the same random numbers; answer i of n uses seed + i.",
     )
     ignore_eos: bool | None = Field(None, description="Never end at an end token; default false.")
-    min_tokens: int | None = Field(None, description="Let no token end the answer before this many.")
+    min_tokens: int | None = Field(None, description="Least output tokens: no token ends the answer before.")
     stop: Annotated[Stop, Field(description="One string or up to 16, of at most 1,000 characters each.")] = ()
     stream: bool | None = Field(None, description="Send the answer as it is generated; default false.")
     timeout_s: float | None = Field(
@@ -235,7 +235,7 @@ class SampledBody(BodyModel):
         None, max_length=MAX_ADAPTERS, description="Adapters by id; those that are not named have scale 0."
     )
     structured_outputs: dict[str, Any] | None = Field(
-        None, description="The same, as vLLM has it: one of json, regex, choice, grammar, json_object."
+        None, description="vLLM's field for it: one of json, regex, choice, grammar, json_object."
     )
     json_schema: dict[str, Any] | bool | str | None = Field(None, description="A schema for the answer.")
     guided_json: dict[str, Any] | bool | str | None = Field(None, description="The same as json_schema.")
@@ -260,17 +260,17 @@ class GenerationBody(SampledBody):
         None, description="Keep going for five minutes unread; GET /v1/streams/{id} resumes, DELETE stops."
     )
     supersedes: bool | None = Field(
-        None, description="End the older request of the same key, user and route that said so, too."
+        None, description="Cancel the older request of the same key, user and route that set this too."
     )
     user: str | None = Field(None, description="Whose request it is, for supersedes.")
     return_progress: bool | None = Field(
-        None, description="Have the stream say how much of the prompt is computed: prompt_progress."
+        None, description="Report in the stream how much of the prompt is computed, as prompt_progress."
     )
     return_queue_progress: bool | None = Field(
-        None, description="Have the stream say how many requests go first, and how long: queue_progress."
+        None, description="Report in the stream the place in the queue and the wait, as queue_progress."
     )
     sse_ping_interval: int | None = Field(
-        None, description="Seconds of silence before a stream has a comment; 0 or -1: none."
+        None, description="Seconds of silence after which a stream gets a keep-alive; 0 or -1: none."
     )
     prompt_logprobs: int | None = Field(
         None,
@@ -370,7 +370,8 @@ class ChatBody(GenerationBody):
         None, description="For the chat template: sets its variables enable_thinking and thinking."
     )
     thinking: Thinking | None = Field(
-        None, description="type: disabled, or enabled with budget_tokens; another spelling of the two."
+        None,
+        description="type: disabled, or enabled with budget_tokens for reasoning_budget.",
     )
     reasoning_format: str | None = Field(
         None, description="auto: in reasoning_content; parsed: in reasoning; none: in the content."
@@ -413,7 +414,7 @@ class EmbeddingBody(BodyModel):
     dimensions: int | None = Field(
         None, ge=1, description="Keep this many numbers from the front, rescaled to length 1."
     )
-    user: str | None = Field(None, description="Changes nothing.")
+    user: str | None = Field(None, description="No effect.")
     timeout_s: float | None = Field(None, description="Seconds from arrival to the last vector.")
     priority: int | None = Field(
         None, description="Class of the request: lower numbers go first, within what the key allows."

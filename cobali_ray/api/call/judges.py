@@ -146,7 +146,7 @@ class _Process:
         )
         if self._read() != READY:
             self.end()
-            raise InternalError("the process that judges grammars does not start")
+            raise InternalError("the process that checks grammars does not start")
 
     @property
     def pid(self) -> int:
@@ -194,7 +194,7 @@ def _why(exit_code: int) -> Verdict:
         return f"it takes more than {CPU_S:g} s to compile: {_SMALLER}"
     if exit_code in (-signal.SIGABRT, -signal.SIGSEGV):
         return f"it takes more than {HEAP_BYTES >> 20} MiB to compile: {_SMALLER}"
-    raise InternalError(f"the process that judges grammars ended with {exit_code}")
+    raise InternalError(f"the process that checks grammars ended with {exit_code}")
 
 
 def _end_all(processes: list[_Process]) -> None:

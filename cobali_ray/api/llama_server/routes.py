@@ -74,7 +74,7 @@ class LlamaServer:
         return await self._generation.answer(http, partial(self._read, InfillBody))
 
     async def embed(self, http: HttpRequest) -> Response:
-        """Make a vector of each text, as llama-server writes them."""
+        """Embed texts, in llama-server's format."""
         return await self._embeddings.vectors(http, self._read_texts)
 
     async def apply_template(self, http: HttpRequest) -> Response:
@@ -88,7 +88,7 @@ class LlamaServer:
         return json_response({"object": "response.input_tokens", "input_tokens": len(prompted.tokens)})
 
     async def props(self, http: HttpRequest, model: str | None = None) -> Response:
-        """Describe what is served, and the defaults of requests."""
+        """Describe the model and the defaults of requests."""
         asked = await loaded_model(self._fleet, model, context_of(http))
         card, words, states = asked.card, asked.words, await asked.states()
         unasked = Request(

@@ -119,11 +119,11 @@ class Ollama:
         return await self._answer(http, self._read_prompt)
 
     async def embed(self, http: HttpRequest) -> Response:
-        """Make a vector of each text."""
+        """Embed texts: return a vector for each."""
         return await self._embeddings.vectors(http, self._read_texts)
 
     async def embed_one(self, http: HttpRequest) -> Response:
-        """Make a vector of one text, in an older shape."""
+        """Embed one text, in an older format."""
         return await self._embeddings.vectors(http, self._read_text)
 
     async def _answer(
@@ -164,7 +164,7 @@ class Ollama:
         )
 
     async def tags(self) -> Response:
-        """List every model and every adapter under each of its names."""
+        """List models and adapters by all of their names."""
         models = self._fleet.models
         return json_response(
             {"models": [_listed(name, one) for one in models for name in (*one.names, *one.adapters)]}

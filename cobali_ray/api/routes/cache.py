@@ -44,16 +44,16 @@ class Cache:
         return router
 
     async def cache(self, http: HttpRequest) -> Response:
-        """Return what the prefix cache holds, where prompts found their prefixes, and its limits."""
+        """Show what the prefix cache holds, its hits and its limits."""
         return json_response(_described(await self._engine(http).cache()))
 
     async def slots(self, http: HttpRequest) -> Response:
-        """Return the slots as llama-server does."""
+        """List the slots, in llama-server's format."""
         view = await self._engine(http).cache()
         return json_response([_slot(slot, view.n_ctx_slot) for slot in view.slots])
 
     async def move(self, http: HttpRequest, id_slot: str) -> Response:
-        """Save what an idle slot holds to a file, restore it from there or erase it, as llama-server does."""
+        """Save an idle slot to a file, restore or erase it, as in llama-server."""
         action = http.query_params.get("action", "")
         if action not in ACTIONS:
             raise InvalidParameterError("action", f"must be one of {', '.join(ACTIONS)}")

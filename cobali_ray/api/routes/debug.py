@@ -64,7 +64,7 @@ class Debug:
         return router
 
     async def ticks(self, http: HttpRequest) -> Response:
-        """Return what the last ticks computed for which requests, and those requests."""
+        """Return the last ticks, and the requests that they computed."""
         last = _whole(http, "last", low=1, high=MAX_TICKS, default=N_INITIAL_TICKS)
         since = _whole(http, "since", low=0, high=2**63 - 1, default=0)
         engine = self._fleet.engine(http.query_params.get("engine"))
@@ -73,7 +73,7 @@ class Debug:
         return Response(feed.body_for(tenant), media_type="application/json")
 
     async def stream(self, http: HttpRequest) -> Response:
-        """Send the same as server-sent events: at most four a second, fewer with many viewers."""
+        """Stream ticks and requests as server-sent events, at most four a second."""
         engine_id = http.query_params.get("engine", next(iter(self._viewers)))
         self._fleet.engine(engine_id)
         return ViewerReply(self._viewers[engine_id], context_of(http))

@@ -94,7 +94,7 @@ class Embeddings:
         return router
 
     async def embed(self, http: HttpRequest) -> Response:
-        """Make a vector of each text."""
+        """Embed texts: return a vector for each."""
         return await self.vectors(http, self._read)
 
     async def vectors(self, http: HttpRequest, read: Read) -> Response:

@@ -70,7 +70,7 @@ class Facts:
         return router
 
     async def models(self) -> Response:
-        """List every model under each of its names, with its state."""
+        """List models by all of their names, with their state."""
         data = [
             _described(name, model, status)
             for model in self._fleet.models
@@ -80,7 +80,7 @@ class Facts:
         return json_response({"object": "list", "data": data})
 
     async def model(self, model_id: str) -> Response:
-        """Describe a model under one of its names."""
+        """Describe a model by one of its names."""
         model = self._fleet.find(model_id)
         return json_response(_described(model_id, model, status_of(await model.states())))
 
@@ -120,7 +120,7 @@ class Facts:
         return await self._answer(http, self._text)
 
     async def tokenizer_info(self, http: HttpRequest, model: str | None = None) -> Response:
-        """Describe a model's vocabulary by the names that a tokenizer_config.json has for it."""
+        """Describe a model's tokenizer, as a tokenizer_config.json does."""
         asked = await loaded_model(self._fleet, model, context_of(http))
         chat, card = asked.words.chat, asked.card
         return json_response(
@@ -196,7 +196,7 @@ class Facts:
         return response
 
     async def metrics(self, http: HttpRequest) -> Response:
-        """Return the metrics for Prometheus, in the format that it asks for: OpenMetrics has exemplars."""
+        """Return metrics for Prometheus; with exemplars if OpenMetrics is asked for."""
         # prometheus_client's own choice raises for a version that is no number.
         if "application/openmetrics-text" in http.headers.get("accept", ""):
             encode, content_type = openmetrics, OPENMETRICS

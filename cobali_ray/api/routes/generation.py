@@ -143,7 +143,7 @@ class Generation:
         return ResumedReply(self._streams, recording, whole_number(last, "after", low=0, high=2**63 - 1))
 
     async def stop(self, http: HttpRequest, stream_id: str) -> Response:
-        """Stop the answer of a resumable stream; its slot is free at the next tick."""
+        """Stop the answer of a resumable stream."""
         recording = self._streams.find(stream_id, context_of(http).caller.tenant)
         stopped = not recording.writing.done()
         recording.stop()

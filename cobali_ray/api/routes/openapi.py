@@ -107,12 +107,12 @@ TAGS = {
     "messages": "Anthropic's Messages API.",
     "ollama": "Ollama's API.",
     "llama-server": "llama-server's own routes.",
-    "models and health": "Which models there are and how the server is doing; tokens, metrics, adapters.",
+    "models and health": "Models, health, metrics, tokens and adapters.",
     "batches": "Files and batches, as OpenAI's API has them.",
-    "requests": "Where a request is; pausing and going on.",
+    "requests": "Progress of a request; pause and resume.",
     "cache": "The prefix cache and its slots.",
     "ticks": "What the scheduler did, tick by tick.",
-    "page": "The page and this description.",
+    "page": "The web page and this documentation.",
 }
 """The groups of operations, in the order in which they are shown."""
 

@@ -149,11 +149,11 @@ class Page:
         return _answer(assets()[DOCUMENT], http)
 
     async def docs(self, http: HttpRequest) -> Response:
-        """Show the API's operations, and let a reader try them."""
+        """Show this documentation of the API, to read and to try."""
         return _answer(assets()[DOCS], http)
 
     async def file(self, http: HttpRequest, path: str) -> Response:
-        """Return one file of the page."""
+        """Return a file of the page."""
         if not path:  # links in the document are relative to the folder above
             return Response(status_code=308, headers={"location": "../ui"})
         asset = assets().get(path)

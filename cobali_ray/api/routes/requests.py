@@ -44,7 +44,7 @@ class Requests:
         return router
 
     async def where(self, http: HttpRequest, request_id: str) -> Response:
-        """Tell where a request is: in the queue, in its prompt, in its answer, or that it has ended.
+        """Show how far a request is: queued, reading its prompt, answering or ended.
 
         It is named by the id of its answer, or by the x-request-id it was sent with, which may be chosen.
         """
@@ -60,11 +60,11 @@ class Requests:
         return _described(first.request_id, *names, choices)
 
     async def pause(self, http: HttpRequest) -> Response:
-        """Park all running requests and begin none, until resumed; streams stay open."""
+        """Pause all requests until they are resumed; streams stay open."""
         return await self._switch(http, lambda engine: engine.pause(), paused=True)
 
     async def resume(self, http: HttpRequest) -> Response:
-        """Go on with all requests after a pause."""
+        """Resume all requests after a pause."""
         return await self._switch(http, lambda engine: engine.resume(), paused=False)
 
     async def _switch(
