@@ -15,7 +15,7 @@ from cobali_ray.ports import FIRST, LAST
 
 ROOTS: Final = re.compile(r"cobali serve|/raylet/raylet |/gcs/gcs_server |/ray start ")
 """Commands below which everything belongs to a server, or to Ray's node that it runs on."""
-SERVE: Final = re.compile(r"cobali serve")
+SERVE: Final = re.compile(r"cobali(?:_ray)? serve")
 PARTS: Final = (
     (re.compile(r"haproxy .*-f (\S+)"), "front end"),
     (re.compile(r"ray::ServeReplica:(\S+)"), "replica"),

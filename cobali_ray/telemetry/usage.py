@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 _LABELS = ("part", "pid")
-ROOT: Final = re.compile(r"cobali serve |/raylet/raylet ")
+ROOT: Final = re.compile(r"cobali(?:_ray)? serve |/raylet/raylet ")
 """Commands of processes that have one server or Ray node below them."""
 PARTS: Final = {
     "ingress": re.compile(r"ray::ServeReplica:\S+:ingress"),
