@@ -1,9 +1,12 @@
 """Chats through the real OpenAI client."""
 
+from dataclasses import replace
+
 import pytest
 from fake_client import CARD, ends_with, says
 from openai import APIError, APIStatusError
 
+from cobali_ray.core.views.stats import Reuse
 from cobali_ray.errors import (
     EngineDiedError,
     QueueFullError,
@@ -229,6 +232,14 @@ async def test_a_failure_after_tokens_is_a_plain_error_without_a_stream(openai, 
     assert caught.value.status_code == 500
 
 
+async def test_the_model_list_says_what_of_earlier_prompts_is_reused(make_app, get, client):
+    client.the_card = replace(CARD, reuse=Reuse("at states", ("slot", "copy", "host"), 1000, drafts=False))
+    listed = (await get("/v1/models", app=make_app())).json
+    assert listed["data"][0]["reuse"] == {
+        "begins": "at states", "tiers": ["slot", "copy", "host"], "state_bytes": 1000, "drafts": False,
+    }  # fmt: skip
+
+
 async def test_the_model_list_names_the_aliases_too(make_app, get):
     app = make_app(names=("fake", "gpt-4o", "org/name"))
     listed = (await get("/v1/models", app=app)).json
@@ -248,5 +259,6 @@ async def test_the_model_list_names_the_aliases_too(make_app, get):
         "presence_penalty": 0.0,
         "repetition_penalty": 1.0,
     }
+    assert "reuse" not in listed["data"][0], "of a model that says nothing of it"
     missing = await get("/v1/models/other", app=app)
     assert (missing.status, missing.json["error"]["code"]) == (404, "model_not_found")

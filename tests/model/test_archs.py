@@ -28,6 +28,7 @@ from cobali_ray.core.request.request import Request, SamplingParams
 from cobali_ray.engine.context import DIFFUSION
 from cobali_ray.engine.opening import open_engine
 from cobali_ray.errors import ConfigError
+from cobali_ray.models.registry import describe
 from cobali_ray.settings import EngineSettings
 from cobali_ray.testing import EventRecorder, FakeClock
 
@@ -222,6 +223,16 @@ def promised(arch, *, unified):
     return reuses, keeps, drafts in {"yes", "split" * (not unified)}
 
 
+BEGINS = {"yes": "anywhere", "at states": "at states", "no": "never"}
+"""What the table says of reusing, in the words of `/v1/models` and of `cobali models show`."""
+
+
+@pytest.mark.parametrize("family", archs.FAMILIES)
+def test_a_file_tells_how_prompts_begin(models, family):
+    shown = describe(models(family))
+    assert shown["prompts_begin"] == BEGINS[promised(archs.FAMILIES[family].arch, unified=False)[0]]
+
+
 def test_every_architecture_in_the_table_is_tested():
     listed = re.findall(r"\| `([\w-]+)` \|", TABLE.read_text())
     assert sorted(listed) == sorted(family.arch for family in archs.FAMILIES.values())
@@ -259,6 +270,8 @@ def hold_everything(model, folder, family, config, open_alone, **where):
     alone = open_alone(model, settings.get("type_k", "f16"), settings.get("flash_attn", "auto"))
     with closing(Served(model, folder, **settings, **where)) as served:
         assert served.engine.backend.overlaps == bool(where)
+        told = served.engine.reuse  # which is what `/v1/models` says
+        assert (told.begins, "disk" in told.tiers) == (BEGINS[reuses], keeps == "yes")
         converse(served)
         assert differences(served, alone) == {}
         assert served.total("n_preempted") > 0

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from cobali_ray.backend.batch import TickBatch
+from cobali_ray.backend.cache_need import cache_need
 from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.llama import LlamaBackend
 from cobali_ray.core.plan.plan import Span
 from cobali_ray.errors import BackendError
+from cobali_ray.models.ggufmeta import read_header
 
 pytestmark = pytest.mark.model
 
@@ -38,7 +40,7 @@ class Slots:
 
     def __init__(self, path, **settings):
         config = LlamaConfig(path=path, n_slots=3, n_ctx=1024, n_batch=128, n_threads=1, **settings)
-        self.backend = LlamaBackend(config)
+        self.backend, self.backend.path = LlamaBackend(config), path
         self.backend.measure_state()
         self.backend.measure_cell()
 
@@ -84,6 +86,9 @@ def test_a_slot_goes_back_is_copied_and_filled_again(slots, kind):
     backend, noise = slots.backend, {"split": 0.0, "unified": 0.02, "q8_0": 0.0}[kind]
     assert backend.keeps_states
     assert not backend.cuts_tails
+    if kind != "q8_0":
+        need = cache_need(read_header(backend.path).metadata)
+        assert backend.measure_state() == pytest.approx(need.state_bytes, rel=0.05, abs=100)
     expected = slots.fresh(A, C)
     assert np.abs(expected - slots.fresh(A, B, C)).max() > 0.01, "what came before matters"
 
@@ -106,6 +111,16 @@ def test_a_slot_goes_back_is_copied_and_filled_again(slots, kind):
     backend.truncate(1, 0)
     backend.restore(1, cells or [], N, state)
     assert np.abs(slots.go_on(1, N, C) - expected).max() <= noise
+
+
+def test_the_kind_of_cells_says_whether_their_vectors_were_rotated(models, monkeypatch):
+    slots = Slots(models["hybrid-delta"], type_k="q8_0")
+    kinds = [slots.backend.cell_kind()]
+    for said in ("0", "no", "1"):
+        monkeypatch.setenv("LLAMA_ATTN_ROT_DISABLE", said)
+        kinds.append(slots.backend.cell_kind())
+    slots.backend.close()
+    assert kinds[0] == kinds[1] == kinds[2] != kinds[3]
 
 
 def test_what_cannot_be_gone_back_to_leaves_a_slot_empty_and_others_as_they_were(slots):

@@ -191,6 +191,26 @@ def test_a_name_stands_for_the_whole_beginning():
     assert tier.behind(b"", array("i", [99, *range(1, 30)]), 0, 30) == []
 
 
+@pytest.mark.parametrize(
+    ("reads", "n_bytes", "compute_s", "pays"),
+    [
+        pytest.param([], 1000, 0.001, True, id="nothing-is-known-of-reading"),
+        pytest.param([(1000, 1.0)], 1000, 0.0, True, id="nothing-is-known-of-computing"),
+        pytest.param([(1000, 1.0)], 1000, 1.1, True, id="reading-is-faster"),
+        pytest.param([(1000, 1.0)], 1000, 0.9, False, id="computing-is-faster"),
+        pytest.param([(1000, 1.0), (1000, 0.5)], 1000, 0.95, True, id="the-disk-became-faster"),
+        pytest.param([(1000, 1.0)], 500, 0.9, True, id="half-is-read-in-half-the-time"),
+    ],
+)
+def test_reading_pays_where_it_takes_less_time_than_computing(reads, n_bytes, compute_s, pays):
+    tier = DiskTier(BLOCK)
+    for read in reads:
+        tier.learn(*read)
+    assert tier.pays(n_bytes, compute_s) == pays
+    if not pays:
+        assert any(tier.pays(n_bytes, compute_s) for _ in range(20)), "it is tried again some time"
+
+
 # -- the engine --------------------------------------------------------------------------------
 
 
@@ -338,6 +358,25 @@ def test_others_go_on_while_a_file_is_read_and_a_slow_disk_is_waited_for_only_so
     s.engine.hear()
     s.engine.scheduler.check()
     assert s.engine.scheduler.tiers.host.n_used == 72, "what comes late is there for the next"
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_a_slow_disk_is_left_alone_once_both_times_are_known(tmp_path, slow):
+    said = kept(tmp_path)
+    s = Setup(tmp_path)
+    tiers = s.engine.scheduler.tiers
+    tiers._compute_s = lambda start, end: (end - start) * 1e-3
+    tiers.disk.learn(1000, 1.0 if slow else 1e-9)
+    assert s.ask(TEXT) == [said]
+    assert (s.cached(), tiers.disk.n_loaded) == ((0, 0) if slow else (72, 72))
+
+
+def test_nobody_waits_for_the_disk_longer_than_computing_takes(tmp_path):
+    kept(tmp_path)
+    s = Setup(tmp_path, held=True)
+    s.engine.scheduler.tiers._compute_s = lambda start, end: (end - start) * 1e-3
+    s.submit("waits", TEXT)
+    assert 0 < s.engine.patience_s <= 0.072
 
 
 def test_who_asks_for_the_same_waits_for_the_same_read(tmp_path):

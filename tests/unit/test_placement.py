@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cobali_ray.core.cache.placement import Placement, SlotContents, n_shared, place, recompute_cost, worth
+from cobali_ray.core.cache.placement import (
+    MoveCosts,
+    Placement,
+    SlotContents,
+    n_shared,
+    place,
+    recompute_cost,
+    worth,
+)
 from cobali_ray.core.cache.slots import Slots
 from cobali_ray.core.request.lifecycle import StatusChange
 from cobali_ray.core.request.limits import EngineLimits
@@ -106,6 +114,16 @@ def test_the_longest_of_slots_and_host_memory_wins(copies, n_on_host, expected):
     prompt = array("i", range(80))
     chosen = place(prompt, slots, limits(2, copies=copies), level=0.0, n_free_cells=99, n_on_host=n_on_host)
     assert (chosen.n_keep, chosen.from_host, chosen.slot_id) == (*expected, 1), "nothing is destroyed"
+
+
+@pytest.mark.parametrize(("cost", "from_host"), [(1 / 64, True), (0.3, True), (1.5, False)])
+def test_what_is_slower_to_bring_back_than_to_compute_is_computed(cost, from_host):
+    prompt = array("i", range(100))
+    slots = [SlotContents(0, array("i", [7]), 0, 0.0, idle=True)]
+    chosen = place(
+        prompt, slots, limits(1), level=0.0, n_free_cells=99, n_on_host=60, costs=MoveCosts(cost, 0.0)
+    )
+    assert (chosen.from_host, chosen.n_keep > 0) == (from_host, from_host)
 
 
 def test_worth_fades_with_the_level_and_counts_what_is_destroyed_only():

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from cobali_ray.settings import read_settings
 from cobali_workloads.commands import app
-from cobali_workloads.inside.chats import PASS_S, run_chats
+from cobali_workloads.inside.chats import PASS_S, hybrid, run_chats
 from cobali_workloads.inside.oracle import Visit, best_hits, slot_hits
 
 
@@ -80,6 +80,15 @@ def test_host_memory_holds_what_slots_cannot():
     none, some, crowd = (scene(6, n_slots=2, host_cache_mib=mib) for mib in (0, 2, 64))
     assert none.cached < 0.5 * some.cached < 0.9 * crowd.cached
     assert crowd.cached >= 0.95 * crowd.best(crowd.n_cells)
+
+
+def test_a_hybrid_holds_nearly_what_a_plain_model_does():
+    settings = {"model": "builtin:scripted:0", "n_slots": 2, "n_ctx": 4096, "host_cache_mib": 16}
+    plain = run_chats(read_settings(settings), 5, 300, seed=1)
+    shared = read_settings(settings | {"host_cache_mib": 4, "state_cache_mib": 12})
+    assert run_chats(shared, 5, 300, seed=1, open_model=hybrid).cached >= 0.95 * plain.cached
+    none = read_settings(settings | {"state_cache_mib": 0})
+    assert run_chats(none, 5, 300, seed=1, open_model=hybrid).cached < 0.6 * plain.cached
 
 
 def test_a_scene_without_prefix_reuse_hits_nothing():

@@ -27,8 +27,8 @@ NOTE = (
 )
 
 NOTE_OF_STATES = (
-    "The hybrid has the shape of Qwen 3.5 0.8B: a token takes a quarter of the plain model's bytes, a state as "
-    "much as 400 tokens of the plain one. Of the same host memory a quarter is for cells and the rest for "
+    "The hybrid has the shape of Qwen 3.5 0.8B: a token takes a quarter of the plain model's bytes, a state "
+    "as much as 400 tokens of the plain one. Of the same host memory a quarter is for cells and the rest for "
     "states; what its slots save is not given to it."
 )
 
