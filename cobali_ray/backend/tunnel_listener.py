@@ -77,6 +77,12 @@ class TunnelListener:
             self._beat_s = now_s
             self._tell(0, msgspec.json.encode(self._facts()))
 
+    def close(self) -> None:
+        """Let nobody in any more; nobody else must be in `turn`."""
+        for number in list(self._links):
+            self._drop(number)
+        self._context.destroy(linger=0)
+
     def _admit(self) -> None:
         """Answer ZeroMQ, which asks for each connection whether its key may come in (ZAP, its RFC 27)."""
         version, request_id, _, address, _, mechanism, credential, *_ = self._guard.recv_multipart()

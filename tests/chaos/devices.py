@@ -11,9 +11,9 @@ import httpx2
 from tests.chaos.crowd import COMPLETIONS, HUNG_S, Pid, Report, befall, chunks, kill
 
 N_TOKENS = 200
-TIE = 0.1
-"""Tokens whose logprobs are so near each other may change places; rounding makes up to 0.05."""
-
+TIE = 0.3
+"""Two tokens whose logprobs are so near each other may change places: what is computed anew in one
+piece rounds otherwise than token by token, by up to 0.14 in 216 answers."""
 ASKED = {"max_tokens": N_TOKENS, "ignore_eos": True, "stream": True, "temperature": 0, "logprobs": 2}
 
 

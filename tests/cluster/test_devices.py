@@ -21,7 +21,7 @@ URL = "http://10.199.0.1:8000"
 START_S = 240
 COBALI = (sys.executable, "-m", "cobali_ray")
 MEMORY_MIB = 50
-SETTINGS = {"n_slots": 8, "n_ctx": 2048, "worker_memory_mib": MEMORY_MIB, "n_threads": 1}
+SETTINGS = {"n_slots": 8, "n_ctx": 2048, "n_threads": 1}
 LISTENING = "0A"
 QUESTION = {"model": "tiny", "temperature": 0, "messages": [{"role": "user", "content": "What is a slot?"}]}
 STORY = {
@@ -41,7 +41,11 @@ WEATHER = {
 
 
 def options(devices, key):
-    given = SETTINGS | {"devices": devices} | ({"worker_key_file": key} if ":" in devices else {})
+    given = SETTINGS | {"devices": devices}
+    if "worker" in devices.split(","):
+        given["worker_memory_mib"] = MEMORY_MIB
+    if ":" in devices:
+        given["worker_key_file"] = key
     return [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
 
 
@@ -74,7 +78,9 @@ def machines():
 
 @pytest.fixture(scope="module")
 def lent(machines, tmp_path_factory):
-    return Lent(machines, tmp_path_factory.mktemp("worker"))
+    made = Lent(machines, tmp_path_factory.mktemp("worker"))
+    yield made
+    made.kill()
 
 
 @pytest.fixture(scope="module")
@@ -125,11 +131,7 @@ def listening(machines, i):
 
 def test_neither_machine_holds_it_alone(machines, lent):
     for alone in ("worker", WORKER):
-        given = options(alone, lent.key)
-        if alone == WORKER:
-            given = [word for word in given if "worker_memory_mib" not in word]
-            given.remove("--set")
-        done = machines.run(1, *COBALI, "devices", "builtin:tiny", *given)
+        done = machines.run(1, *COBALI, "devices", "builtin:tiny", *options(alone, lent.key))
         assert "It does not fit" in done.stdout, done.stdout + done.stderr
 
 

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import psutil
 import pytest
@@ -16,18 +16,23 @@ from test_archs import Served, alone_on, converse, differences, drawn, models  #
 from test_llama_device import TICKS, Pair
 from typer.testing import CliRunner
 
+from cobali_ray.actors import model_host
+from cobali_ray.actors.loaded_model import LoadedModel
+from cobali_ray.actors.model_host import ModelHost
+from cobali_ray.backend import devices as device_module
 from cobali_ray.backend import rpc_build
 from cobali_ray.backend.devices import open_devices
 from cobali_ray.backend.fit import needs
 from cobali_ray.backend.llama import LlamaBackend
 from cobali_ray.backend.rpc import greet
+from cobali_ray.backend.tunnel_key import make_key
 from cobali_ray.cli import app
 from cobali_ray.core.request.request import GREEDY
-from cobali_ray.engine.opening import llama_config, open_backend, worker_cache
+from cobali_ray.engine.opening import MonotonicClock, llama_config, open_backend, worker_cache
 from cobali_ray.errors import ConfigError
 from cobali_ray.ports import free_port
 from cobali_ray.settings import read_settings
-from tests.waiting import wait_until
+from tests.waiting import until, wait_until
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]  # the first fetches a source and compiles it
 
@@ -171,3 +176,59 @@ def test_a_worker_serves_one_engine_after_another(tiny):
         finally:
             worker.send_signal(signal.SIGINT)
         assert worker.wait(60) == -signal.SIGINT
+
+
+@contextmanager
+def lending(address, key, folder):
+    """A worker that is reached through a tunnel."""
+    command = [sys.executable, "-m", "cobali_ray", "worker", "--listen", address, "--key-file", key]
+    command += ["--threads", "1", "--memory", "64", "--cache-dir", folder]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as worker:
+        try:
+            yield
+        finally:
+            worker.kill()
+
+
+@pytest.fixture
+def far(monkeypatch, tmp_path):
+    """The address of a worker that is not there, which an engine does not wait for for long, and its key."""
+    monkeypatch.setattr(device_module, "SPARE_S", 1.0)
+    monkeypatch.setattr(model_host, "LOOK_S", 0.0)
+    make_key(key := tmp_path / "key")
+    return f"127.0.0.1:{free_port()}", key
+
+
+async def test_an_engine_does_without_a_worker_and_takes_it_back(tiny, far, tmp_path):
+    address, key = far
+    asked = {"n_slots": 8, "prefill_chunk": 128, "worker_memory_mib": 64, "n_threads": 1, "flash_attn": "on"}
+    asked |= {"devices": (address, "worker"), "worker_key_file": key, "split_fallback": True}
+    settings, clock = read_settings(asked), MonotonicClock()
+
+    def load():
+        return LoadedModel(settings, tiny, clock, lambda _: None, engine_id="0", node="")
+
+    host = ModelHost(settings, tiny, clock, load, lambda: 0)
+    (near, missing) = host.model.devices.look()
+    assert (near.there, missing.there, missing.name) == (True, False, address)
+    assert host.state().n_slots == 7, "as many as the other device holds"
+    with lending(address, key, tmp_path):
+
+        def whole():
+            host.reload_if_whole()
+            return host.model is not None and host.state().n_slots == 8
+
+        await until(whole, timeout_s=120)
+        assert all(view.there and view.busy_s is not None for view in host.model.devices.look())
+        await host.unload()
+
+
+def test_through_a_tunnel_come_the_answers_of_the_cpu(models, alone_on, far, tmp_path):  # noqa: F811
+    (address, key), path = far, models("dense")
+    with lending(address, key, tmp_path):
+        served = Served(path, tmp_path, devices=(address,), worker_key_file=key)
+        assert served.engine.backend.overlaps
+        served.ask("one", drawn(1, 90))
+        served.ask("another", drawn(1, 60) + drawn(2, 20))
+        assert differences(served, alone_on(path, "f16", "auto")) == {}
+        served.close()

@@ -3,6 +3,7 @@
 import socket
 import struct
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,12 @@ MIB = 1 << 20
         pytest.param(
             {"devices": "CUDA0", "n_gpu_layers": 0}, "devices: with n_gpu_layers: 0", id="no-layers"
         ),
-        pytest.param({"devices": "10.0.0.5:50052"}, "devices: .* 127.0.0.1 only", id="another-machine"),
+        pytest.param({"devices": "10.0.0.5:50052"}, "devices: .* set worker_key_file", id="another-machine"),
         pytest.param({"devices": "[::1]:50052"}, "devices: .* 127.0.0.1 only", id="ipv6"),
+        pytest.param({"devices": "::1:50052"}, "devices: .* is not HOST:PORT", id="ipv6-without-brackets"),
+        pytest.param({"worker_key_file": "k"}, "worker_key_file: needs the HOST:PORT", id="key-of-none"),
+        pytest.param({"devices": HERE, "split_fallback": True}, "split_fallback: needs", id="no-other"),
+        pytest.param({"devices": "A,B", "split_fallback": True}, "split_fallback: needs", id="no-worker"),
         pytest.param({"devices": "127.0.0.1:x"}, "devices: .* is not HOST:PORT", id="no-port"),
         pytest.param({"devices": HERE, "replicas": 2}, "devices: a worker serves one engine", id="replicas"),
         pytest.param({"devices": "worker", "split_mode": "row"}, "split_mode: row needs", id="rows"),
@@ -54,6 +59,9 @@ def test_devices_are_read_as_they_are_written():
     llama = read_settings({"devices": "worker, CUDA0,worker", "tensor_split": "1,2.5,0"}).llama
     assert (llama.devices, llama.tensor_split) == (("worker", "CUDA0", "worker"), (1.0, 2.5, 0.0))
     assert address_of("localhost:1") == ("127.0.0.1", 1)
+    assert address_of("[fd00::5]:50053") == ("fd00::5", 50053)
+    far = read_settings({"devices": "gpu-box:50053", "worker_key_file": "~/worker.key"}).llama
+    assert far.worker_key_file == Path("~/worker.key")
 
 
 @pytest.mark.parametrize(
@@ -138,7 +146,7 @@ def test_a_library_is_built_once(tmp_path, monkeypatch):
 
 
 def need(*, weights=100, cells=64, buffers=20, free=1000):
-    return MemoryNeed("CUDA0", weights * MIB, cells * MIB, buffers * MIB, free * MIB)
+    return MemoryNeed("CUDA0", weights * MIB, int(cells * MIB), buffers * MIB, free * MIB)
 
 
 def config(**changes):
@@ -181,6 +189,42 @@ def test_why_a_gpu_could_not_hold_a_model_is_looked_at_afterwards(monkeypatch, f
     monkeypatch.setattr(fit, "needs", lambda *_: [need(free=free)])
     with pytest.raises(ConfigError, match=why):
         embedding_only.open_llama(config())
+
+
+@pytest.mark.parametrize(
+    ("changes", "missing", "fits"),
+    [
+        pytest.param({}, ["far:1"], {"n_slots": 5}, id="fewer-slots"),
+        pytest.param({"kv": "unified", "kv_cells": 20_000}, ["far:1"], {"kv_cells": 12_500}, id="cells"),
+        pytest.param({}, [], None, id="all-are-there"),
+        pytest.param({"n_slots": 1}, ["far:1"], None, id="not-even-one-slot"),
+    ],
+)
+def test_only_where_a_worker_is_missing_a_model_is_opened_smaller(monkeypatch, changes, missing, fits):
+    near = ComputeDevice("near:1", "lent by a worker", "GPU", 1, lent=True)
+    asked = config(**changes)
+
+    def needs(given, _):
+        share = given.n_cells_requested / asked.n_cells_requested
+        return [need(cells=64 * share, free=160)]
+
+    monkeypatch.setattr(fit, "needs", needs)
+    devices = Devices([near], missing=missing)
+    if fits is None:
+        with pytest.raises(ConfigError, match="To make it fit"):
+            fit.fitting(asked, devices)
+    else:
+        assert fit.fitting(asked, devices) == replace(asked, **fits)
+
+
+def test_shares_are_those_of_the_devices_that_are_there():
+    class Params:
+        pass
+
+    near = ComputeDevice("near:1", "lent by a worker", "GPU", 1, lent=True)
+    asked = config(devices=("far:1", "near:1"), tensor_split=(3.0, 1.0))
+    Devices([near], missing=["far:1"]).configure(params := Params(), asked)
+    assert list(params.tensor_split[:2]) == [1.0, 0.0]
 
 
 def test_what_fits_is_not_refused():

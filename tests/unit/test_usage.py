@@ -13,6 +13,7 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 from telemetry_records import fed_collector
 
+from cobali_ray.core.views.stats import DeviceView
 from cobali_ray.telemetry.exposition import EngineMetrics, render_all
 from cobali_ray.telemetry.usage import ProcessUsage, usage_of
 
@@ -52,6 +53,25 @@ def test_engines_are_told_by_their_label_and_the_other_parts_have_none():
         ("cobali_process_cpu_seconds_total", "0", "engine", "7"): 2.5,
         ("cobali_process_cpu_seconds_total", None, "ingress", "8"): 0.5,
     }
+
+
+def test_devices_are_told_as_far_as_they_are_known():
+    there = DeviceView(name="worker", kind="GPU", free_bytes=3, total_bytes=8, busy_s=2.5)
+    gpu = DeviceView(name="CUDA0", kind="GPU", free_bytes=1, total_bytes=4)
+    missing = DeviceView(name="far:1", kind="worker", there=False)
+    snapshot = replace(fed_collector().snapshot(), devices=(there, gpu, missing))
+    found = {}
+    for family in text_string_to_metric_families(render_all([EngineMetrics(snapshot)])):
+        for sample in family.samples:
+            if sample.name.startswith("cobali_device_"):
+                labels = (sample.labels["device"], sample.labels.get("state"))
+                found[sample.name.removeprefix("cobali_device_"), *labels] = sample.value
+    assert found == {
+        ("up", "worker", None): 1, ("up", "CUDA0", None): 1, ("up", "far:1", None): 0,
+        ("memory_bytes", "worker", "used"): 5, ("memory_bytes", "worker", "free"): 3,
+        ("memory_bytes", "CUDA0", "used"): 3, ("memory_bytes", "CUDA0", "free"): 1,
+        ("busy_seconds_total", "worker", None): 2.5,
+    }  # fmt: skip
 
 
 def test_an_ingress_sees_itself_and_the_front_end_of_its_own_server():
