@@ -60,10 +60,10 @@ class ApiSettings:
     allow_downloads: bool = False
     """Let operators download models to this machine through the server, as its page does."""
     data_dir: Path | None = None
-    """Folder where files and batches are kept, as clients upload them; None: there are none."""
+    """Folder where files, batches, responses and conversations are kept; None: there are none."""
     stored_gib: Annotated[float, Gt(0), Le(MAX_COUNT)] = 10.0
     """Most that one key may keep there."""
     stored_count: Annotated[int, Ge(1), Le(MAX_COUNT)] = 1000
-    """Most files, and most batches, that one key may keep there."""
+    """Most files, and most batches, responses and conversations, that one key may keep there."""
     stored_days: Annotated[float, Gt(0), Le(3650)] = 30.0
-    """How long a file or a batch is kept that is not deleted before."""
+    """How long anything is kept there that is not deleted before."""

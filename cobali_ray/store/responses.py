@@ -28,7 +28,7 @@ _OPEN: Final = f"status IN ('{QUEUED}', '{IN_PROGRESS}')"
 _CONTINUABLE: Final = (COMPLETED, INCOMPLETE)
 
 
-class Origin(NamedTuple):
+class ResponseOrigin(NamedTuple):
     """What a response goes on from; nothing, if both are empty."""
 
     previous_id: str = ""
@@ -41,7 +41,7 @@ class NewResponse(NamedTuple):
     id: str
     owner: str
     tenant: str
-    origin: Origin
+    origin: ResponseOrigin
     created_s: int
     items: bytes
     """Those that came with it, each with an id: a list in JSON."""
@@ -54,7 +54,7 @@ class WaitingResponse(NamedTuple):
     owner: str
     tenant: str
     created_s: int
-    origin: Origin
+    origin: ResponseOrigin
     request: bytes
     """The body that asked for it."""
     body: bytes
@@ -174,7 +174,7 @@ def drop(db: sqlite3.Connection, response_ids: Iterable[str]) -> None:
 # -- what was said before
 
 
-def history(db: sqlite3.Connection, owner: str, origin: Origin, max_bytes: int) -> list[bytes]:
+def history(db: sqlite3.Connection, owner: str, origin: ResponseOrigin, max_bytes: int) -> list[bytes]:
     """Return lists of items in JSON, the oldest first.
 
     Raises NotInStoreError for what is not there, and InvalidParameterError for what cannot be gone on from.
@@ -208,13 +208,31 @@ def history(db: sqlite3.Connection, owner: str, origin: Origin, max_bytes: int) 
     return newest_first[::-1]
 
 
-def input_items(db: sqlite3.Connection, owner: str, response_id: str, max_bytes: int) -> list[bytes]:
-    """Return what a response was made from, as lists of items in JSON. Raises what `history` does."""
+def input_items(
+    db: sqlite3.Connection,
+    owner: str,
+    response_id: str,
+    max_bytes: int,
+    *,
+    after: str | None,
+    limit: int,
+    newest: bool,
+) -> list[dict[str, Any]]:
+    """Return items that a response was made from, those behind `after`. Raises what `history` does."""
     row = _row(db, owner, response_id)
-    return [*history(db, owner, _origin(row), max_bytes), row["items"]]
+    lists = [*history(db, owner, _origin(row), max_bytes), row["items"]]
+    items: list[dict[str, Any]] = [item for one in lists for item in orjson.loads(one)]
+    if newest:
+        items.reverse()
+    first = 0
+    if after is not None:
+        first = next((place for place, item in enumerate(items, 1) if item["id"] == after), 0)
+        if not first:
+            raise NotInStoreError("item", after[:64])
+    return items[first : first + limit]
 
 
-def _prolong(db: sqlite3.Connection, owner: str, origin: Origin, kept_until_s: int) -> None:
+def _prolong(db: sqlite3.Connection, owner: str, origin: ResponseOrigin, kept_until_s: int) -> None:
     """Keep all that a response goes on from for as long as itself."""
     db.execute(
         "WITH RECURSIVE chain (id, previous_id) AS ("
@@ -228,7 +246,7 @@ def _prolong(db: sqlite3.Connection, owner: str, origin: Origin, kept_until_s: i
 def _join(
     db: sqlite3.Connection,
     owner: str,
-    origin: Origin,
+    origin: ResponseOrigin,
     items: bytes,
     output: Sequence[dict[str, Any]],
     kept_until_s: int,
@@ -356,8 +374,8 @@ def _row(db: sqlite3.Connection, owner: str, response_id: str) -> sqlite3.Row:
     return row  # type: ignore[no-any-return]
 
 
-def _origin(row: sqlite3.Row) -> Origin:
-    return Origin(row["previous_id"], row["conversation_id"], row["conversation_n"])
+def _origin(row: sqlite3.Row) -> ResponseOrigin:
+    return ResponseOrigin(row["previous_id"], row["conversation_id"], row["conversation_n"])
 
 
 def _become(db: sqlite3.Connection, response_id: str, body: dict[str, Any]) -> None:

@@ -348,6 +348,23 @@ async def test_who_kills_every_process_is_given_up(server):
     assert events[-1].type == "response.failed"
 
 
+async def test_a_stop_waits_for_no_reader_and_the_answer_goes_on_afterwards(server):
+    server.client.script = said = Said()
+    said.say("one ")
+    server.run()
+    live = server.stream(PATH, {"input": "hi", "background": True, "stream": True})
+    await until(lambda: b"one " in live.body)
+    await server.app.state.batches.close()
+    await live.task
+    assert live.sent[-1]["more_body"] is False
+    assert events_of(live.body)[-1]["type"] == "response.output_text.delta", "it has no end yet"
+    await server.stop()
+    server.client = server.client.__class__(lambda request: iter(goes_on(request)))
+    await server.start()
+    server.run()
+    assert (await ended(server, events_of(live.body)[0]["response"]["id"])).output_text == "one three"
+
+
 @pytest.mark.parametrize("deletes", [False, True])
 async def test_a_cancelled_response_frees_its_slot_and_ends_its_stream(server, deletes):
     server.client.script = Said()

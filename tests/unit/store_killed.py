@@ -1,6 +1,8 @@
-"""A program: works on batches in a process that is killed again and again, and says what was acknowledged.
+"""A program: works on batches, or on responses, in a process that is killed again and again.
 
-python store_killed.py FOLDER N_KILLS SEED
+It says what was acknowledged.
+
+python store_killed.py FOLDER N_KILLS SEED batches|responses
 """
 
 import json
@@ -10,15 +12,17 @@ import signal
 import sys
 from pathlib import Path
 
-from cobali_ray.store import batches, files
+from cobali_ray.store import batches, conversations, files, responses
 from cobali_ray.store.batches import AnsweredLine, NewBatch
 from cobali_ray.store.database import Store
 from cobali_ray.store.files import Piece, StoreQuota
 from cobali_ray.store.lines import OPENAI, Answer, parse_line
+from cobali_ray.store.responses import EventRow, NewResponse, ResponseOrigin
 from cobali_ray.store.states import BatchStatus
 
 QUOTA = StoreQuota(1 << 30, 10_000)
-N_LINES = 40
+N_LINES, N_EVENTS = 40, 9
+EVENT = b"event: x\ndata: {}\n\n"
 STEPS = {BatchStatus.VALIDATING: batches.start, BatchStatus.FINALIZING: batches.finish}
 
 
@@ -66,7 +70,44 @@ def work(folder, rng, say):
             store.now(batches.answer, batch.id, again, 0)
 
 
-def main(folder, n_kills, seed):
+def chat(store):
+    """Begin the conversation that all responses are in, or return its id."""
+    found = store.now(lambda db: db.execute("SELECT id FROM conversations").fetchone())
+    if found is not None:
+        return found["id"]
+    more = {"now_s": 0, "kept_until_s": 1000, "quota": QUOTA}
+    return store.now(conversations.create, "", {}, [], **more).id
+
+
+def converse(folder, rng, say):
+    """Compute responses a few events at a time, each as far as the store says, and end some of them twice."""
+    store = Store(folder)
+    while True:
+        waiting = store.now(responses.waiting)
+        if not waiting:
+            items = json.dumps([{"id": f"i{rng.random()}"}]).encode()
+            new = NewResponse(f"resp_{rng.random()}", "", "", ResponseOrigin("", chat(store)), 0, items)
+            body = {"id": new.id, "status": "queued", "output": [], "background": True}
+            more = {"kept_until_s": 1000, "quota": QUOTA}
+            store.now(responses.queue, new, json.dumps(body).encode(), b"{}", EVENT, **more)
+            say({"queued": new.id})
+        for one in waiting:
+            rows = store.now(responses.begin, one.id)
+            say({})
+            for n in range(rows[-1].n + 1, N_EVENTS):
+                store.now(responses.append, [EventRow(one.id, n, EVENT, b"%d" % n)])
+                say({"event": [one.id, n]})
+            output = [{"id": f"o{one.id}"}]
+            for _ in range(rng.randint(1, 2)):
+                ended = {"id": one.id, "status": "completed", "output": output, "background": True}
+                store.now(responses.end, one.id, ended)
+            say({"ended": one.id})
+
+
+WORK = {"batches": work, "responses": converse}
+
+
+def main(folder, n_kills, seed, what):
     rng = random.Random(seed)
     for _ in range(n_kills):
         reader, writer = os.pipe()
@@ -74,7 +115,7 @@ def main(folder, n_kills, seed):
         child = os.fork()
         if not child:
             with os.fdopen(writer, "w", buffering=1) as out:
-                work(folder, random.Random(child_seed), lambda word: print(json.dumps(word), file=out))
+                WORK[what](folder, random.Random(child_seed), lambda word: print(json.dumps(word), file=out))
         os.close(writer)
         with os.fdopen(reader) as told:
             words = [told.readline() for _ in range(n_words)]
@@ -87,4 +128,4 @@ def main(folder, n_kills, seed):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

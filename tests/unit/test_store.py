@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from store_killed import N_LINES, create, piece
+from store_killed import N_EVENTS, N_LINES, create, piece
 
 from cobali_ray.errors import (
     BatchStateError,
@@ -17,7 +17,7 @@ from cobali_ray.errors import (
     StoreFailedError,
     StoreFullError,
 )
-from cobali_ray.store import batches, files
+from cobali_ray.store import batches, conversations, database, files, responses
 from cobali_ray.store.batches import AnsweredLine
 from cobali_ray.store.database import FILE_NAME, Store, check_folder
 from cobali_ray.store.files import StoreQuota
@@ -72,11 +72,16 @@ def finished(store):
     return store.now(batches.listed, "", OPENAI, limit=10_000)
 
 
-def test_nothing_is_lost_and_nothing_is_there_twice_whenever_a_process_is_killed(tmp_path):
+def killed(folder, what):
+    """Return what a program acknowledged that was killed again and again."""
     program = Path(__file__).with_name("store_killed.py")
-    words = [sys.executable, program, tmp_path, str(N_KILLS), "1"]
+    words = [sys.executable, program, folder, str(N_KILLS), "1", what]
     told = subprocess.run(words, check=True, capture_output=True, text=True, timeout=200).stdout
-    acknowledged = [json.loads(line) for line in told.splitlines()]
+    return [json.loads(line) for line in told.splitlines()]
+
+
+def test_nothing_is_lost_and_nothing_is_there_twice_whenever_a_process_is_killed(tmp_path):
+    acknowledged = killed(tmp_path, "batches")
     given = {(b, c): id_ for one in acknowledged for b, c, id_ in one.get("answers", ())}
     assert len(given) > N_KILLS, "hardly anything was done"
 
@@ -90,6 +95,45 @@ def test_nothing_is_lost_and_nothing_is_there_twice_whenever_a_process_is_killed
         for one in lines:
             assert one["id"] == given.get((batch.id, one["custom_id"]), one["id"]) != "again"
     store.close()
+
+
+def test_a_response_goes_on_behind_its_last_event_and_ends_once_whenever_a_process_is_killed(tmp_path):
+    acknowledged = killed(tmp_path, "responses")
+    ended = {one["ended"] for one in acknowledged if "ended" in one}
+    assert len(ended) > N_KILLS / 8, "hardly anything was done"
+    store = Store(tmp_path)
+    bodies = [
+        json.loads(row[0])
+        for row in store.now(lambda db: db.execute("SELECT body FROM responses").fetchall())
+    ]
+    there = {body["id"]: body["status"] for body in bodies}
+    assert {one["queued"] for one in acknowledged if "queued" in one} <= set(there)
+    assert {there[response_id] for response_id in ended} == {"completed"}
+    completed = {response_id for response_id, status in there.items() if status == "completed"}
+    events = {id_: [row.n for row in store.now(responses.events, id_, 0)] for id_ in there}
+    for response_id, n in (one["event"] for one in acknowledged if "event" in one):
+        assert n in events[response_id]
+    assert all(events[response_id] == list(range(N_EVENTS)) for response_id in completed)
+    (chat,) = store.now(lambda db: db.execute("SELECT id FROM conversations").fetchall())
+    items = store.now(conversations.upto, "", chat["id"], 1 << 30)
+    outputs = [item["id"] for (item,) in map(json.loads, items) if item["id"].startswith("o")]
+    assert Counter(outputs) == {f"o{response_id}": 1 for response_id in completed}, "each said once"
+    assert len(items) == 2 * len(outputs), "and behind what it answers"
+    store.close()
+
+
+def test_a_store_of_an_earlier_version_gets_what_is_new(tmp_path, monkeypatch):
+    schemas = database._SCHEMAS
+    monkeypatch.setattr(database, "_SCHEMAS", schemas[:1])
+    old = Store(tmp_path)
+    file_id = old.now(files.begin, "", files.INPUT, "", 0)
+    old.now(files.complete, file_id, "in.jsonl", 1000)
+    old.close()
+    monkeypatch.setattr(database, "_SCHEMAS", schemas)
+    new = Store(tmp_path)
+    assert new.now(files.find, "", file_id).name == "in.jsonl"
+    assert new.now(responses.waiting) == []
+    new.close()
 
 
 def test_a_batch_ends_with_its_last_answer(store):

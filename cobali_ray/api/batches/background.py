@@ -87,6 +87,7 @@ class Background:
 
     async def close(self) -> None:
         """Stop computing; what was written down is for the next process to go on from."""
+        self._responses.bells.close()
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

@@ -111,6 +111,7 @@ class StreamBells:
 
     def __init__(self) -> None:
         self._bells: dict[str, asyncio.Event] = {}
+        self.closed = False
 
     def bell(self, response_id: str) -> asyncio.Event:
         """Return what is set when there is more than now."""
@@ -119,6 +120,12 @@ class StreamBells:
     def ring(self, response_id: str) -> None:
         if (bell := self._bells.pop(response_id, None)) is not None:
             bell.set()
+
+    def close(self) -> None:
+        """Have streams that are not over break off, so that a stop waits for none of them."""
+        self.closed = True
+        for response_id in list(self._bells):
+            self.ring(response_id)
 
 
 class StoredStream(Response):
@@ -149,11 +156,13 @@ class StoredStream(Response):
                 while True:
                     if wire := self._behind(state.rows):
                         await live.write(wire)
-                    if state.over:
+                    if state.over or self._bells.closed:
                         break
                     await until_set(bell, self._clock, POLL_S)
                     bell, state = await self._look()
-                if not _is_ended(state.rows):  # it was cancelled, or failed between two processes
+                if state.over and not _is_ended(
+                    state.rows
+                ):  # it was cancelled, or failed between two processes
                     body = orjson.Fragment(state.body)
                     # No event of this API says that one was cancelled; the response in this one does.
                     await live.write(framed({"type": f"response.{FAILED}", "response": body}, self._next))

@@ -38,7 +38,7 @@ from cobali_ray.backend.port import Gone
 from cobali_ray.errors import InvalidParameterError, NotInStoreError, UnsupportedParameterError
 from cobali_ray.settings import ApiSettings
 from cobali_ray.store import conversations, responses
-from cobali_ray.store.responses import EventRow, NewResponse, Origin, WaitingResponse
+from cobali_ray.store.responses import EventRow, NewResponse, ResponseOrigin, WaitingResponse
 
 MAX_LISTED, N_LISTED = 100, 20
 STATUSES = (400, 401, 404, 500, 501, 503)
@@ -67,7 +67,7 @@ class _Asked:
     written: ResponseTemplate
     items = b""
     """Those of the input, where they are kept."""
-    origin = Origin()
+    origin = ResponseOrigin()
     earlier: Sequence[bytes] | None = None
     """What was said before, once it is known: lists of items in JSON."""
 
@@ -177,7 +177,7 @@ class Responses:
         """Return a response that is kept, or the stream of one in the background."""
         context, asked = context_of(http), http.query_params
         check_choice("stream", streams := asked.get("stream", "false").lower(), ("true", "false"))
-        if streams == "false":
+        if streams == "false" or http.method == "HEAD":
             body = await self._keeping(responses.find, context.caller.salt, response_id)
             return Response(body, media_type="application/json")
         first = 0
@@ -196,18 +196,16 @@ class Responses:
     async def input_items(self, http: HttpRequest, response_id: str) -> Response:
         """List what a response was made from, with all that was said before."""
         after, limit, newest = asked_page(http)
-        lists = await self._keeping(
-            responses.input_items, context_of(http).caller.salt, response_id, self._keeping.max_body_bytes
+        items = await self._keeping(
+            responses.input_items,
+            context_of(http).caller.salt,
+            response_id,
+            self._keeping.max_body_bytes,
+            after=after,
+            limit=limit + 1,
+            newest=newest,
         )
-        items = [item for one in lists for item in orjson.loads(one)]
-        if newest:
-            items.reverse()
-        if after is not None:
-            places = [place for place, item in enumerate(items) if item["id"] == after]
-            if not places:
-                raise NotInStoreError("item", after[:64])
-            items = items[places[0] + 1 :]
-        return json_response(page(items[: limit + 1], limit))
+        return json_response(page(items, limit))
 
     async def cancel(self, http: HttpRequest, response_id: str) -> Response:
         """Have a response in the background computed no further."""
@@ -275,7 +273,7 @@ class Responses:
         try:
             if asked.waiting is None:
                 n = await keeping(conversations.position, owner, conversation_id) if conversation_id else 0
-                asked.origin = Origin(previous_id, conversation_id, n)
+                asked.origin = ResponseOrigin(previous_id, conversation_id, n)
             asked.earlier = await keeping(responses.history, owner, asked.origin, keeping.max_body_bytes)
         except NotInStoreError as error:
             field = "previous_response_id" if previous_id else "conversation"
