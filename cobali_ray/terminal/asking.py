@@ -16,6 +16,8 @@ from cobali_ray.errors import ConfigError, NoAnswerError, NoServerError, why_of
 TIMEOUT: Final = httpx2.Timeout(10.0, read=None)
 """An answer may take as long as it takes; that somebody is there shows at once."""
 STREAMED: Final = {"stream": True, "stream_options": {"include_usage": True}}
+PROGRESS_HEADER: Final = {"x-cobali-progress": "true"}
+"""A header, as servers that do not know it ignore it."""
 IGNORED: Final = "x-cobali-ignored-fields"
 WRITES: Final = "completion"
 """The capability of models that write text; one that is not loaded yet tells none."""
@@ -27,6 +29,16 @@ class AnswerPiece:
 
     text: str = ""
     reasoning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerWait:
+    """How far a question is whose answer has not begun."""
+
+    share: float | None = None
+    """Of its prompt, how much is there; None while it waits for its turn."""
+    n_ahead: int = 0
+    wait_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +107,10 @@ class ServerClient:
             self._require_good(answer)
         return answer.headers.get(IGNORED, "")
 
-    def stream(self, path: str, body: dict[str, Any]) -> Generator[AnswerPiece | AnswerEnd]:
+    def stream(self, path: str, body: dict[str, Any]) -> Generator[AnswerWait | AnswerPiece | AnswerEnd]:
         """Ask for a chat or a completion, and yield its pieces as they come and an AnswerEnd after them.
+
+        Before them comes how far it is, as often as the server tells.
 
         Closing this iterator tells the server to stop.
 
@@ -104,13 +118,18 @@ class ServerClient:
             NoServerError, ConfigError, NoAnswerError: with messages for the user.
         """
         reason, usage, timings = None, dict[str, Any](), dict[str, Any]()
-        with self._explained(), self._http.stream("POST", path, json=body | STREAMED) as answer:
+        with (
+            self._explained(),
+            self._http.stream("POST", path, json=body | STREAMED, headers=PROGRESS_HEADER) as answer,
+        ):
             if answer.status_code != httpx2.codes.OK:
                 answer.read()
             self._require_good(answer)
             for chunk in _events(answer.iter_lines()):
                 if "error" in chunk:
                     raise NoAnswerError(_message(chunk) or "the server broke off")
+                if (wait := _wait_of(chunk)) is not None:
+                    yield wait
                 usage, timings = chunk.get("usage") or usage, chunk.get("timings") or timings
                 for choice in chunk.get("choices", []):
                     reason = choice.get("finish_reason") or reason
@@ -151,6 +170,13 @@ def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
             chunk = orjson.loads(data)
             if isinstance(chunk, dict):
                 yield chunk
+
+
+def _wait_of(chunk: dict[str, Any]) -> AnswerWait | None:
+    if queue := chunk.get("queue_progress"):
+        return AnswerWait(None, queue["n_ahead"], queue["wait_s"])
+    prompt = chunk.get("prompt_progress")
+    return AnswerWait(prompt["processed"] / max(prompt["total"], 1)) if prompt else None
 
 
 def _message(body: Any) -> str:

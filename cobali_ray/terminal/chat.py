@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from cobali_ray.command_line import Key
 from cobali_ray.errors import CobaliError, ConfigError
-from cobali_ray.terminal.asking import AnswerEnd, ServerClient
+from cobali_ray.terminal.asking import AnswerEnd, AnswerPiece, AnswerWait, ServerClient
 from cobali_ray.terminal.conversation import Conversation, read_setting
 from cobali_ray.terminal.drawing import Drawing, numbers_of
 from cobali_ray.terminal.lines import Command, command_in, edit_lines, read_text
@@ -80,7 +80,7 @@ def print_answer(asker: ServerClient, path: str, body: dict[str, Any]) -> None:
     try:
         with closing(asker.stream(path, body)) as events:
             for event in events:
-                if not isinstance(event, AnswerEnd) and event.text:
+                if isinstance(event, AnswerPiece) and event.text:
                     typer.echo(event.text, nl=False)
                     sys.stdout.flush()
                     last = event.text
@@ -142,6 +142,9 @@ class ChatLoop:
                 for event in events:
                     if isinstance(event, AnswerEnd):
                         ending = event
+                        continue
+                    if isinstance(event, AnswerWait):
+                        drawing.wait(event)
                         continue
                     said += event.text
                     if event.reasoning:

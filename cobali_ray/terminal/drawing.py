@@ -14,7 +14,7 @@ from rich.markdown import Markdown
 from rich.segment import Segment
 from rich.text import Text
 
-from cobali_ray.terminal.asking import AnswerEnd
+from cobali_ray.terminal.asking import AnswerEnd, AnswerWait
 
 FENCE = re.compile(r"^ {0,3}(```+|~~~+)(.*)$")
 ITEM = re.compile(r" {0,3}(?:[-*+]|\d{1,9}[.)])\s")
@@ -111,6 +111,13 @@ class Drawing:
         self._live.__exit__(kind, error, trace)
         if rest.strip():
             self._print(rest)
+
+    def wait(self, wait: AnswerWait) -> None:
+        """Say in place of the answer how far it is."""
+        about = "" if wait.wait_s is None else f", about {wait.wait_s:.0f} s"
+        waits = f"waiting for a slot, {wait.n_ahead} ahead{about}"
+        said = waits if wait.share is None else f"reading, {wait.share:.0%}"
+        self._show(Text(f"... {said}", style="dim"))
 
     def think(self, text: str) -> None:
         self._reasoning += harmless(text)

@@ -1,5 +1,6 @@
 """Streams that say how much of the prompt is computed, and where in the queue it is."""
 
+import orjson
 import pytest
 from fake_client import Wire, stats
 
@@ -100,3 +101,63 @@ async def test_progress_is_no_token(app, client):
     last = next(e for e in reversed(wire.events) if isinstance(e, dict))
     assert last["usage"]["completion_tokens"] == 1
     assert sum(name == "ttft_seconds" for name, _ in client.observed) == 1
+
+
+ASKS = [("x-cobali-progress", "true")]
+SAY = [{"role": "user", "content": "hi"}]
+MESSAGES = ("/v1/messages", {"model": "fake", "max_tokens": 9, "messages": SAY, "stream": True})
+RESPONSES = ("/v1/responses", {"input": "hi", "stream": True})
+OLLAMA = [
+    ("/api/chat", {"model": "fake", "messages": SAY}),
+    ("/api/generate", {"model": "fake", "prompt": "hi"}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), [CHAT, ("/v1/completions", TEXT), ("/completion", TEXT)])
+async def test_a_header_asks_for_both_in_every_api(path, body, app):
+    said, _ = reports(await Wire(app, path, body, headers=ASKS).run())
+    assert said == [QUEUE, *PROMPT]
+
+
+async def test_messages_say_it_in_their_pings(app):
+    wire = await Wire(app, *MESSAGES, headers=ASKS).run()
+    told = [orjson.loads(line[6:]) for line in wire.body.splitlines() if line.startswith(b"data: ")]
+    assert told[:3] == [{"type": "ping"} | one for one in (QUEUE, *PROMPT)]
+    assert told[3]["type"] == "message_start"
+    assert told[-1]["type"] == "message_stop"
+    assert b"ping" not in (await Wire(app, *MESSAGES).run()).body
+
+
+async def test_responses_say_it_in_events_of_their_own_names_and_numbers(app):
+    wire = await Wire(app, *RESPONSES, headers=ASKS).run()
+    told = [orjson.loads(line[6:]) for line in wire.body.splitlines() if line.startswith(b"data: ")]
+    first = [event["type"] for event in told[:6]]
+    prompt = ["response.in_progress"] * 2
+    assert first == [
+        "response.created", "response.in_progress", "response.queued", *prompt, "response.output_item.added",
+    ]  # fmt: skip
+    assert [event["sequence_number"] for event in told] == list(range(len(told)))
+    assert told[2]["response"]["status"] == "queued"
+    found = [told[i]["response"] for i in (2, 3, 4)]
+    assert [one | told for one, told in zip(found, (QUEUE, *PROMPT), strict=True)] == found
+    assert told[-1]["type"] == "response.completed"
+    plain = await Wire(app, *RESPONSES).run()
+    assert plain.body.count(b"event: response.created") == 1
+    assert b"_progress" not in plain.body.replace(b"in_progress", b"")
+
+
+@pytest.mark.parametrize(("path", "body"), OLLAMA)
+async def test_ollama_says_it_in_lines_without_text(path, body, app):
+    wire = await Wire(app, path, body, headers=ASKS).run()
+    lines = [orjson.loads(line) for line in wire.body.splitlines()]
+    for line, told in zip(lines, (QUEUE, *PROMPT), strict=False):
+        assert line | told == line
+        assert line["done"] is False
+        assert line.get("response", line.get("message", {}).get("content")) == ""
+    assert len(lines) == 3 + len((await Wire(app, path, body).run()).body.splitlines())
+
+
+async def test_the_header_is_true_or_false(app):
+    wire = await Wire(app, *CHAT, headers=[("x-cobali-progress", "yes")]).run()
+    assert wire.status == 400
+    assert b"x-cobali-progress" in wire.body

@@ -1,6 +1,7 @@
 """`cobali chat` and `cobali complete`: what is typed, what is drawn, what is sent. No server, no terminal."""
 
 import io
+import itertools
 import json
 import re
 from contextlib import contextmanager, nullcontext
@@ -11,7 +12,7 @@ from rich.console import Console
 
 from cobali_ray.errors import ConfigError, NoAnswerError, NoServerError
 from cobali_ray.terminal import servers
-from cobali_ray.terminal.asking import AnswerEnd, AnswerPiece, ServerClient
+from cobali_ray.terminal.asking import AnswerEnd, AnswerPiece, AnswerWait, ServerClient
 from cobali_ray.terminal.chat import COMMANDS, ChatLoop, print_answer
 from cobali_ray.terminal.conversation import Conversation, read_setting
 from cobali_ray.terminal.drawing import Drawing, harmless, numbers_of, split_blocks
@@ -368,6 +369,29 @@ def test_a_stream_is_read_to_its_ending():
     *pieces, ending = answering(respond).stream("/v1/chat/completions", {})
     assert pieces == [AnswerPiece(reasoning="Hm."), AnswerPiece("Yes"), AnswerPiece(".")]
     assert ending == AnswerEnd("stop", {"completion_tokens": 2}, {"ttft_s": 0.1}, "foo")
+
+
+def test_a_question_says_how_far_it_is_until_its_answer_begins(talk):
+    chunks = [
+        {"choices": [{"delta": {}}], "queue_progress": {"n_ahead": 2, "wait_s": None}},
+        {"choices": [{"delta": {}}], "prompt_progress": {"total": 200, "cache": 0, "processed": 50}},
+        {"choices": [{"delta": {"content": "Yes"}, "finish_reason": "stop"}]},
+    ]
+    lines = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
+
+    def respond(request):
+        assert request.headers["x-cobali-progress"] == "true"
+        return httpx2.Response(200, text=lines)
+
+    *pieces, _ = answering(respond).stream("/v1/chat/completions", {})
+    assert pieces == [AnswerWait(None, 2), AnswerWait(0.25), AnswerPiece("Yes")]
+    console = Console(file=(out := io.StringIO()), width=60, force_terminal=True)
+    with Drawing(console, itertools.count().__next__) as drawing:
+        drawing.wait(AnswerWait(None, 2, 7.4))
+        drawing.wait(AnswerWait(0.25))
+        drawing.say("Yes")
+    shown = out.getvalue()
+    assert shown.index("2 ahead, about 7 s") < shown.index("reading, 25%") < shown.index("Yes")
 
 
 def test_settings_are_checked_by_the_server():

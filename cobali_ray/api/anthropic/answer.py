@@ -70,6 +70,9 @@ class MessageWriter(Writer):
         }
         return _wire([{"type": "message_start", "message": self._head() | begun}])
 
+    def progress(self, index: int, told: dict[str, Any]) -> bytes:  # noqa: ARG002 there is one
+        return _wire([{"type": "ping"} | told])
+
     def say(self, update: Update) -> bytes:
         if self._stats is None:
             first = next((delta.stats for delta in update.deltas if delta.stats is not None), None)

@@ -98,6 +98,8 @@ class Origin:
     route: str = ""
     """The path that was asked, and whether a header asks to supersede older requests."""
     supersedes: bool = False
+    progress: bool = False
+    """Whether a header asks that the stream says how far it is."""
     trace: TraceLink | None = None
     bad_words: tuple[tuple[int, ...], ...] = ()
     """Those of the body, as tokens."""
@@ -201,6 +203,8 @@ def _call(
     supersedes = ""
     if body.supersedes or origin.supersedes:
         supersedes = "\n".join((origin.caller.tenant, origin.route, body.user or ""))
+    progress = bool(body.return_progress or origin.progress)
+    queue_progress = bool(body.return_queue_progress or origin.progress)
     requests = []
     tuples = [tuple(prompt) for prompt in prompts]
     turns = [turns_of(prompt, origin.turn_marks) for prompt in tuples]
@@ -223,7 +227,7 @@ def _call(
                 n_prompt_logprobs=None if choice % n else n_scored,
                 timeout_s=timeout_s,
                 supersedes=supersedes,
-                progress=bool(body.stream and (body.return_progress or body.return_queue_progress)),
+                progress=bool(body.stream and (progress or queue_progress)),
                 trace=origin.trace,
                 model=card.model_id if adapter is None else adapter.name,
                 x_request_id=origin.x_request_id,
@@ -260,8 +264,8 @@ def _call(
         include_usage=wants_usage(body),
         with_logprobs=n_logprobs is not None,
         resumable=wants_recording(body),
-        return_progress=bool(body.return_progress),
-        return_queue_progress=bool(body.return_queue_progress),
+        return_progress=progress,
+        return_queue_progress=queue_progress,
         ping_s=ping_s(body, settings.sse_ping_interval),
         n_echo_logprobs=n_echoed,
         n_prompt_logprobs=body.prompt_logprobs,

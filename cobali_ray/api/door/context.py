@@ -61,6 +61,8 @@ class RequestContext:
     path: str = ""
     supersedes: bool = False
     """Whether a header asks to end older requests of the same key, user and path."""
+    progress: bool = False
+    """Whether a header asks that the stream says how far the request is."""
     hints: tuple[str, ...] = ()
     """What headers say of whose conversation it is."""
     model: str | None = None

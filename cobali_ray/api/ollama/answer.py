@@ -99,6 +99,9 @@ class TalkWriter(Writer):
 
     # -- as lines
 
+    def progress(self, index: int, told: dict[str, Any]) -> bytes:  # noqa: ARG002 there is one
+        return _wire(self._line(AnswerPart()) | told)
+
     def say(self, update: Update) -> bytes:
         """Return the lines of what a batch adds; logprobs go with the first."""
         said, logprobs = self._take(update)

@@ -50,6 +50,7 @@ class ResponseWriter(Writer):
         self._stats: list[RequestStats] = []
         # What opens the stream is asked for after the first text.
         self._n_told = self.first + len(self.opens_with)
+        self._is_open = False
 
     # -- in one piece
 
@@ -66,9 +67,17 @@ class ResponseWriter(Writer):
     # -- as a stream
 
     def opening(self, index: int) -> bytes:  # noqa: ARG002 there is but one choice
+        if self._is_open:
+            return b""
+        self._is_open = True
         body = orjson.Fragment(orjson.dumps(self._body("in_progress", [])))
         told = [{"type": kind, "response": body} for kind in self.opens_with]
         return b"".join(framed(one, number) for number, one in enumerate(told, self.first))
+
+    def progress(self, index: int, told: dict[str, Any]) -> bytes:
+        status = "queued" if "queue_progress" in told else "in_progress"
+        said = {"type": f"response.{status}", "response": self._body(status, [], **told)}
+        return self.opening(index) + self._framed([said])
 
     def say(self, update: Update) -> bytes:
         return self._framed(self._take(update))

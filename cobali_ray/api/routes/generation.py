@@ -68,6 +68,8 @@ class Dialect(NamedTuple):
 
 SUPERSEDES_HEADER = "x-cobali-supersedes"
 """Asks for what the field `supersedes` does, where an API has no such field."""
+PROGRESS_HEADER = "x-cobali-progress"
+"""Asks for what `return_progress` and `return_queue_progress` do, in every API."""
 CHAT = Dialect("chatcmpl-", ChatWriter)
 COMPLETION = Dialect("cmpl-", CompletionWriter)
 
@@ -157,9 +159,9 @@ class Generation:
     async def take(self, http: HttpRequest, read: Read) -> tuple[Call, Dialect]:
         """Return what a body of any API asks, counted against its key's limits."""
         context = context_of(http)
-        context.path, asked = http.url.path, http.headers.get(SUPERSEDES_HEADER, "false").lower()
-        check_choice(SUPERSEDES_HEADER, asked, ("true", "false"))
-        context.supersedes = asked == "true"
+        context.path = http.url.path
+        context.supersedes = _asks(http, SUPERSEDES_HEADER)
+        context.progress = _asks(http, PROGRESS_HEADER)
         context.hints = tuple([http.headers.get(name, "") for name in HINT_HEADERS])
         context.enter(self._clock.now())
         call, dialect = await self._intake.take(http, partial(self._translated, context, read))
@@ -359,6 +361,7 @@ class Generation:
             caller=source.context.caller,
             route=source.context.path,
             supersedes=source.context.supersedes,
+            progress=source.context.progress,
             bad_words=bad_words_of(body, source.words),
             turn_marks=source.words.turn_marks,
             trace=None if span is None else span.link(operation, body.model or source.card.model_id),
@@ -376,6 +379,13 @@ class Generation:
         if call.resumable:
             context.ignore(("resumable",))
         return reply
+
+
+def _asks(http: HttpRequest, name: str) -> bool:
+    """Return whether a header says true. Raises InvalidParameterError for what is neither that nor false."""
+    asked = http.headers.get(name, "false").lower()
+    check_choice(name, asked, ("true", "false"))
+    return asked == "true"
 
 
 def _start(prompt: str, written: str) -> int:

@@ -76,9 +76,11 @@ class Leftovers:
             if now_s - self._last_s > LATELY_S:
                 return Turnout(streams, prompts)
             within_s = AHEAD * NOTICED * self._ttft_s
+            if prompts:  # both in one pass would take as long as two
+                return Turnout([], prompts, within_s)
             mine.sort(key=_waits_longest)
-            n = _n_within(mine, [], within_s / 2 if prompts else within_s, pacer)
-            chosen = {s.slot_id for s in mine[: max(n, 0 if prompts else 1)]}
+            n = max(_n_within(mine, [], within_s, pacer), 1)
+            chosen = {s.slot_id for s in mine[:n]}
             return Turnout([s for s in streams if s.slot_id in chosen], prompts, within_s)
         others_s = pacer.model.decode_s(len(others), sum([s.n_computed for s in others]))
         if self._n_passed >= TURN:

@@ -11,6 +11,7 @@ NAMES = (
     "serve", "peers", "modes", "chats", "keep", "tenants", "prefill", "pace", "depth", "overlap", "gaps",
     "tick", "constrained", "speculation", "micro", "select", "stable", "threads", "overhead", "delivery",
     "viewers", "footprint", "restart", "engines", "route", "foresight", "regret", "waits", "agents",
+    "batch",
 )  # fmt: skip
 
 
