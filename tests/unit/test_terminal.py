@@ -386,7 +386,7 @@ def test_a_question_says_how_far_it_is_until_its_answer_begins(talk):
     *pieces, _ = answering(respond).stream("/v1/chat/completions", {})
     assert pieces == [AnswerWait(None, 2), AnswerWait(0.25), AnswerPiece("Yes")]
     console = Console(file=(out := io.StringIO()), width=60, force_terminal=True)
-    with Drawing(console, itertools.count().__next__) as drawing:
+    with Drawing(console, itertools.count(1).__next__) as drawing:
         drawing.wait(AnswerWait(None, 2, 7.4))
         drawing.wait(AnswerWait(0.25))
         drawing.say("Yes")

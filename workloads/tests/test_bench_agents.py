@@ -1,0 +1,37 @@
+"""Agents that share a cache, and batches, as `cobali bench agents` and `cobali bench batch` play them."""
+
+import json
+from dataclasses import replace
+from statistics import fmean
+
+import pytest
+from typer.testing import CliRunner
+
+from cobali_workloads.commands import app
+from cobali_workloads.inside import agents
+from cobali_workloads.inside.batch import answer_file
+from cobali_workloads.inside.devices import DEVICES
+
+
+def test_agents_are_done_sooner_where_their_requests_say_whose_they_are(monkeypatch):
+    monkeypatch.setattr(agents, "N_ANSWER", (5, 20))
+    monkeypatch.setattr(agents, "N_TURNS", (4, 8))
+    load = replace(agents.LOADS["long texts"], n_task=(4000, 16000))
+    before, after = (agents.run(load, 0, hints=hints) for hints in (False, True))
+    assert fmean(after.finished_s) < 0.8 * fmean(before.finished_s)
+    assert after.hit_rate > before.hit_rate
+
+
+def test_a_file_is_computed_once_for_each_beginning():
+    by_clients, ours = (answer_file(DEVICES["rtx4090"], 120, 0, ordered=one) for one in (False, True))
+    assert ours.computed < 0.5 * by_clients.computed
+    assert ours.rps > by_clients.rps
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("name", "n_rows"), [("agents", 2), ("batch", 4)])
+def test_the_commands(tmp_path, name, n_rows):
+    result = CliRunner().invoke(app, [name, "--quick", "--out", str(tmp_path)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    report = json.loads((tmp_path / f"{name}.json").read_text())
+    assert len(report["tables"][0]["rows"]) == n_rows
