@@ -78,7 +78,8 @@ class ModelHost:
     def reload_if_whole(self) -> None:
         """Begin to load the model anew if nothing is open and a missing device is there again."""
         now_s = self._clock.now()
-        if self.model is None or self._n_open() or now_s - self._looked_s < LOOK_S:
+        moving = self._turn.locked()
+        if self.model is None or moving or self._n_open() or now_s - self._looked_s < LOOK_S:
             return
         if not all(view.there for view in self.model.devices.look()):
             self._looked_s = now_s

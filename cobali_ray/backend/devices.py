@@ -33,7 +33,7 @@ class ComputeDevice(NamedTuple):
     """A device as llama.cpp tells it."""
 
     name: str
-    """As in the setting `devices`; of a worker, its endpoint."""
+    """As in the setting `devices`; workers that the engine starts are numbered."""
     description: str
     kind: str
     handle: int
@@ -205,9 +205,12 @@ def _found(
         if word == WORKER and cache is not None
     }
     behind += started.values()
+    n_before = 0
     for number, word in enumerate(config.devices):
         if worker := started.get(number):
-            yield from (_device(base, handle, worker.endpoint, worker) for handle in worker.connect())
+            n_before += 1
+            name = f"{WORKER}-{n_before}"
+            yield from (_device(base, handle, name, worker) for handle in worker.connect())
         elif is_endpoint(word) and cache is not None:
             spare = config.split_fallback and len(missing) + 1 < len(config.devices)
             try:

@@ -9,7 +9,7 @@ from prometheus_client.samples import Exemplar
 
 from cobali_ray.core.request.events import End, RequestStats
 from cobali_ray.core.request.limits import EngineLimits
-from cobali_ray.core.views.stats import TickStats
+from cobali_ray.core.views.stats import DeviceView, TickStats
 from cobali_ray.errors import DeadlineExceededError, InternalError, RequestCancelledError
 from cobali_ray.telemetry.collector import Collector
 from cobali_ray.telemetry.exposition import EngineMetrics, render_all
@@ -98,7 +98,9 @@ def fed_collector() -> Collector:
 
 
 def exposition() -> str:
-    snapshot = replace(fed_collector().snapshot(), usage=ProcessUsage("engine", 11, 3 << 20, 1.5))
+    device = DeviceView(name="worker-1", kind="GPU", free_bytes=3 << 20, total_bytes=4 << 20, busy_s=0.5)
+    usage = ProcessUsage("engine", 11, 3 << 20, 1.5)
+    snapshot = replace(fed_collector().snapshot(), usage=usage, devices=(device,))
     presence = Presence(engine_id="0", up=True, down_s=0.0, n_restarts=2)
     others = [ProcessUsage("ingress", 12, 2 << 20, 0.5), ProcessUsage("front_end", 13, 1 << 20, 0.25)]
     answers = {HttpAnswer("/v1/chat/completions", "POST", 200): 5, HttpAnswer("unmatched", "GET", 401): 2}
