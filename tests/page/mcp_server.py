@@ -1,4 +1,4 @@
-"""A stand-in for an MCP server: streamable HTTP with sessions, pages of tools, and answers as JSON or as events."""
+"""A stand-in for an MCP server: streamable HTTP with sessions, pages of tools, answers as JSON or events."""
 
 import json
 import threading
@@ -25,7 +25,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self.answer(401)
         if message.get("method") == "initialize":
             site.sessions.add(session := uuid.uuid4().hex)
-            told = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "Loud"}}
+            told = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "Loud"}}
             return self.tell(message["id"], told, {"mcp-session-id": session})
         if self.headers.get("mcp-session-id") not in site.sessions:
             return self.answer(404)

@@ -191,7 +191,7 @@ def test_text_files_go_with_a_message_and_others_are_refused(make_page, site):
     chip = page.get_by_role("list", name="Attached files").get_by_role("listitem")
     expect(chip).to_have_text(re.compile(r"a\.py\s*20.B, \d+ tokens"))
     for name, kind, data, told in (
-        ("b.bin", "", b"\x00\x01\xff", "b.bin is not text in UTF-8. Text files, PDF and DOCX can be attached."),
+        ("b.bin", "", b"\x00\x01\xff", "b.bin is not text in UTF-8. Text, PDF and DOCX can be attached."),
         ("c.txt", "text/plain", b"w" * 4200, "c.txt is too long: the model reads 4,096 tokens at most."),
         ("d.txt", "text/plain", b"w" * 80_000, "d.txt is too long: 80.0"),
         ("e.png", "image/png", b"\x89PNG", "e.png is an image, and scripted reads only text."),

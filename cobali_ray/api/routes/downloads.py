@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Any
@@ -54,7 +54,7 @@ class Downloads:
         return router
 
     async def listed(self, http: HttpRequest) -> Response:
-        """Say whether this key may download models, and if so which are on the disk, and how much room is left."""
+        """Say whether this key may download models; if so, what is on the disk, and how much room is left."""
         try:
             self._let_in(http)
         except (DownloadsOffError, OperatorKeyError):  # a question is no attempt
@@ -83,7 +83,7 @@ class Downloads:
                 raise InvalidParameterError("model", "must begin with hf://, the Hugging Face Hub")
         return body.model
 
-    async def _events(self, reference: str) -> AsyncIterator[dict[str, Any]]:
+    async def _events(self, reference: str) -> AsyncGenerator[dict[str, Any], None]:
         latest: dict[str, Any] = {"step": "waiting for another download", "share": 0.0}
         left = False
 
@@ -110,7 +110,7 @@ class Downloads:
 
 @contextmanager
 def _as_the_clients_fault() -> Iterator[None]:
-    """Tell whoever named the model what is wrong with it; by itself, an operator's mistake is kept from clients."""
+    """Tell whoever named the model what is wrong with it; by itself, a wrong setting is kept from clients."""
     try:
         yield
     except ConfigError as error:
@@ -128,7 +128,9 @@ def _on_disk() -> dict[str, Any]:
 class DownloadReply(Response):
     """The events of a download; it ends when its reader leaves."""
 
-    def __init__(self, events: Callable[[], AsyncIterator[dict[str, Any]]], context: RequestContext) -> None:
+    def __init__(
+        self, events: Callable[[], AsyncGenerator[dict[str, Any], None]], context: RequestContext
+    ) -> None:
         super().__init__()
         self._events, self._context = events, context
         context.stream = True
@@ -147,6 +149,6 @@ class DownloadReply(Response):
             async with aclosing(self._events()) as events:
                 async for event in events:
                     await write(event)
-        except Exception as error:  # noqa: BLE001 the status is out: what went wrong is said in the stream
+        except Exception as error:  # the status is out: what went wrong is said in the stream
             await write(self._context.blame(error).body)
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -49,7 +49,7 @@ export function textOf(data, name) {
     // No UTF-8, so no text that could be sent.
   }
   if (text === null || text.includes("\0"))
-    throw new Error(`${name} is not text in UTF-8. Text files, PDF and DOCX can be attached.`);
+    throw new Error(`${name} is not text in UTF-8. Text, PDF and DOCX can be attached.`);
   return text;
 }
 

@@ -47,8 +47,9 @@ export function shortId(requestId) {
   return tail.length > 8 ? tail.slice(-8) : tail;
 }
 
-/** Bytes as B, kB or MB, three digits. */
+/** Bytes as B, kB, MB or GB, three digits. */
 export function bytes(n) {
   if (n < 1000) return `${n}${THIN}B`;
-  return n < 1e6 ? `${digits(n / 1e3)}${THIN}kB` : `${digits(n / 1e6)}${THIN}MB`;
+  if (n < 1e6) return `${digits(n / 1e3)}${THIN}kB`;
+  return n < 1e9 ? `${digits(n / 1e6)}${THIN}MB` : `${digits(n / 1e9)}${THIN}GB`;
 }

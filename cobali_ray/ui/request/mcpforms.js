@@ -50,9 +50,9 @@ export function Servers({ chosen, choose }) {
         <input ref=${key} type="password" autocomplete="off" placeholder="key, where it wants one" /></label>
       <button disabled=${busy !== ""}>${busy ? "Asking …" : "Add"}</button>
     </form>
-    <small id="mcp-hint" class=${fault ? "wrong" : ""} role=${fault ? "alert" : null}>${
+    <p id="mcp-hint" class=${`hint ${fault ? "wrong" : ""}`} role=${fault ? "alert" : null}>${
       fault || "Its tools run there and get what the model writes to them. It has to let this page ask it (CORS)."
-    }</small>
+    }</p>
   </div>`;
 }
 
