@@ -21,6 +21,8 @@ INTERVALS = {"qwen35": 4, "qwen35moe": 4, "qwen3next": 4}
 """Those in which every so many layers have attention, unless the file says otherwise."""
 COMPRESSED = frozenset({"deepseek4"})
 """Those that forget a text as a whole or not at all."""
+GOES_BACK = frozenset({"lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe"})
+"""Those whose states of the last tokens can be kept, so that drafts can be cut off."""
 UNKNOWN = frozenset({"deepseek4", "gemma3n", "kimi-linear"})
 """Those that keep what is not counted here."""
 WINDOWS = {"cohere2": 4, "gemma2": 2, "gemma3": 6, "gpt-oss": 2, "olmo2": 4}
@@ -58,18 +60,28 @@ class CacheNeed(NamedTuple):
 
 
 def cache_need(
-    said: Mapping[str, Any], *, type_k: CellType = "f16", type_v: CellType = "f16"
+    said: Mapping[str, Any],
+    *,
+    type_k: CellType = "f16",
+    type_v: CellType = "f16",
+    n_drafted: int = 0,
+    head: bool = False,
 ) -> CacheNeed | None:
-    """Return what the metadata of a file tell; None where that is not enough."""
+    """Return what the metadata of a file tell; None where that is not enough.
+
+    `n_drafted`: tokens of a draft that states allow for; `head`: whether the model's own head is used.
+    """
     file = _Metadata(said)
     n_layers, width = file.number("block_count"), file.number("embedding_length")
-    n_layers -= file.number("nextn_predict_layers")
+    n_heads_behind = file.number("nextn_predict_layers")
+    n_layers -= n_heads_behind
     if file.name in UNKNOWN or not (n_layers > 0 and width) or file.number("attention.indexer.key_length"):
         return None
     recurrent = [file.is_recurrent(i) for i in range(n_layers)]
     if None in recurrent:
         return None
-    n_owning = n_layers - file.number("attention.shared_kv_layers")
+    recurrent += [False] * n_heads_behind * head
+    n_owning = len(recurrent) - file.number("attention.shared_kv_layers")
     n_keys, n_values = [0, 0], [0, 0]
     for i in range(n_owning):
         if file.name in RECURRENT or (recurrent[i] and file.name not in BOTH):
@@ -95,6 +107,8 @@ def cache_need(
     ]
     cell_bytes, window_cell_bytes = [n + HOST_CELL_BYTES * bool(n) for n in tensors]
     n_states, n_window = sum([bool(one) for one in recurrent]), file.number("attention.sliding_window")
+    if file.name in GOES_BACK:
+        n_states *= 1 + n_drafted
     return CacheNeed(cell_bytes, n_states * file.state_bytes(width), window_cell_bytes, n_window)
 
 

@@ -30,6 +30,8 @@ _ATTENTION_TILE = 64
 DEEP = 2048
 """Tokens of a slot from which on the kind of attention is worth measuring."""
 DEFAULT_N_CTX = 4096
+STATE_DRAFT = 3
+"""Most tokens of a draft where a slot has states: each takes another state of every slot."""
 MAX_THREADS = 512
 """What ggml can compute with."""
 MAX_CELLS = MAX_COUNT  # positions are int32, and a larger n_ctx would wrap around without a word

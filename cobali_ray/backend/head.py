@@ -92,8 +92,8 @@ class DraftHead:
         if not self._context:
             raise OSError(library.errors())
         self._memory = lc.llama_get_memory(self._context)
-        calls.llama_set_embeddings_nextn(self._context, True, True)  # of the rows whose logits are wanted
-        calls.llama_set_embeddings_nextn(trunk, True, False)  # of all rows
+        for each in (self._context, trunk):  # of all rows: heads give the first ones where some are wanted
+            calls.llama_set_embeddings_nextn(each, True, False)
         self._arrays: dict[str, NDArray[Any]] = {
             name: np.zeros(self._most, np.int32) for name in ("token", "position", "seq")
         }
@@ -136,9 +136,9 @@ class DraftHead:
             if not self._compute():
                 break
             best = _rows(self._lc.llama_get_logits(self._context), len(going), self._n_vocab).argmax(axis=1)
-            made = _rows(
-                self._calls.llama_get_embeddings_nextn(self._context), len(going), self._width
-            ).copy()
+            n_laid = int(self._raw.n_tokens)
+            made = _rows(self._calls.llama_get_embeddings_nextn(self._context), n_laid, self._width)
+            made = made[self._arrays["wanted"][:n_laid] != 0]
             for row, (slot_id, token) in enumerate(zip(going, best.tolist(), strict=True)):
                 drafts[slot_id].append(token)
                 last[slot_id] = token, made[row]

@@ -20,7 +20,7 @@ from cobali_ray.backend import attention, library, memory
 from cobali_ray.backend.advice import advised
 from cobali_ray.backend.batch import TickBatch, by_length, check_batch
 from cobali_ray.backend.cells import CellLayout, Cells, alone, beside
-from cobali_ray.backend.config import FLASH, LlamaConfig
+from cobali_ray.backend.config import FLASH, STATE_DRAFT, LlamaConfig
 from cobali_ray.backend.device_candidates import DeviceCandidates
 from cobali_ray.backend.device_watch import DeviceWatch
 from cobali_ray.backend.devices import Devices, open_devices
@@ -47,8 +47,6 @@ from cobali_ray.errors import (
 )
 
 _log = structlog.get_logger(__name__)
-STATE_DRAFT = 3
-"""Most tokens of a draft where a slot has states: each takes another state of every slot."""
 MICRO_BATCH = 256
 """Tokens that plain attention computes at once; more are no faster each, and take more memory."""
 _SCORE_BYTES = 8

@@ -230,7 +230,7 @@ class Backend(Protocol):
     def truncate(self, slot_id: int, n_keep: int) -> None:
         """Cut a slot's cache to its first `n_keep` tokens; 0 frees it, and is all that any model can do.
 
-        Where it does not `cuts_tails`, a draft's tokens can be cut off once, right after they were computed.
+        Where it does not `cuts_tails`, tokens of a draft can be cut off once, right after they were computed.
         """
 
     def measure_state(self) -> int:

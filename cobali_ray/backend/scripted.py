@@ -125,8 +125,8 @@ class ScriptedBackend:
         """The id of each slot, to look at: nothing depends on it here."""
         self._behind = [0] * n_slots
         """What each slot remembers of its last token, if that is all that it can go on from."""
-        self._may_cut = [False] * n_slots
-        """Whether each slot, if it has states, was not cut since it computed."""
+        self._keeps = [0] * n_slots
+        """What each slot can be cut to at the least, if it has states: drafts are cut off, once."""
         self._wanted: list[int] | None = None
         self._wanted_slots: list[int] = []
         self._lasts: list[int] = []
@@ -160,7 +160,7 @@ class ScriptedBackend:
             for token in tokens[at : at + span.length]:
                 state = _chain(state ^ self._adapter, token)
                 chain.append(state)
-            self._behind[span.slot_id], self._may_cut[span.slot_id] = state, True
+            self._behind[span.slot_id], self._keeps[span.slot_id] = state, span.start + 1
             if self.shares:
                 self._cells[span.slot_id] += [object() for _ in range(span.length)]
             at += span.length
@@ -248,9 +248,9 @@ class ScriptedBackend:
             raise SlotFaultError(slot_id, f"keep {n_keep} of {len(self._hashes[slot_id])} tokens")
         chain = self._hashes[slot_id]
         if self.keeps_states and 0 < n_keep < len(chain):
-            if len(chain) - n_keep > self.max_draft or not self._may_cut[slot_id]:
+            if not max(len(chain) - self.max_draft, self._keeps[slot_id]) <= n_keep:
                 raise SlotFaultError(slot_id, f"cannot be cut to {n_keep} tokens")
-            self._behind[slot_id], self._may_cut[slot_id] = chain[n_keep - 1], False
+            self._behind[slot_id], self._keeps[slot_id] = chain[n_keep - 1], len(chain)
         del chain[n_keep:]
         del self._cells[slot_id][n_keep:]
 

@@ -10,7 +10,7 @@ import structlog
 
 from cobali_ray.backend import memory
 from cobali_ray.backend.cache_need import CacheNeed, cache_need
-from cobali_ray.backend.config import DEFAULT_N_CTX, MAX_CELLS
+from cobali_ray.backend.config import DEFAULT_N_CTX, MAX_CELLS, STATE_DRAFT
 from cobali_ray.backend.head import HEADS
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.files import parts_of
@@ -62,13 +62,16 @@ def require_servable(settings: EngineSettings, path: Path) -> None:
 
 def brings_head(path: Path) -> bool:
     """Whether a model's file has a head to guess with, of a kind that is used. Raises ConfigError."""
-    said = read_header(path).metadata
-    if said.get("general.architecture") not in HEADS or _number(said, "nextn_predict_layers") != 1:
+    if not _has_head(read_header(path).metadata):
         return False
     files = [path.with_name(name) for name in parts_of(path.name)]
     return any(
         one.name.endswith(".nextn.eh_proj.weight") for file in files for one in read_header(file).tensors
     )
+
+
+def _has_head(said: Mapping[str, Any]) -> bool:
+    return said.get("general.architecture") in HEADS and _number(said, "nextn_predict_layers") == 1
 
 
 def n_ctx_of(settings: EngineSettings, path: Path | None, *, on_gpu: bool = False) -> int:
@@ -186,7 +189,14 @@ def largest_context(
 
 def need_of(said: Mapping[str, Any], settings: EngineSettings) -> CacheNeed | None:
     """Return what a cache will take by a file's metadata; None where they do not tell."""
-    return cache_need(said, type_k=settings.llama.type_k, type_v=settings.llama.type_v)
+    llama, drafts = settings.llama, settings.speculation == "auto"
+    return cache_need(
+        said,
+        type_k=llama.type_k,
+        type_v=llama.type_v,
+        n_drafted=STATE_DRAFT if drafts and not llama.unified else 0,
+        head=drafts and _has_head(said),
+    )
 
 
 def _only_embeds(said: Mapping[str, Any]) -> bool:

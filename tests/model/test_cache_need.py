@@ -17,7 +17,7 @@ N_SLOTS, N_CTX, N_BATCH = 3, 1024, 128
 MIB = 1 << 20
 
 
-def allocated(path, unified):
+def allocated(path, unified, n_drafted=0):
     """Return the MiB of keys and values, and of states, that llama.cpp says it allocates."""
     said = []
 
@@ -32,7 +32,7 @@ def allocated(path, unified):
         params = lc.llama_context_default_params()
         params.n_ctx, params.n_seq_max, params.swa_full = N_SLOTS * N_CTX, N_SLOTS, False
         params.n_batch = params.n_ubatch = N_BATCH
-        params.kv_unified = unified
+        params.kv_unified, params.n_rs_seq = unified, n_drafted
         context = lc.llama_init_from_model(model, params)
         lc.llama_free(context)
         lc.llama_model_free(model)
@@ -60,3 +60,14 @@ def test_a_cache_takes_what_the_file_says(tmp_path, family, unified):
     said = need.total(n_cells, 0, n_window_cells) - on_host
     assert said / MIB == pytest.approx(cells, abs=0.021)
     assert N_SLOTS * need.slot_bytes / MIB == pytest.approx(states, abs=0.011)
+
+
+@pytest.mark.parametrize("family", ["hybrid-delta", "hybrid-convolution", "hybrid-mamba", "moe-head"])
+def test_what_drafts_take_is_counted(tmp_path, family):
+    path = archs.write(tmp_path / "m.gguf", family)
+    said = read_header(path).metadata
+    need, plain = cache_need(said, n_drafted=3, head=True), cache_need(said)
+    _, states = allocated(path, unified=False, n_drafted=3)
+    assert N_SLOTS * need.slot_bytes / MIB == pytest.approx(states, abs=0.011)
+    has_head = "nextn_predict_layers" in archs.FAMILIES[family].keys
+    assert need.cell_bytes - plain.cell_bytes == has_head * 2 * archs.HEADS * archs.HEAD * 2

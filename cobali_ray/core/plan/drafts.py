@@ -23,8 +23,8 @@ MIN_MATCH, LONG_MATCH = 2, 8
 LOOKUP_ODDS = tuple(min(0.1 * n, 0.8) for n in range(LONG_MATCH + 1))
 """How likely a token of a lookup is right before much is known, by how many tokens matched before it."""
 HEAD_ODDS = (0.7,)
-"""The same of a head's tokens, wherever in its guess they are: what is learned of short guesses is believed of
-long ones, or nobody would try them."""
+"""The same of a head's tokens, wherever in its guess they are: what is learned of short guesses is believed
+of long ones, or nobody would try them."""
 _PRIOR = 2.0
 """How many tries that counts as."""
 _WIDTH = array("i").itemsize
