@@ -284,7 +284,8 @@ def hold_everything(model, folder, family, config, open_alone, **where):
         assert (served.calls["swap"] > 0) == (not stays and "kv" not in settings)
         assert (served.total("n_host_hits") > 2 * (reuses == "yes")) == (keeps == "yes")
         reproducible = config == "flash-off" and not where
-        assert (served.total("n_accepted") > 9) == (drafts and not reproducible)
+        n_expected = 3 if reuses == "at states" else 9  # whose drafts are shorter
+        assert (served.total("n_accepted") > n_expected) == (drafts and not reproducible)
     if keeps == "yes":  # on disk, too
         with closing(Served(model, folder, **(settings | where | {"n_slots": 2}))) as again:
             again.ask("first", FIRST, max_tokens=24)
