@@ -66,6 +66,7 @@ class Worker:
 @pytest.fixture
 def worker(monkeypatch):
     monkeypatch.setattr(tunnel_listener, "BEAT_S", 0.05)
+    monkeypatch.setattr(Tunnel, "_die", lambda *_: None)  # which would end the tests, too
     made = Worker()
     yield made
     made.close()
@@ -127,7 +128,7 @@ def test_another_version_is_refused_at_once_and_before_anything_else(worker, mon
 def test_its_end_on_the_engines_machine_is_for_that_process_alone(worker):
     opened = Tunnel(worker.address, KEY, PATIENCE_S)
     port = opened.endpoint.rpartition(":")[2]
-    script = f"import socket; print(socket.create_connection(('127.0.0.1', {port})).recv(1))"
+    script = f"import socket; print(socket.create_connection(('127.0.0.1', {port}), 3).recv(1))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "b''"
     assert through(opened, b"ours") == b"ours"
