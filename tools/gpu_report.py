@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cobali_ray import __version__
+from cobali_ray.backend.devices import local_devices
 from cobali_ray.backend.endpoint import WORKER
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -82,7 +83,7 @@ def sections(device: str, model: str, *, quick: bool) -> list[Section]:
             "Both servers in turn, with the same slots, context and load."
             + (" llama-server computes on the CPU itself." if device == WORKER else ""),
             ("peers", "--preset", preset, "--only", *alike, "--set", f"devices={device}", *short),
-            ("Ours /", "Output", "Against", "Best"),
+            ("cobali /", "Throughput"),
             placed_by_words=True,
         ),
     ]
@@ -95,6 +96,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", help="a GGUF file or a built-in model")
     parser.add_argument("--quick", action="store_true", help="just enough to show that it works")
     given = parser.parse_args(words)
+    if given.device != WORKER and given.device not in (here := [one.name for one in local_devices()]):
+        print(f"There is no {given.device} here; llama.cpp finds {', '.join(here)}. See docs/devices.md.")
+        return 2
     model = given.model or (QUICK_MODEL if given.quick else FULL_MODEL)
     suite = [sys.executable, "-m", "pytest", "-q", "tests/gpu", "--device", given.device]
     done = subprocess.run(suite, cwd=ROOT, check=False, stdout=subprocess.PIPE, text=True)
@@ -131,7 +135,7 @@ def head(device: str, quick: bool) -> Iterator[str]:
 def card(device: str) -> str:
     """Name the device, and its driver where there is one."""
     if device == WORKER:
-        return "on a worker with one thread"
+        return "on workers of the same machine"
     if shutil.which("nvidia-smi") is None:
         return f"on {device}"
     query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
@@ -150,7 +154,8 @@ def measured(section: Section, device: str) -> tuple[int, list[str]]:
     if not reports:
         return done.returncode or 1, [*lines, f"It failed with exit code {done.returncode}.", ""]
     for report in reports:
-        lines += [f"`{report['command']}`", ""]
+        where = "" if section.placed_by_words else f"COBALI_DEVICES={device} "
+        lines += [f"`{where}{report['command']}`", ""]
         for table in report["tables"]:
             if table["title"].startswith(section.tables):
                 lines += rows_of(table)
@@ -160,7 +165,8 @@ def measured(section: Section, device: str) -> tuple[int, list[str]]:
 
 def rows_of(table: dict[str, Any]) -> list[str]:
     """Return a table of a report as Markdown."""
-    lines = [f"| {' | '.join(table['columns'])} |", "|---" * len(table["columns"]) + "|"]
+    lines = [f"**{table['title']}**", ""]
+    lines += [f"| {' | '.join(table['columns'])} |", "|---" * len(table["columns"]) + "|"]
     lines += [f"| {' | '.join(row)} |" for row in table["rows"]]
     return [*lines, "", *([table["note"], ""] if table["note"] else [])]
 

@@ -175,7 +175,7 @@ def test_images_are_seen_as_on_the_cpu(files, where, kind):
 
 
 def test_a_device_tells_its_memory_and_what_a_model_takes_of_it(tiny, devices):
-    asked = {"model": "builtin:synthetic-tiny", "n_slots": 8, "n_ctx": 1024, "n_threads": 1}
+    asked = {"model": "builtin:synthetic-tiny", "n_slots": 8, "n_ctx": 8192, "n_threads": 1}
     config = llama_config(read_settings(asked | {"devices": devices}), tiny)
     opened = open_devices(config)
     told = needs(config, opened)
@@ -184,7 +184,7 @@ def test_a_device_tells_its_memory_and_what_a_model_takes_of_it(tiny, devices):
     with closing(LlamaBackend(config, devices=opened)):
         taken = [before - device.memory[0] for before, device in zip(free, opened.used, strict=True)]
     for need, n_bytes in zip(told, taken, strict=True):
-        assert n_bytes >= 0.9 * (need.weights + need.cells)
+        assert need.cells <= n_bytes < 2 * need.needed  # a worker that served before has room for the rest
 
 
 CHILD = """

@@ -98,6 +98,18 @@ def test_overlap(bench):
     assert report["plots"] == ["overlap-timeline-simulated--2-ms.png"]
 
 
+def test_overlap_on_a_worker(bench):
+    words = ("--quick", "--tick-ms", "2", "--slots", "4", "--model", "builtin:synthetic-tiny")
+    report = bench("overlap", *words, "--device", "worker")
+    rows = [row for row in report["tables"][0]["rows"] if row[0].endswith("on worker")]
+    assert [row[1] for row in rows] == ["inline", "overlapped"]
+    (runs,) = [found for device, found in report["samples"].items() if device.endswith("on worker")]
+    for (run,) in runs["rounds"].values():
+        assert 0 < run["device_share"] < 1, "as it says itself"
+        assert 0 < run["idle_p50_s"] < run["wall_s"] / 24
+    assert any("noted itself" in note for note in report["notes"])
+
+
 def test_micro(bench):
     report = bench("micro", "--quick", *SCRIPTED)
     steps = [row[0] for row in report["tables"][0]["rows"]]

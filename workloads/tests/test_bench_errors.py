@@ -76,6 +76,7 @@ def bench(*words, out):
         pytest.param(["gaps", "--ticks", "no-such-file"], "there is no file", id="gaps-ticks"),
         pytest.param(["delivery", "--ticks", "no-such-file"], "there is no file", id="delivery-ticks"),
         pytest.param(["overlap", "--tick-ms", "x"], "expected numbers above 0", id="overlap-numbers"),
+        pytest.param(["overlap", "--device", "worker"], "needs a --model", id="overlap-device"),
         pytest.param(["pace", "--targets", "nan"], "expected numbers above 0", id="pace-numbers"),
         pytest.param(["tick", "--slots", "1,x"], "expected numbers from 1", id="tick-numbers"),
         pytest.param(["chats", "--cells", "64"], "64", id="chats-cells"),

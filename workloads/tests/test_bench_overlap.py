@@ -50,6 +50,7 @@ HAND_MADE = OverlapRun(
 def test_shares_and_host_time():
     assert HAND_MADE.wall_s == 10
     assert HAND_MADE.device_share == pytest.approx(0.6)
+    assert HAND_MADE.idle_s == [1, 1]
     assert HAND_MADE.host_s == [2, 1.5]
 
 
