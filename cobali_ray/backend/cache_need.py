@@ -90,18 +90,18 @@ def cache_need(
         n_heads_kv = file.number("attention.head_count_kv", i, default=n_heads)
         if not n_heads and n_heads_kv:
             return None
-        head = width // n_heads if n_heads else 0
+        n_each = width // n_heads if n_heads else 0
         window = "_swa" if file.has_window(i) else ""
         if window and not file.tells_windows and file.varies("attention.key_length"):
             return None
-        key = file.number(f"attention.key_length{window}") or file.number("attention.key_length") or head
+        key = file.number(f"attention.key_length{window}") or file.number("attention.key_length") or n_each
         value = file.number(f"attention.value_length{window}") or file.number("attention.value_length")
         if file.number("attention.kv_lora_rank"):  # values are a part of the keys
             n_keys[0] += file.number("attention.kv_lora_rank") + file.number("rope.dimension_count")
         else:
             of = bool(window) and file.tells_windows
             n_keys[of] += n_heads_kv * key
-            n_values[of] += n_heads_kv * (value or head)
+            n_values[of] += n_heads_kv * (value or n_each)
     tensors = [
         number_bytes(k, type_k) + number_bytes(v, type_v) for k, v in zip(n_keys, n_values, strict=True)
     ]
