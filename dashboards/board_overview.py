@@ -7,6 +7,7 @@ from grafana_foundation_sdk.builders.dashboard import Row
 from panels import (
     CELLS,
     CORES,
+    DEVICES,
     EACH,
     EACH_LEGEND,
     ENGINES,
@@ -307,7 +308,7 @@ def _devices(made: dashboard.Dashboard) -> None:
     made.with_panel(lines("Device use", text, "percentunit", busy, columns=3).no_value("not known"))
     away = [(f"max by (engine, device) (1 - {series('cobali_device_up')})", who)]
     text = "1 while an engine goes without a worker that does not answer (split_fallback)."
-    made.with_panel(lines("Devices missing", text, "short", away, columns=3).no_value("no devices"))
+    made.with_panel(lines("Devices missing", text, DEVICES, away, columns=3).no_value("no devices"))
 
 
 def _tenants(made: dashboard.Dashboard) -> None:

@@ -55,12 +55,12 @@ EACH, EACH_LEGEND = "by (instance, engine)", "{{instance}} engine {{engine}}"
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
 HEIGHT = 8
 WIDTH = 24
-TOKENS, TOKEN_RATE, REQUESTS, SEQUENCES, SLOTS, CELLS, ENGINES, RESTARTS, CORES = (
+TOKENS, TOKEN_RATE, REQUESTS, SEQUENCES, SLOTS, CELLS, ENGINES, RESTARTS, CORES, DEVICES = (
     f"count:{word}"
-    for word in ("tok", "tok/s", "req", "seq", "slots", "cells", "engines", "in range", "cores")
+    for word in ("tok", "tok/s", "req", "seq", "slots", "cells", "engines", "in range", "cores", "devices")
 )
 """Grafana's custom units: scaled to K and M, with a word behind."""
-WHOLE = frozenset({REQUESTS, SLOTS, ENGINES})
+WHOLE = frozenset({REQUESTS, SLOTS, ENGINES, DEVICES})
 """Of things that there are no halves of."""
 HEAT_STEP = "20s"
 """Least step of a heatmap: four scrapes, with fewer of which Prometheus cannot tell an increase well."""
