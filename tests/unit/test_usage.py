@@ -61,7 +61,7 @@ def test_devices_are_told_as_far_as_they_are_known():
     missing = DeviceView(name="far:1", kind="worker", there=False)
     snapshot = replace(fed_collector().snapshot(), devices=(there, gpu, missing))
     found = {}
-    for family in text_string_to_metric_families(render_all([EngineMetrics(snapshot)])):
+    for family in text_string_to_metric_families(render_all([EngineMetrics(snapshot)]).decode()):
         for sample in family.samples:
             if sample.name.startswith("cobali_device_"):
                 labels = (sample.labels["device"], sample.labels.get("state"))
