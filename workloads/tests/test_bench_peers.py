@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cobali_ray.backend.devices import ComputeDevice
+from cobali_ray.backend.library import cuda_part
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import read_settings
 from cobali_ray.signals import ended_in_order
@@ -53,6 +55,18 @@ def test_both_servers_get_the_same_openmp_policy(monkeypatch, wait, expected):
     assert environ.get("OMP_WAIT_POLICY") == expected
     assert not {"GOMP_SPINCOUNT", "COBALI_N_SLOTS", "LLAMA_ARG_CTX_SIZE"} & set(environ)
     assert environ["COBALI_CACHE"] == "here"
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("GPU", "CUDA0"), ("CPU", None)])
+def test_llama_server_is_told_of_the_gpus_of_an_added_part(monkeypatch, tmp_path, kind, expected):
+    (part := cuda_part(tmp_path)).parent.mkdir(parents=True)
+    part.touch()
+    monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(tmp_path / "lib"))
+    found = [ComputeDevice("CUDA0", "a card", kind, 0)]
+    monkeypatch.setattr("cobali_workloads.servers.llama_server.local_devices", lambda: found)
+    environ = SETTINGS.environ()
+    assert environ.get("LLAMA_ARG_DEVICE") == expected
+    assert environ.get("GGML_BACKEND_PATH") == (expected and str(part))
 
 
 def test_a_build_belongs_to_its_libraries(tmp_path):

@@ -20,6 +20,8 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+from cobali_ray.backend.devices import holds_layers, local_devices
+from cobali_ray.backend.library import cuda_part
 from cobali_ray.backend.threads import ENVIRONMENT, ThreadsWait, Wait
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.store import default_cache_dir
@@ -61,7 +63,14 @@ class PeerSettings:
             and (name == "COBALI_CACHE" or not name.startswith(("COBALI_", "LLAMA_ARG_")))
         }
         values["GGML_NO_BACKTRACE"] = "1"
-        return values | ENVIRONMENT[self.threads_wait]
+        return values | ENVIRONMENT[self.threads_wait] | _added_gpus()
+
+
+def _added_gpus() -> dict[str, str]:
+    """Return what has llama-server use the GPUs of a part that was added to llama.cpp; ours finds it itself."""
+    part = cuda_part(installed_libraries().parent)
+    gpus = [device.name for device in local_devices() if holds_layers(device)] if part.exists() else []
+    return {"GGML_BACKEND_PATH": str(part), "LLAMA_ARG_DEVICE": ",".join(gpus)} if gpus else {}
 
 
 def server_command(binary: Path, settings: PeerSettings, port: int, *, further: str = "") -> list[str]:
