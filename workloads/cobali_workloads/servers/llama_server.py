@@ -67,7 +67,7 @@ class PeerSettings:
 
 
 def _added_gpus() -> dict[str, str]:
-    """Return what has llama-server use the GPUs of a part that was added to llama.cpp; ours finds it itself."""
+    """Return what has llama-server use the GPUs of a part that was added to llama.cpp; ours finds it."""
     part = cuda_part(installed_libraries().parent)
     gpus = [device.name for device in local_devices() if holds_layers(device)] if part.exists() else []
     return {"GGML_BACKEND_PATH": str(part), "LLAMA_ARG_DEVICE": ",".join(gpus)} if gpus else {}
