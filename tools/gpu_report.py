@@ -155,7 +155,7 @@ def measured(section: Section, device: str) -> tuple[int, list[str]]:
         return done.returncode or 1, [*lines, f"It failed with exit code {done.returncode}.", ""]
     for report in reports:
         where = "" if section.placed_by_words else f"COBALI_DEVICES={device} "
-        lines += [f"`{where}{report['command']}`", ""]
+        lines += [f"`{where}{report['command'].partition(' --out ')[0]}`", ""]
         for table in report["tables"]:
             if table["title"].startswith(section.tables):
                 lines += rows_of(table)
