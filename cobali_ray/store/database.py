@@ -129,7 +129,7 @@ CREATE TABLE items (
     id TEXT NOT NULL,
     data BLOB NOT NULL,
     PRIMARY KEY (conversation_id, n),
-    UNIQUE (conversation_id, id)
+    UNIQUE (id, conversation_id)
 ) STRICT;
 """
 _SCHEMAS: Final = (_FILES_AND_BATCHES, _RESPONSES)

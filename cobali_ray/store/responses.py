@@ -8,6 +8,7 @@ what the model wrote for it, so that whoever computes it next goes on behind the
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
@@ -25,6 +26,8 @@ QUEUED, IN_PROGRESS, COMPLETED, INCOMPLETE, FAILED, CANCELLED = (
 )
 """By OpenAI's words."""
 _OPEN: Final = f"status IN ('{QUEUED}', '{IN_PROGRESS}')"
+_OUTPUT_ID: Final = re.compile(r"[a-z]+_([0-9a-f]{32})_\d+")
+"""Of an item of an answer: in its middle is that of the response."""
 _CONTINUABLE: Final = (COMPLETED, INCOMPLETE)
 
 
@@ -230,6 +233,29 @@ def input_items(
         if not first:
             raise NotInStoreError("item", after[:64])
     return items[first : first + limit]
+
+
+def referenced(
+    db: sqlite3.Connection, owner: str, item_ids: Iterable[str], max_bytes: int
+) -> dict[str, dict[str, Any]]:
+    """Return items by their ids, as far as they are there: of what was answered, or of a conversation.
+
+    Raises InvalidParameterError where they are more than this many bytes.
+    """
+    items: dict[str, dict[str, Any]] = {}
+    for item_id in item_ids:
+        if item_id in items:
+            continue
+        if (match := _OUTPUT_ID.fullmatch(item_id)) is not None:
+            query = "SELECT body FROM responses WHERE id = ? AND owner = ?"
+            if (row := db.execute(query, (f"resp_{match[1]}", owner)).fetchone()) is not None:
+                items |= {item["id"]: item for item in orjson.loads(row["body"])["output"]}
+        if item_id not in items and (data := conversations.anywhere(db, owner, item_id)) is not None:
+            items[item_id] = orjson.loads(data)
+        max_bytes -= len(orjson.dumps(items.get(item_id)))
+        if max_bytes < 0:
+            raise InvalidParameterError("input", ": its items are too long together (setting max_body_bytes)")
+    return items
 
 
 def _prolong(db: sqlite3.Connection, owner: str, origin: ResponseOrigin, kept_until_s: int) -> None:

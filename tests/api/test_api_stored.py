@@ -101,6 +101,23 @@ async def test_tools_and_reasoning_of_earlier_turns_are_read_again(server):
     assert result == {"role": "tool", "content": "seen", "tool_call_id": call.call_id, "name": "look"}
 
 
+async def test_an_input_may_name_items_that_are_kept(server):
+    create = server.openai.responses.create
+    first = await create(model="fake", input="hi")
+    chat = await server.openai.conversations.create(items=[user("before")])
+    (said,) = (await server.openai.conversations.items.list(chat.id)).data
+    names = [{"type": "item_reference", "id": one} for one in (said.id, first.output[0].id)]
+    second = await create(model="fake", input=[*names, USER])
+    assert [one["content"] for one in server.client.messages[-1]] == ["before", "Hello world!", "hi"]
+    listed = await server.openai.responses.input_items.list(second.id, order="asc")
+    assert [one.content[0].text for one in listed.data] == ["before", "Hello world!", "hi"]
+    await server.openai.responses.delete(first.id)
+    for name in (names[1], {"type": "item_reference", "id": "msg_1"}):
+        with pytest.raises(BadRequestError, match=name["id"]) as caught:
+            await create(model="fake", input=[USER, name])
+        assert caught.value.param == "input[1].id"
+
+
 async def test_what_is_not_to_be_kept_is_not(server):
     response = await server.openai.responses.create(model="fake", input="hi", store=False)
     with pytest.raises(NotFoundError):

@@ -6,7 +6,7 @@ A turn of the model is several items here and one message there: what it reasone
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from cobali_ray.api.body.fields import judge
@@ -19,6 +19,7 @@ from cobali_ray.errors import InvalidParameterError, Path, UnsupportedParameterE
 NEUTRAL: Final = frozenset({"caller", "created_by", "parsed_arguments", "phase"})
 """Fields of items by which no answer differs."""
 KINDS = ("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output")
+REFERENCE: Final = "item_reference"
 SYSTEM = ("system", "developer")
 TEXTS: Final = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 """Parts that are text, and where they have it."""
@@ -83,6 +84,29 @@ ID_PREFIXES: Final = {
 }
 
 
+def references(items: str | Sequence[dict[str, Any]]) -> list[str]:
+    """Return the ids of items that an input only names."""
+    if isinstance(items, str):
+        return []
+    return [str(item.get("id")) for item in items if item.get("type") == REFERENCE]
+
+
+def resolved(
+    items: str | Sequence[dict[str, Any]], known: Mapping[str, dict[str, Any]]
+) -> str | list[dict[str, Any]]:
+    """Return an input with those items in the places of their names. Raises InvalidParameterError."""
+    return items if isinstance(items, str) else [_resolved(one, i, known) for i, one in enumerate(items)]
+
+
+def _resolved(item: dict[str, Any], index: int, known: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    if item.get("type") != REFERENCE:
+        return item
+    if (there := known.get(str(item.get("id")))) is None:
+        problem = f": there is no item with the id {str(item.get('id'))[:64]!r}"
+        raise InvalidParameterError(("input", index, "id"), problem)
+    return there
+
+
 def with_ids(items: str | Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return an input that was read as the items that are kept of it, each with an id of its own."""
     if isinstance(items, str):
@@ -119,7 +143,7 @@ def _item(raw: dict[str, Any], where: Path) -> Item:
         case kind:
             pass
     known = ", ".join((*KINDS, "reasoning"))
-    why = "send the item itself" if kind == "item_reference" else f"only {known}"
+    why = "send the item itself" if kind == REFERENCE else f"only {known}"
     raise UnsupportedParameterError(
         (*where, "type"), where, f": items of type {str(kind)[:32]!r} are not supported, {why}"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,7 +29,7 @@ from cobali_ray.api.responses.background import (
     StreamBells,
 )
 from cobali_ray.api.responses.frames import ID_PREFIX, ResponseWriter
-from cobali_ray.api.responses.items import EarlierItems, with_ids
+from cobali_ray.api.responses.items import EarlierItems, references, resolved, with_ids
 from cobali_ray.api.responses.read import ResponseTemplate, read
 from cobali_ray.api.responses.schema import ResponsesBody
 from cobali_ray.api.routes.generation import Dialect, Generation, ParsedBody
@@ -70,6 +70,8 @@ class _Asked:
     origin = ResponseOrigin()
     earlier: Sequence[bytes] | None = None
     """What was said before, once it is known: lists of items in JSON."""
+    referenced: Mapping[str, dict[str, Any]]
+    """Items that the input only names, by their ids, once they are known."""
 
     def __init__(
         self, context: RequestContext, *, keeps: bool, waiting: WaitingResponse | None = None
@@ -233,8 +235,11 @@ class Responses:
         del gone
         asked.raw, asked.body = raw, parse(ResponsesBody, raw)
         kept = self._is_kept(asked)
-        if asked.continues and asked.earlier is None:
-            raise EarlierMissing(partial(self._fetch, asked))
+        named = references(asked.body.input) if self._keeping.on else []
+        if asked.earlier is None and (asked.continues or named):
+            raise EarlierMissing(partial(self._fetch, asked, named))
+        if named:
+            asked.body = asked.body.model_copy(update={"input": resolved(asked.body.input, asked.referenced)})
         strict, earlier = self._settings.strict, asked.earlier_items()
         parsed = read(asked.body, strict=strict, kept=kept, earlier=earlier)
         context.ignore(parsed.ignored)
@@ -266,8 +271,8 @@ class Responses:
 
     # -- the store
 
-    async def _fetch(self, asked: _Asked) -> None:
-        """Get what was said before. Raises InvalidParameterError where it is not there."""
+    async def _fetch(self, asked: _Asked, named: Sequence[str]) -> None:
+        """Get what was said before, and items by their names. Raises InvalidParameterError."""
         body, keeping, owner = asked.body, self._keeping, asked.context.caller.salt
         previous_id, conversation_id = body.previous_response_id or "", body.conversation or ""
         try:
@@ -275,6 +280,7 @@ class Responses:
                 n = await keeping(conversations.position, owner, conversation_id) if conversation_id else 0
                 asked.origin = ResponseOrigin(previous_id, conversation_id, n)
             asked.earlier = await keeping(responses.history, owner, asked.origin, keeping.max_body_bytes)
+            asked.referenced = await keeping(responses.referenced, owner, named, keeping.max_body_bytes)
         except NotInStoreError as error:
             field = "previous_response_id" if previous_id else "conversation"
             raise InvalidParameterError(
