@@ -332,8 +332,9 @@ async def test_after_a_kill_an_answer_goes_on_behind_what_was_read(server, strea
     server.run()
     done = await ended(server, response_id)
     assert (done.status, done.output_text) == ("completed", "one two three")
-    (request,) = server.client.requests
+    request, moved = server.client.requests
     assert (request.sent_tokens, request.sampling.seed) == ((1, 1), 7)
+    assert moved.sent_tokens == (1, 1, 2), "also at the engine that takes its place"
     if streams:
         events = [e async for e in await server.openai.responses.retrieve(response_id, stream=True)]
         assert [event.sequence_number for event in events] == list(range(len(events)))
@@ -345,7 +346,10 @@ async def test_after_a_kill_an_answer_goes_on_behind_what_was_read(server, strea
 
 
 def goes_on(request):
-    yield [Delta(request.request_id, "three", (2,))]
+    """Say a word more; then the engine dies, and the next one has no more to say."""
+    if not request.attempt:
+        yield [Delta(request.request_id, "three", (2,))]
+        yield EngineDiedError()
     yield from says()(request)
 
 

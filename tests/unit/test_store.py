@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from store_killed import N_EVENTS, N_LINES, create, piece
+from store_killed import EVENT, N_EVENTS, N_LINES, create, piece
 
 from cobali_ray.errors import (
     BatchStateError,
@@ -22,6 +22,7 @@ from cobali_ray.store.batches import AnsweredLine
 from cobali_ray.store.database import FILE_NAME, Store, check_folder
 from cobali_ray.store.files import StoreQuota
 from cobali_ray.store.lines import OPENAI, Answer
+from cobali_ray.store.responses import EventRow, NewResponse, ResponseOrigin
 from cobali_ray.store.states import BatchChange, BatchStatus
 
 N_KILLS = 200
@@ -72,16 +73,16 @@ def finished(store):
     return store.now(batches.listed, "", OPENAI, limit=10_000)
 
 
-def killed(folder, what):
+def killed(folder, what, n_kills):
     """Return what a program acknowledged that was killed again and again."""
     program = Path(__file__).with_name("store_killed.py")
-    words = [sys.executable, program, folder, str(N_KILLS), "1", what]
+    words = [sys.executable, program, folder, str(n_kills), "1", what]
     told = subprocess.run(words, check=True, capture_output=True, text=True, timeout=200).stdout
     return [json.loads(line) for line in told.splitlines()]
 
 
 def test_nothing_is_lost_and_nothing_is_there_twice_whenever_a_process_is_killed(tmp_path):
-    acknowledged = killed(tmp_path, "batches")
+    acknowledged = killed(tmp_path, "batches", N_KILLS)
     given = {(b, c): id_ for one in acknowledged for b, c, id_ in one.get("answers", ())}
     assert len(given) > N_KILLS, "hardly anything was done"
 
@@ -98,9 +99,9 @@ def test_nothing_is_lost_and_nothing_is_there_twice_whenever_a_process_is_killed
 
 
 def test_a_response_goes_on_behind_its_last_event_and_ends_once_whenever_a_process_is_killed(tmp_path):
-    acknowledged = killed(tmp_path, "responses")
+    acknowledged = killed(tmp_path, "responses", N_KILLS // 2)
     ended = {one["ended"] for one in acknowledged if "ended" in one}
-    assert len(ended) > N_KILLS / 8, "hardly anything was done"
+    assert len(ended) > N_KILLS / 16, "hardly anything was done"
     store = Store(tmp_path)
     bodies = [
         json.loads(row[0])
@@ -120,6 +121,19 @@ def test_a_response_goes_on_behind_its_last_event_and_ends_once_whenever_a_proce
     assert Counter(outputs) == {f"o{response_id}": 1 for response_id in completed}, "each said once"
     assert len(items) == 2 * len(outputs), "and behind what it answers"
     store.close()
+
+
+def test_a_response_that_is_over_stays_as_it_is(store):
+    body = {"id": "resp_1", "status": "queued", "output": [], "background": True}
+    new = NewResponse("resp_1", "", "", ResponseOrigin(), 0, b"[]")
+    quota = StoreQuota(1 << 20, 9)
+    store.now(responses.queue, new, json.dumps(body).encode(), b"{}", EVENT, kept_until_s=9, quota=quota)
+    cancelled = store.now(responses.cancel, "", "resp_1")
+    store.now(responses.append, [EventRow("resp_1", 1, EVENT, b"")])
+    store.now(responses.end, "resp_1", body | {"status": "completed"})
+    assert store.now(responses.find, "", "resp_1") == cancelled
+    assert [row.n for row in store.now(responses.events, "resp_1", 0)] == [0]
+    assert (store.now(responses.begin, "resp_1"), store.now(responses.waiting)) == (None, [])
 
 
 def test_a_store_of_an_earlier_version_gets_what_is_new(tmp_path, monkeypatch):
