@@ -855,6 +855,7 @@ class Scheduler:
                 self._end(sequence, event.now_s, sequence.ending or ending)
 
     def _tick_ended(self, event: messages.TickEnded) -> None:
+        self.programs.ticked(self._began_s, event.now_s)
         seconds = event.now_s - self._began_s - self.tiers.moves.spent_s
         expected_s = 0.0 if self._speculation is None else self._speculation.took(seconds)
         if self.counts.n_drafted:

@@ -13,20 +13,32 @@ from cobali_ray.core.request.request import Program
 
 
 @pytest.mark.parametrize(
-    ("gaps_s", "again_s", "kept_s"),
+    ("gaps_s", "saved_s", "kept_s"),
     [
-        pytest.param([], 10.0, 0.0, id="nothing-is-known"),
-        pytest.param([inf] * 9, 10.0, 0.0, id="none-came-back"),
-        pytest.param([2.0], 1.0, 2.0, id="it-pays"),
-        pytest.param([2.0], 0.1, 0.0, id="computing-again-is-quick"),
-        pytest.param([1.0, 1.0, 60.0], 1.0, 1.0, id="not-for-the-slow-one"),
-        pytest.param([1.0, 1.0, 60.0], 10.0, 60.0, id="for-the-slow-one-where-it-is-dear"),
-        pytest.param([1.0] + [inf] * 9, 1.0, 0.0, id="few-came-back"),
-        pytest.param([1.0] + [inf] * 9, 2.0, 1.0, id="few-but-it-is-dear"),
+        pytest.param([], 100.0, 0.0, id="nothing-is-known"),
+        pytest.param([inf] * 9, 100.0, 0.0, id="none-came-back"),
+        pytest.param([2.0], 10.0, 2.0, id="it-pays"),
+        pytest.param([2.0], 1.0, 0.0, id="computing-again-is-quick"),
+        pytest.param([1.0, 1.0, 60.0], 10.0, 1.0, id="not-for-the-slow-one"),
+        pytest.param([1.0, 1.0, 60.0], 100.0, 60.0, id="for-the-slow-one-where-it-is-dear"),
+        pytest.param([1.0] + [inf] * 9, 10.0, 0.0, id="few-came-back"),
+        pytest.param([1.0] + [inf] * 9, 20.0, 1.0, id="few-but-it-is-dear"),
     ],
 )
-def test_a_prefix_is_kept_as_long_as_that_is_expected_to_pay(gaps_s, again_s, kept_s):
-    assert keep_s(gaps_s, again_s) == pytest.approx(LONGER * kept_s)
+def test_a_prefix_is_kept_as_long_as_that_is_expected_to_pay(gaps_s, saved_s, kept_s):
+    assert keep_s(gaps_s, saved_s) == pytest.approx(LONGER * kept_s)
+
+
+def test_the_busier_an_engine_is_the_more_is_saved_by_what_need_not_be_computed():
+    kept_s = []
+    for busy_s in (0.1, 0.5, 1.0):
+        programs = Programs()
+        for second in range(300):
+            programs.ticked(float(second), second + busy_s)
+        one = part("a", "p", returns=True)
+        programs.enter(one, 300.0)
+        kept_s.append(programs.answered(one, 6.0, 300.0) - 300.0)
+    assert kept_s == [LONGER * gap_s for gap_s in (4.0, 4.0, 16.0)]
 
 
 def part(request_id, name, *, returns, **more):
@@ -38,18 +50,18 @@ def test_what_is_kept_follows_the_calls_of_the_same_tenant_and_tools():
     assert programs.enter(ask("plain"), now_s) == now_s
     for number in range(MIN_CALLS):
         programs.enter(part("a", f"{number}", returns=False), now_s)
-        until_s = programs.answered(part("a", f"{number}", returns=False), 10.0, now_s)
+        until_s = programs.answered(part("a", f"{number}", returns=False), 100.0, now_s)
         assert number or until_s == now_s, "none came back so far"
         began_s, now_s = now_s, now_s + 3.0
         assert programs.enter(part("b", f"{number}", returns=True), now_s) == began_s
     programs.enter(part("a", "new", returns=False), now_s)
-    kept_s = programs.answered(part("a", "new", returns=False), 10.0, now_s) - now_s
+    kept_s = programs.answered(part("a", "new", returns=False), 100.0, now_s) - now_s
     assert kept_s == pytest.approx(LONGER * 3.0)
     other = part("c", "new", returns=False, tenant="b")
     programs.enter(other, now_s)
-    assert programs.answered(other, 10.0, now_s) == now_s, "another tenant's calls say nothing"
+    assert programs.answered(other, 100.0, now_s) == now_s, "another tenant's calls say nothing"
     programs.enter(part("d", "new", returns=True), now_s)
-    kept_s = programs.answered(part("d", "new", returns=True), 10.0, now_s) - now_s
+    kept_s = programs.answered(part("d", "new", returns=True), 100.0, now_s) - now_s
     assert kept_s == pytest.approx(LONGER * max(FIRST_S)), "who came back once is expected to do so again"
     assert programs.enter(part("e", "new", returns=False), now_s + 9) == now_s + 9, "a person asks anew"
 
@@ -68,7 +80,7 @@ def agents(*, tick_s):
     """Return a scheduler with three slots and cells for two agents."""
     s = Setup(3, min_prefix=4, n_ctx_slot=120, n_cells=200, tick_s=tick_s)
     s.scheduler.pacer.model.table = {
-        "rows": [[1, 0.1], [64, 1.0]], "any": 0.0, "out": 0.0, "cell": 0.0, "short": 0.0, "whole": 0.0,
+        "rows": [[1, 1.0], [64, 10.0]], "any": 0.0, "out": 0.0, "cell": 0.0, "short": 0.0, "whole": 0.0,
     }  # fmt: skip
     return s
 

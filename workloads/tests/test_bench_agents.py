@@ -1,7 +1,6 @@
 """Agents that share a cache, and batches, as `cobali bench agents` and `cobali bench batch` play them."""
 
 import json
-from dataclasses import replace
 from statistics import fmean
 
 import pytest
@@ -13,11 +12,9 @@ from cobali_workloads.inside.batch import answer_file
 from cobali_workloads.inside.devices import DEVICES
 
 
-def test_agents_are_done_sooner_where_their_requests_say_whose_they_are(monkeypatch):
-    monkeypatch.setattr(agents, "N_ANSWER", (5, 20))
-    monkeypatch.setattr(agents, "N_TURNS", (4, 8))
-    load = replace(agents.LOADS["long texts"], n_task=(4000, 16000))
-    before, after = (agents.run(load, 0, hints=hints) for hints in (False, True))
+@pytest.mark.whole
+def test_agents_are_done_sooner_where_their_requests_say_whose_they_are():
+    before, after = (agents.run(agents.LOADS["long texts"], 1, hints=hints) for hints in (False, True))
     assert fmean(after.finished_s) < 0.8 * fmean(before.finished_s)
     assert after.hit_rate > before.hit_rate
 

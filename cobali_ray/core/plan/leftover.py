@@ -7,7 +7,8 @@ go on under a load that never ends, one pass in `TURN` computes for all of them,
 other that has more to do than the streams' next tokens.
 
 Who comes while nobody else is there waits for the pass under way, half of it on average. So while others came
-lately, no pass takes longer than that their first tokens come `NOTICED` later. Else nothing of this holds.
+lately, no pass takes longer than that their first tokens come `NOTICED` later, as far as passes can be so
+short. Else nothing of this holds.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ TURN: Final = 200
 LATELY_S: Final = 30.0
 """For how long after their last first token others are expected to come again."""
 AHEAD: Final = 1.5
-"""How long a pass may take, in times of what is noticed: who comes waits for half of one on average."""
+"""How long a pass may take, in times of what is noticed, or of the shortest pass: who comes waits for half of
+one on average."""
 _LEARN: Final = 0.2
 
 
@@ -75,7 +77,7 @@ class Leftovers:
         if not others and not prompts_of_others:
             if now_s - self._last_s > LATELY_S:
                 return Turnout(streams, prompts)
-            within_s = AHEAD * NOTICED * self._ttft_s
+            within_s = AHEAD * max(NOTICED * self._ttft_s, pacer.model.decode_s(1, 0))
             if prompts:  # both in one pass would take as long as two
                 return Turnout([], prompts, within_s)
             mine.sort(key=_waits_longest)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable
-from math import inf
+from math import exp, inf
 from typing import Final, TypeVar
 
 from cobali_ray.core.request.request import Request
@@ -24,9 +24,11 @@ N_CALLS: Final = 128
 MIN_CALLS: Final = 8
 FIRST_S: Final = (1.0, 4.0, 16.0)
 """How long calls take that a program makes which has come back before, until `MIN_CALLS` are known."""
-SAVED: Final = 10.0
-"""What keeping a prefix saves, in times that computing it again takes: it would displace another, whose own
-program computes that again, and so on. By `cobali bench agents`; twice or half of it does as well."""
+MAX_SAVED: Final = 10.0
+"""What keeping a prefix saves at most, in times that computing it again takes. All who wait pay for that, and
+how many those are depends on how busy the engine is, as with any queue: 1 / (1 - busy)."""
+BUSY_S: Final = 30.0
+"""How far that looks back."""
 LONGER: Final = 1.25
 """How much longer is kept than a call took: another one takes longer as often as not."""
 _K = TypeVar("_K")
@@ -56,6 +58,14 @@ class Programs:
         self._programs: OrderedDict[tuple[str, str], _Program] = OrderedDict()
         self._calls: OrderedDict[tuple[str, str, bool], deque[_Call]] = OrderedDict()
         """By tenant, tools, and whether the program had come back before."""
+        self._busy, self._ended_s = 0.0, 0.0
+
+    def ticked(self, began_s: float, ended_s: float) -> None:
+        """Take a tick: how busy the engine is."""
+        period_s = max(ended_s - self._ended_s, ended_s - began_s, 1e-9)
+        weight = 1 - exp(-period_s / BUSY_S)
+        self._busy += weight * ((ended_s - began_s) / period_s - self._busy)
+        self._ended_s = ended_s
 
     def enter(self, request: Request, now_s: float) -> float:
         """Take a request; return when its program began, which is now where a person asks."""
@@ -83,11 +93,11 @@ class Programs:
             gaps += FIRST_S
         one.call = _Call(now_s)
         calls.append(one.call)
-        return now_s + keep_s(gaps, again_s)
+        return now_s + keep_s(gaps, again_s * min(1 / max(1 - self._busy, 1e-9), MAX_SAVED))
 
 
-def keep_s(gaps_s: Iterable[float], again_s: float) -> float:
-    """Return how long to keep what takes `again_s` to compute again, by how long calls took.
+def keep_s(gaps_s: Iterable[float], saved_s: float) -> float:
+    """Return how long to keep what saves so much where it is there in time, by how long calls took.
 
     Of those that never came back that is inf.
     """
@@ -97,9 +107,9 @@ def keep_s(gaps_s: Iterable[float], again_s: float) -> float:
         if gap_s == inf:
             break
         back_s += gap_s
-        saved_s = n * SAVED * again_s - back_s - (len(gaps_s) - n) * gap_s
-        if saved_s > most_s:
-            best_s, most_s = gap_s, saved_s
+        gain_s = n * saved_s - back_s - (len(gaps_s) - n) * gap_s
+        if gain_s > most_s:
+            best_s, most_s = gap_s, gain_s
     return LONGER * best_s
 
 

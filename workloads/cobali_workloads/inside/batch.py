@@ -13,6 +13,7 @@ import numpy as np
 
 from cobali_ray.core.cache.slots import Slots
 from cobali_ray.core.cost.ticktime import TickShape
+from cobali_ray.core.plan.leftover import LATELY_S
 from cobali_ray.core.plan.plan import Plan
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.request import MAX_PRIORITY
@@ -29,6 +30,8 @@ N_LINES = N_SLOTS + N_SLOTS // 8
 """Lines of a batch under way: one for every slot, and an eighth more."""
 N_CLIENTS = 16
 """Who sends the same requests in the order of the file."""
+LATER_S = 2 * LATELY_S
+"""A file comes when live requests are over."""
 THINK_S = 3.0
 """Mean time from a live answer to its client's next request."""
 N_BEGINNINGS, N_BEGINNING, N_OWN, N_ANSWER = 20, 1000, (10, 100), (8, 32)
@@ -125,7 +128,7 @@ def answer_file(device: Device, n: int, seed: int, *, ordered: bool) -> FileRun:
     if ordered:
         lines.sort(key=lambda line: order_key("", {"prompt": line[0].decode("latin-1")}))
     fleet, _ = _warm(device, seed)
-    start_s, n_at_once = fleet.now_s, N_LINES if ordered else N_CLIENTS
+    start_s, n_at_once = fleet.now_s + LATER_S, N_LINES if ordered else N_CLIENTS
     stories = fleet.play(_in_turn(lines, n_at_once, MAX_PRIORITY if ordered else 0))
     ended = [story.end.stats for story in stories if story.end]
     n_cached, n_prompt = sum(one.n_cached for one in ended), sum(one.n_prompt for one in ended)
@@ -135,7 +138,7 @@ def answer_file(device: Device, n: int, seed: int, *, ordered: bool) -> FileRun:
 def _in_turn(lines: Iterable[tuple[bytes, bytes]], n_at_once: int, priority: int) -> list[SimulatedRequest]:
     """Return the lines as so many clients that share them out beforehand, each every so many."""
     asks = [
-        SimulatedRequest(f"{i}", 0.0, prompt, answer, priority=priority)
+        SimulatedRequest(f"{i}", 0.0 if i >= n_at_once else LATER_S, prompt, answer, priority=priority)
         for i, (prompt, answer) in enumerate(lines)
     ]
     return [linked(asks[i::n_at_once]) for i in range(n_at_once)]
