@@ -35,7 +35,7 @@ _K = TypeVar("_K")
 _T = TypeVar("_T")
 
 
-class _Call:
+class _ToolRun:
     """What a program does between an answer and its next request."""
 
     __slots__ = ("gap_s", "since_s")
@@ -48,7 +48,7 @@ class _Program:
     __slots__ = ("began_s", "call")
 
     def __init__(self, began_s: float) -> None:
-        self.began_s, self.call = began_s, _Call(began_s)
+        self.began_s, self.call = began_s, _ToolRun(began_s)
 
 
 class Programs:
@@ -56,7 +56,7 @@ class Programs:
 
     def __init__(self) -> None:
         self._programs: OrderedDict[tuple[str, str], _Program] = OrderedDict()
-        self._calls: OrderedDict[tuple[str, str, bool], deque[_Call]] = OrderedDict()
+        self._calls: OrderedDict[tuple[str, str, bool], deque[_ToolRun]] = OrderedDict()
         """By tenant, tools, and whether the program had come back before."""
         self._busy, self._ended_s = 0.0, 0.0
 
@@ -91,7 +91,7 @@ class Programs:
         gaps = [call.gap_s for call in calls if call.gap_s < inf or now_s - call.since_s > longest_s]
         if program.returns and len(gaps) < MIN_CALLS:
             gaps += FIRST_S
-        one.call = _Call(now_s)
+        one.call = _ToolRun(now_s)
         calls.append(one.call)
         return now_s + keep_s(gaps, again_s * min(1 / max(1 - self._busy, 1e-9), MAX_SAVED))
 
