@@ -19,8 +19,8 @@ const REPEATS = 8; // of which the server counts the tokens
 
 const BUSY = "Others are being answered. It begins only where nobody has to give way to it.";
 
-/** `phase`: null, streams, prompt; `told`: what came of it, or why it does not begin. */
-const scene = makeStore({ phase: null, told: "" });
+/** `phase`: null, streams, prompt; `told`: what came of it, or why it does not begin; `request`: the long one. */
+const scene = makeStore({ phase: null, told: "", request: null });
 let stop = null;
 
 /** Why the scene would take something from others, or cannot be seen; "" where it may begin. */
@@ -48,7 +48,7 @@ async function play() {
     runs.push(run);
     return run;
   };
-  scene.set({ phase: "streams", told: "" });
+  scene.set({ phase: "streams", told: "", request: null });
   goLive();
   try {
     const [long, n] = await Promise.race([promptFor(engine), ended]);
@@ -60,9 +60,9 @@ async function play() {
     const run = begin(long, BEGUN_DELTAS);
     await Promise.race([reached(run, 1), ended]);
     const { requestId } = run.answers[0].get();
-    follow(requestId);
     await Promise.race([run.done, ended]);
-    scene.set({ phase: null, told: await Promise.race([resultOf(requestId, nStreams), ended]) });
+    const told = await Promise.race([resultOf(requestId, nStreams), ended]);
+    scene.set({ phase: null, told, request: requestId });
   } catch (error) {
     scene.set({ phase: null, told: error.message });
   } finally {
@@ -115,18 +115,19 @@ async function resultOf(requestId, nStreams) {
   return (
     `${count(request.n_prompt)} tokens were read in ${some(during.length, "tick")}, in ` +
     `${duration(request.first_token_s - request.arrived_s)}. Meanwhile ${some(nStreams, "stream")} went on; ` +
-    `the longest tick, which is what they waited for a token, took ${duration(longest)}.`
+    `the longest that they waited for a token was ${duration(longest)}, a tick.`
   );
 }
 
 /** A button that plays it, or stops it, and what came of it. */
 export function Scene() {
-  const { phase, told } = useStore(scene);
+  const { phase, told, request } = useStore(scene);
   return html`<div class="scene">
     ${
       phase
         ? html`<button onClick=${() => stop()}>Stop</button>`
         : html`<button onClick=${play}>Show me a long prompt arriving</button>`
     }
-    <p role="status">${phase === "streams" ? "Streams begin …" : told}</p></div>`;
+    <p role="status">${phase === "streams" ? "Streams begin …" : told}</p>
+    ${request && html`<button class="quiet small" onClick=${() => follow(request)}>Its life</button>`}</div>`;
 }
