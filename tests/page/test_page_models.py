@@ -35,6 +35,7 @@ def test_models_are_loaded_and_unloaded_from_any_view(make_page, several):
     expect(models).to_have_count(2)
     expect(models.first).to_contain_text("loaded")
     expect(models.first).to_contain_text("4,096 tokens at most")
+    expect(models.first).to_contain_text("begins with what it has read before (slots")
     expect(models.last).to_contain_text("not loaded: loads with the first request")
     menu.get_by_role("button", name="Load model-b").click()
     expect(menu.get_by_role("button", name="Unload model-b")).to_be_visible()

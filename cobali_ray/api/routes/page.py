@@ -35,7 +35,7 @@ TYPES: Mapping[str, str] = MappingProxyType({
     "woff2": "font/woff2",
     "txt": "text/plain; charset=utf-8",
 })  # fmt: skip
-# Nothing from elsewhere, nothing inline, no frames but its own: a page with a model's answers trusts no text.
+# Nothing from elsewhere, nothing inline, no frames but its own: a page that shows answers trusts no text.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; "
     "connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -21,25 +21,47 @@ const STATES = {
   failed: ["bad", "could not be loaded"],
 };
 
+const BEGINS = {
+  anywhere: "begins with what it has read before",
+  "at states": "begins with what it has read before, at saved states",
+  never: "reads every prompt from its beginning",
+};
+const TIERS = { slot: "slots", copy: "other slots", host: "host memory", disk: "disk" };
+
+/** What a model can save itself, in words. */
+function savingsOf({ begins, tiers, state_bytes: state, drafts }) {
+  const where = tiers.map((tier) => TIERS[tier] ?? tier).join(", ");
+  const size = state ? ` of ${bytes(state)}` : "";
+  return `${BEGINS[begins] ?? begins}${size}${where && ` (${where})`}${drafts ? "; guesses tokens ahead" : ""}`;
+}
+
 /** What the menu holds, while it is open. */
 export function ModelMenu() {
   const { all, trouble } = useStore(models);
+  const [states, setStates] = useState([]);
   useEffect(() => {
-    loadModels();
-    const timer = setInterval(loadModels, EVERY_MS);
+    const look = () => {
+      loadModels();
+      call("health").then(async (answer) => setStates((await answer.json()).engines), () => {});
+    };
+    look();
+    const timer = setInterval(look, EVERY_MS);
     return () => clearInterval(timer);
   }, []);
+  const devicesOf = ({ status }) =>
+    states.flatMap(({ engine_id: id, devices = [] }) => (id in (status.engines ?? {}) ? devices : []));
   const served = Object.values(Object.groupBy(all, ({ root, parent, id }) => (parent === null ? root : id)));
   return html`<h2>Models</h2>
     ${trouble && html`<p class="wrong" role="alert">${trouble.message}</p>`}
     <ul class="models" aria-label="Models">${served.map(
-      ([one, ...aliases]) => html`<${Model} key=${one.id} one=${one} names=${aliases.map(({ id }) => id)} />`,
+      ([one, ...aliases]) => html`<${Model} key=${one.id} one=${one} devices=${devicesOf(one)}
+        names=${aliases.map(({ id }) => id)} />`,
     )}</ul>
     <${Downloads} />`;
 }
 
-function Model({ one, names }) {
-  const { id, parent, status, description, size_bytes: size, max_model_len: most } = one;
+function Model({ one, devices, names }) {
+  const { id, parent, status, description, size_bytes: size, max_model_len: most, reuse } = one;
   const [moving, move] = useState(""); // load or unload, while that is under way
   const [fault, setFault] = useState("");
   const [kind, word] = STATES[status.value] ?? ["plain", status.value];
@@ -60,6 +82,7 @@ function Model({ one, names }) {
     size && bytes(size),
     most && `${count(most)} tokens at most`,
     engines > 1 && `${engines} engines`,
+    devices.length > 0 && `on ${[...new Set(devices.map(({ name }) => name))].join(", ")}`,
     names.length > 0 && `also ${names.join(", ")}`,
     parent && `an adapter of ${parent}`,
   ].filter(Boolean);
@@ -71,6 +94,7 @@ function Model({ one, names }) {
         ${moving ? `${moving}ing …` : word}</small>
       ${facts.length > 0 && html`<small>${facts.join(" · ")}</small>`}
       ${description && html`<small>${description}</small>`}
+      ${reuse && html`<small>${savingsOf(reuse)}</small>`}
       ${status.value === "failed" && status.detail && html`<small class="wrong">${status.detail}</small>`}
       ${fault && html`<small class="wrong" role="alert">${fault}</small>`}
     </div>
