@@ -48,7 +48,8 @@ def test_it_does_not_begin_beside_others_and_ends_when_it_is_stopped(make_page, 
     expect(page.locator(".scene")).to_contain_text("Others are being answered")
     page.evaluate("() => window.other.abort()")
     expect(page.locator(".pill")).to_contain_text("0 of 3 slots busy")
-    page.get_by_role("button", name=PLAY).click()
-    page.locator(".scene").get_by_role("button", name="Stop").click()
-    expect(page.locator(".scene")).to_contain_text("It was stopped.")
+    with small.held(5):  # so that it cannot be over before it is stopped
+        page.get_by_role("button", name=PLAY).click()
+        page.locator(".scene").get_by_role("button", name="Stop").click()
+        expect(page.locator(".scene")).to_contain_text("It was stopped.")
     until(page, IDLE)

@@ -76,6 +76,7 @@ def test_the_first_paint_is_light(browser, tiny):
 
 def test_addresses_choose_views_and_keep_what_follows_the_question_mark(make_page, site):
     page = make_page(site, "playground")  # its name until 2026
+    page.wait_for_url(re.compile("#chat/new$"))  # it is replaced once conversations are known
     for view, hash_ in zip(VIEWS, ("chat", "compare?from=a", "ticks?at=5"), strict=True):
         page.goto(f"{site.url}/#{hash_}")
         expect(page.get_by_role("link", name=view, exact=True)).to_have_attribute("aria-current", "page")

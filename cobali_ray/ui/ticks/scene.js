@@ -34,7 +34,7 @@ function hindrance({ status, history }) {
 /** Play it once. */
 async function play() {
   const why = hindrance(feed.get());
-  if (why) return void scene.set({ told: why });
+  if (why) return void scene.set({ told: why, request: null });
   const { engine } = feed.get().history;
   const runs = [];
   let timer = null;
