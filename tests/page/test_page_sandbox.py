@@ -2,6 +2,7 @@
 
 import pytest
 from hands import Voice, say, until_told
+from mcp_server import McpServer
 
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
@@ -40,7 +41,9 @@ def test_a_script_returns_what_it_prints_and_its_last_value(run, code, result):
     [
         pytest.param("console.log(1); nothing()", "1\nReferenceError: nothing is not defined", id="throws"),
         pytest.param("(", "SyntaxError", id="syntax"),
-        pytest.param("return fetch('SITE/v1/models')", "TypeError: Failed to fetch", id="network"),
+        pytest.param(
+            "return fetch('OTHER', {method: 'POST', body: '{}'})", "TypeError: Failed to fetch", id="network"
+        ),
         pytest.param("importScripts('SITE/ui/app.js')", "NetworkError", id="import"),
         pytest.param("await import('SITE/ui/parts/format.js')", "TypeError", id="module"),
         pytest.param("document.body", "document is not defined", id="document"),
@@ -53,7 +56,9 @@ def test_a_script_returns_what_it_prints_and_its_last_value(run, code, result):
     ],
 )
 def test_a_script_reaches_neither_network_nor_page(run, site, code, why):
-    result = run(RUN, code.replace("SITE", site.url))
+    with McpServer() as other:  # which lets any page ask it
+        result = run(RUN, code.replace("SITE", site.url).replace("OTHER", other.url))
+        assert other.heard == []
     assert set(result) == {"error"}
     assert why in result["error"]
 
