@@ -91,8 +91,8 @@ class Run:
         disk = None
         if (folder := asked.get("folder")) is not None:
             kind = hashlib.sha256(backend.cell_kind().encode()).hexdigest()[:32]
-            block_bytes = limits.host_block * limits.cell_bytes
-            disk = Disk(lambda: BlockFiles(folder, kind, block_bytes=block_bytes, most_bytes=1 << 30), clock)
+            each = {"cell_bytes": limits.cell_bytes, "block": limits.host_block}
+            disk = Disk(lambda: BlockFiles(folder, kind, **each, most_bytes=1 << 30), clock)
         engine = Engine(backend, limits, clock, self.recorder, disk=disk)
         engine.scheduler.pacer.model.runs_s = lambda rows: asked.get("pass_s", 0.0) * len(rows)
         waiting, n_rounds = list(requests), 0
