@@ -32,7 +32,7 @@ from cobali_ray.core.plan.adapters import AdapterTurns
 from cobali_ray.core.plan.goodput import MAX_STREAMS, Drafts, Speculation
 from cobali_ray.core.plan.leftover import Leftovers, Turnout, any_left
 from cobali_ray.core.plan.pace import Pacer, PrefillPlan
-from cobali_ray.core.plan.plan import Plan, Span, cut_at_images, cut_at_states, lay_out
+from cobali_ray.core.plan.plan import Plan, Span, cut_at_adapters, cut_at_images, cut_at_states, lay_out
 from cobali_ray.core.queue.admission import DrainRate, retry_after_s
 from cobali_ray.core.queue.counts import NO_TEXTS, Counts, TextPass
 from cobali_ray.core.queue.deadlines import Deadlines
@@ -254,7 +254,7 @@ class Scheduler:
             return 0.0
         if request.n_prompt_logprobs is not None:
             return self._compute_s(0, request.n_prompt) + self.pacer.model.out_s * request.n_prompt
-        n_held = self.tiers.n_held(array("i", request.prompt), request.salt)
+        n_held = self.tiers.n_held(array("i", request.common_prompt), request.salt)
         return self._compute_s(n_held, request.n_prompt)
 
     @property
@@ -423,17 +423,23 @@ class Scheduler:
 
     def _release(self, sequence: Sequence, now_s: float, n_computed: int, *, keep: bool) -> None:
         slot_id = sequence.slot_id
-        n_keep = n_computed if keep and self.limits.min_prefix and sequence.salt is not None else 0
+        keep = keep and self.limits.min_prefix > 0 and sequence.salt is not None
+        n_keep = self._n_left(sequence, n_computed) if keep else 0
         self.slots.release(sequence, n_computed=n_computed, n_keep=n_keep)
         sequence.leave_slot(now_s, n_computed)
         stay_s = now_s - sequence.stays[-1].since_s
         self.stay_s += (_STAY_STEP if self.stay_s else 1.0) * (stay_s - self.stay_s)
         self._sorted = False
-        if not n_keep:
-            self._out.append(messages.Truncate(slot_id, 0))
-        elif sequence.ending is not None and sequence.request.program is not None:
+        if not n_keep or n_keep < n_computed:
+            self._out.append(messages.Truncate(slot_id, n_keep))
+        if n_keep and sequence.ending is not None and sequence.request.program is not None:
             again_s = self.pacer.model.chunk_s(0, n_keep) if self.pacer.model.knows_prefill else 0.0
             self.slots.keep(slot_id, sequence, self.programs.answered(sequence.request, again_s, now_s))
+
+    def _n_left(self, sequence: Sequence, n_computed: int) -> int:
+        """Return how much of what a slot holds others can begin with, if it can be cut to that."""
+        n = min(n_computed, sequence.request.n_plain or n_computed)
+        return 0 if n < n_computed and self.limits.state_bytes else n
 
     # -- a tick begins --------------------------------------------------------------------------------
 
@@ -635,6 +641,8 @@ class Scheduler:
             chunks = cut_at_images(chunks, by_slot, limits.token_budget - len(streams))
         if chunks and limits.n_states:
             chunks = cut_at_states(chunks, by_slot)
+        if chunks and any(s.request.n_plain for s in prompts):
+            chunks = cut_at_adapters(chunks, by_slot)
         plan = lay_out(streams, chunks, by_slot, limits.grain.pass_cells)
         shape, drafts = self._shape(plan, streams), None
         if self._speculation and not (chunks or texts_first or n_adapters > 1 or len(streams) > MAX_STREAMS):
@@ -689,7 +697,8 @@ class Scheduler:
 
     def _preempt(self, victim: Sequence, now_s: float) -> None:
         """Send a sequence back to the head of its line; host memory keeps what is computed."""
-        self.tiers.save(victim.slot_id, victim.tokens, victim.n_computed, victim.salt)
+        n = self._n_left(victim, victim.n_computed)
+        self.tiers.save(victim.slot_id, victim.tokens, n, victim.salt)
         self._release(victim, now_s, victim.n_computed, keep=False)
         self._queue_again(victim, now_s)
 
@@ -815,6 +824,7 @@ class Scheduler:
         for slot_id, start, length, _ in plan.chunks:
             sequence = by_slot[slot_id]
             if sequence is not None:
+                self._sorted = self._sorted and not start < sequence.request.n_plain <= start + length
                 sequence.n_prefilled += length
                 sequence.n_scored = max(sequence.n_scored, min(start + length + 1, sequence.n_prompt))
                 sequence.n_passed += sum([n for i, n in ahead if i > age[slot_id]])

@@ -58,7 +58,10 @@ class ImageReader:
         prompt: list[int] = []
         rows: list[Rows] = []
         turns: list[int] = []
+        n_plain = 0
         for place, token in enumerate(request.prompt):
+            if place == request.n_plain:
+                n_plain = len(prompt)
             if place in request.turns:
                 turns.append(len(prompt))
             if token >= 0 or (image := next(images, None)) is None:
@@ -70,7 +73,7 @@ class ImageReader:
                     rows.append(Rows(len(prompt), part.n_rows, digest, number, self._projector.whole))
                     prompt += ids_of(digest, number, part.n_rows)
                 prompt += part.tokens
-        return replace(request, prompt=tuple(prompt), rows=tuple(rows), turns=tuple(turns))
+        return replace(request, prompt=tuple(prompt), rows=tuple(rows), turns=tuple(turns), n_plain=n_plain)
 
     def _read(self, projector: ImageEncoder, image: Image, key: _Key) -> list[ImagePart]:
         parts = self._parts.get(key)

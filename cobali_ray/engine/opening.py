@@ -33,7 +33,7 @@ from cobali_ray.engine.context import brings_head, cache_bytes, n_ctx_of, refusa
 from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.errors import ConfigError
-from cobali_ray.models.adapters import find_adapter
+from cobali_ray.models.adapters import find_adapter, invocation_of
 from cobali_ray.models.builtin import Progress
 from cobali_ray.models.digest import model_digest
 from cobali_ray.models.ggufmeta import read_header
@@ -204,14 +204,16 @@ def adapters_of(settings: EngineSettings, path: Path | None) -> tuple[Adapter, .
     found = []
     for name, own in settings.adapters.items():
         file, digest = own.file, hashlib.sha256(own.file.encode()).hexdigest()
+        invocation: tuple[int, ...] = ()
         if path is not None:
             try:
                 where = find_adapter(own.file, path, cache_dir=settings.cache_dir)
                 file, digest = str(where), model_digest(where, _measurements(settings))
+                invocation = invocation_of(where)
             except ConfigError as error:
                 raise ConfigError(f"adapters.{name}", error.message) from error
         key = f"{digest[:32]} {own.scale!r}" if own.scale else ""
-        found.append(Adapter(name, key, file, own.scale))
+        found.append(Adapter(name, key, file, own.scale, invocation))
     return tuple(found)
 
 

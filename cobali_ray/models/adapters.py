@@ -21,6 +21,7 @@ SYNTHETIC_ADAPTER = "synthetic-adapter"
 _TYPES = {0, 1, 8, 30}
 """What A and B may be, by ggml's numbers: F32, F16, Q8_0, BF16."""
 _EMBEDDING = "token_embd.weight"
+_INVOCATION = "adapter.alora.invocation_tokens"
 _IGNORED = "_norm.weight"
 """llama.cpp leaves vectors of norms out."""
 _Shapes = dict[str, tuple[int, ...]]
@@ -52,6 +53,18 @@ def require_fitting(adapter: Path, model: Path) -> None:
     _check(adapter, read_header(adapter), read_header(model), _shapes_of(model))
 
 
+def invocation_of(adapter: Path) -> tuple[int, ...]:
+    """Return the tokens that invoke an activated adapter; none where it is not one. Raises ConfigError."""
+    return _invocation(adapter, read_header(adapter))
+
+
+def _invocation(path: Path, adapter: GgufHeader) -> tuple[int, ...]:
+    tokens = adapter.metadata.get(_INVOCATION, [])
+    if not isinstance(tokens, list) or not all(type(one) is int and one < 1 << 31 for one in tokens):
+        raise ConfigError("adapters", f"'{path}' is damaged: {_INVOCATION} is no list of tokens")
+    return tuple(tokens)
+
+
 def _shapes_of(model: Path) -> _Shapes:
     return {tensor.name: tensor.shape for part in files_of(model) for tensor in read_header(part).tensors}
 
@@ -70,8 +83,7 @@ def _check(path: Path, adapter: GgufHeader, model: GgufHeader, shapes: Mapping[s
         )
     if adapter.kinds.get("adapter.lora.alpha", FLOAT32) != FLOAT32:
         raise ConfigError("adapters", f"'{path}' is damaged: adapter.lora.alpha is not a float32")
-    if "adapter.alora.invocation_tokens" in said:
-        raise ConfigError("adapters", f"'{path}' is an activated LoRA (aLoRA), which is not supported")
+    _invocation(path, adapter)
     found: dict[str, _Shapes] = {}
     for tensor in adapter.tensors:
         name, _, part = tensor.name.rpartition(".")

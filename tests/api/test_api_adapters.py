@@ -173,6 +173,19 @@ async def test_the_router_knows_prefixes_of_adapters_apart(under, client):
     assert base == names_of(tokens, ""), "of the model itself they are what they were"
 
 
+async def test_an_activated_adapter_begins_where_it_is_invoked(under, client):
+    client.the_card = replace(CARD, adapters=(ADAPTERS[0]._replace(invocation=(7, 8)),))
+    for prompt, key, n_plain in [
+        ([1, 7, 8, 2, 7, 8, 3], "1f 1.0", 4),
+        ([7, 8, 3], "1f 1.0", 0),
+        ([1, 2, 3], "", 0),
+    ]:
+        assert await under("/v1/completions", model="law", prompt=prompt) == key
+        request = client.requests[-1]
+        assert (request.model, request.n_plain) == ("law", n_plain)
+        assert (request.salt == request.cache_salt) == (n_plain > 0 or not key), "it shares what is plain"
+
+
 async def test_ollamas_clients_find_adapters_too(get):
     listed = (await get("/api/tags")).json["models"]
     assert [one["name"] for one in listed] == [f"{name}:latest" for name in ("fake", "alias", *NAMES)]

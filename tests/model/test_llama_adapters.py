@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gguf import GGUFReader, GGUFValueType, GGUFWriter
 
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.core.plan.adapters import RUN, Adapter
@@ -125,3 +126,68 @@ def test_a_run_of_streams_is_as_long_as_is_worth_a_change(backend, adapters):
     n_tokens = 4 * RUN
     _, n_changes = run(backend, [ask(f"r{i}", keys[i % 2], 8, n_tokens + 1) for i in range(4)])
     assert n_changes <= 2 * n_tokens / RUN + 2
+
+
+def activated(path, invocation, to):
+    """Write an adapter again as one that these tokens invoke."""
+    reader, writer = GGUFReader(path), GGUFWriter(to, "qwen2")
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", 16.0)
+    writer.add_key_value(
+        "adapter.alora.invocation_tokens", invocation, GGUFValueType.ARRAY, GGUFValueType.UINT32
+    )
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return to
+
+
+def test_an_activated_adapter_shares_what_comes_before_its_tokens(tiny, open_tiny, adapters, tmp_path):
+    """Each begins from what the others computed, and says what it says alone."""
+    invocation = (300, 301, 302)
+    file = activated(adapters["one"].path, invocation, tmp_path / "activated.gguf")
+    settings = SETTINGS.replaced(
+        adapters=read_settings({"adapters": {"own": str(file)}}).adapters, min_prefix=16
+    )
+    (own,) = adapters_of(settings, tiny)
+    assert own.invocation == invocation
+    backend = open_tiny(n_slots=6, n_ctx=1024, adapters=(own,))
+    common = ask("common", "", 200).prompt
+
+    def request(name, *tail, adapter=own):
+        prompt = (*common, *tail)
+        begins = None if adapter is None else adapter.begins(prompt)
+        key = "" if begins is None else adapter.key
+        return Request(request_id=name, prompt=prompt, max_tokens=12, adapter=key, n_plain=begins or 0)
+
+    requests = [
+        request("base", 5, 6, 7, adapter=None),
+        request("invoked", 5, 6, *invocation, 9),
+        request("again", 5, 6, *invocation, 9, 10, 11),
+        request("not-invoked", 5, 6, 7, 8),
+        request("base-behind-it", 5, 6, *invocation, 9, adapter=None),
+    ]
+    backend.clear()
+    events = EventRecorder()
+    engine = Engine(backend, limits_of(backend, settings), FakeClock(step_s=1e-4), events, pacer=Pacer(None))
+    together, cached = {}, {}
+    for one in requests:
+        sequence = engine.submit(one)
+        while engine.has_work:
+            engine.tick()
+        together[one.request_id], cached[one.request_id] = sequence.tokens[one.n_prompt :], sequence.n_cached
+    assert cached == {"base": 0, "invoked": 202, "again": 202, "not-invoked": 202, "base-behind-it": 202}
+    for one in requests:
+        backend.clear()
+        alone = Engine(
+            backend, limits_of(backend, SETTINGS), FakeClock(step_s=1e-4), EventRecorder(), pacer=Pacer(None)
+        )
+        sequence = alone.submit(one)
+        while alone.has_work:
+            alone.tick()
+        assert together[one.request_id] == sequence.tokens[one.n_prompt :], one.request_id
+    assert together["invoked"] != together["base-behind-it"], "it changes what is said"

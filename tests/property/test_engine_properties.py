@@ -396,16 +396,18 @@ class EngineMachine(RuleBasedStateMachine):
         n_scored=st.sampled_from([0, 0, 0, 1, 4, 30]),
         adapter=st.sampled_from(["", "", "1", "2"]),
         turns=st.lists(st.integers(1, 20), max_size=3),
+        n_plain=st.sampled_from([0, 0, 4, 12, 20]),
     )
     def submit(
         self, prompt, max_tokens, sampling, stop, timeout_s, grammar, budget, salt, n_top, n_scored, adapter,
-        turns,
+        turns, n_plain,
     ):  # fmt: skip
         request_id = f"r{len(self.requests)}"
         self.requests[request_id] = request = Request(
             request_id=request_id, prompt=tuple(prompt), max_tokens=max_tokens, sampling=sampling, stop=stop,
             timeout_s=timeout_s, grammar=grammar, reasoning_budget=budget, reply_to=request_id,
             cache_salt=salt, n_prompt_logprobs=n_top, adapter=adapter, turns=tuple(sorted(turns)),
+            n_plain=min(n_plain, len(prompt) - 1) if adapter else 0,
         )  # fmt: skip
         self.lone[request_id], tokens = lone_answer(request, self.end_probability)
         if self.speculation is not None:

@@ -5,9 +5,10 @@ import pytest
 from gguf import GGUFWriter
 
 from cobali_ray.actors.layout import places, served_by
+from cobali_ray.core.plan.adapters import Adapter
 from cobali_ray.engine.opening import adapters_of
 from cobali_ray.errors import ConfigError, ModelNotFoundError
-from cobali_ray.models.adapters import find_adapter
+from cobali_ray.models.adapters import find_adapter, invocation_of
 from cobali_ray.models.ggufmeta import read_header
 from cobali_ray.settings import read_settings, settings_of_engines
 
@@ -64,6 +65,31 @@ def test_an_adapter_for_this_model_is_found(tmp_path, model):
 
 
 Q, EMBEDDING = "blk.0.attn_q.weight", "token_embd.weight"
+INVOCATION = "adapter.alora.invocation_tokens"
+
+
+def test_an_activated_adapter_says_what_invokes_it(tmp_path, model):
+    path = adapter(tmp_path, pair(Q), **{INVOCATION: ([7, 300], 9, 4)})
+    assert find_adapter(str(path), model) == path
+    assert invocation_of(path) == (7, 300)
+    assert invocation_of(adapter(tmp_path, pair(Q))) == ()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "begins"),
+    [
+        pytest.param((1, 7, 300, 2), 1, id="in-the-middle"),
+        pytest.param((7, 300), 0, id="all-of-it"),
+        pytest.param((7, 300, 1, 7, 300, 7), 3, id="the-last-one"),
+        pytest.param((1, 7, 3, 300), None, id="not-there"),
+        pytest.param((7 << 8, 300 << 8, 0), None, id="between-tokens"),
+        pytest.param((), None, id="nothing"),
+    ],
+)
+def test_an_adapter_changes_a_prompt_from_where_it_is_invoked(prompt, begins):
+    assert Adapter("name", "key", "path", 1.0, (7, 300)).begins(prompt) == begins
+    assert Adapter("name", "key", "path", 1.0).begins(prompt) == 0
+    assert Adapter("name", "", "path", 0.0, (7, 300)).begins(prompt) is None
 
 
 @pytest.mark.parametrize(
@@ -75,7 +101,7 @@ Q, EMBEDDING = "blk.0.attn_q.weight", "token_embd.weight"
             pair(Q), {"architecture": "llama"}, "for models of the architecture 'llama'", id="architecture"
         ),
         pytest.param(pair(Q), {"alpha": (16.0, 12)}, "alpha is not a float32", id="alpha-is-a-double"),
-        pytest.param(pair(Q), {"adapter.alora.invocation_tokens": ([1, 2], 9, 4)}, "aLoRA", id="activated"),
+        pytest.param(pair(Q), {INVOCATION: ([0.5], 9, 6)}, "is no list of tokens", id="invoked-by-numbers"),
         pytest.param({}, {}, "changes nothing", id="empty"),
         pytest.param({Q: (8, 8)}, {}, "does not belong in an adapter", id="whole-matrix"),
         pytest.param(pair(f"{Q}.i32"), {}, "of type 26 does not belong", id="integers"),

@@ -4,7 +4,7 @@ from array import array
 
 import pytest
 
-from cobali_ray.core.plan.drafts import Draft, StreamDrafts, look_up
+from cobali_ray.core.plan.drafts import HEAD_ODDS, Draft, StreamDrafts, look_up
 from cobali_ray.core.request.request import Request
 from cobali_ray.core.request.sequence import Sequence
 
@@ -60,17 +60,38 @@ def said(sequence, text):
 
 def test_guesses_are_judged_by_what_is_said_whether_they_were_computed_or_not():
     sequence = Sequence(Request(request_id="a", prompt=tuple(b"so, so,"), max_tokens=99), arrived_s=0.0)
-    guesses = StreamDrafts(sequence)
+    guesses = StreamDrafts(sequence, HEAD_ODDS)
     guesses.renew(4)
     assert guesses.draft == Draft(tokens(" so,"), 3)
-    before = guesses.n_expected(4)
+    before = guesses.n_expected(4, head=False)
     said(sequence, " ")
     guesses.renew(4)
     said(sequence, "so, ")
     guesses.renew(4)
     assert guesses.draft == Draft(tokens("so, "), 8)
-    assert guesses.n_expected(4) > before
+    assert guesses.n_expected(4, head=False) > before
     said(sequence, "what?")
     guesses.renew(4)
     assert guesses.draft is None
-    assert guesses.n_expected(4) == 0
+    assert guesses.n_expected(4, head=False) == 0
+
+
+def test_a_head_is_judged_by_how_much_of_its_guess_was_said():
+    sequence = Sequence(Request(request_id="a", prompt=tuple(b"what"), max_tokens=99), arrived_s=0.0)
+    guesses = StreamDrafts(sequence, HEAD_ODDS)
+    guesses.renew(15)
+    assert len(guesses.tokens(7, head=True)) == 7
+    before = guesses.n_expected(3, head=True)
+    said(sequence, "abcd")  # three of the guess, and what followed
+    assert guesses.judge_head(7) == 3
+    guesses.renew(15)
+    said(sequence, "abcdefgh")
+    assert guesses.judge_head(7) == 7
+    assert guesses.n_expected(3, head=True) > before
+    for _ in range(9):
+        guesses.renew(15)
+        said(sequence, "x")
+        assert guesses.judge_head(7) == 0
+    assert guesses.n_expected(3, head=True) < before
+    guesses.renew(1)
+    assert len(guesses.tokens(7, head=True)) == 1

@@ -125,6 +125,16 @@ def test_nothing_is_shared_between_salts_and_nobody_shares_without_one():
     assert not set(names_of(text(1000), "mine")) & set(names_of(text(1000), "yours"))
 
 
+def test_what_is_computed_under_an_activated_adapter_is_not_expected_to_be_shared():
+    router = router_of(a=IDLE)
+    tokens = text(4 * BLOCK)
+    common = tokens[: 2 * BLOCK + 2]
+    send(router, "1", tokens, common=common)
+    assert router.choose(tokens, "", 0.0).n_held == 2 * BLOCK
+    send(router, "2", tokens)
+    assert router.choose(tokens, "", 0.0, common=common).n_held == 2 * BLOCK
+
+
 def test_what_was_booked_since_the_view_counts_and_then_the_view_does():
     router = router_of(a=IDLE, b=IDLE._replace(ahead=((0, 150),)))
     assert send(router, "1", text(200)).engine_id == "a"

@@ -208,6 +208,7 @@ def _call(
     requests = []
     tuples = [tuple(prompt) for prompt in prompts]
     turns = [turns_of(prompt, origin.turn_marks) for prompt in tuples]
+    begins = [None if adapter is None else adapter.begins(prompt) for prompt in tuples]
     for choice in range(n_choices):
         prompt = tuples[choice // n]
         # Counted per prompt, so that a prompt is answered the same alone and in a list.
@@ -232,7 +233,8 @@ def _call(
                 model=card.model_id if adapter is None else adapter.name,
                 x_request_id=origin.x_request_id,
                 cache_salt=salt,
-                adapter="" if adapter is None else adapter.key,
+                adapter="" if adapter is None or begins[choice // n] is None else adapter.key,
+                n_plain=begins[choice // n] or 0,
                 received_s=origin.received_s,
                 tenant=origin.caller.tenant,
                 weight=terms.weight,

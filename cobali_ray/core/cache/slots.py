@@ -183,7 +183,7 @@ class Slots:
         slots = [
             (held._replace(idle=False) if held.slot_id in kept else held)
             if s is None
-            else SlotContents(held.slot_id, s.tokens, s.n_computed, 0.0, idle=False, salt=s.salt)
+            else SlotContents(held.slot_id, s.tokens, s.n_common, 0.0, idle=False, salt=s.salt)
             for held, s in zip(self._held, self.by_slot, strict=True)
         ]
         return place(
@@ -213,12 +213,13 @@ class Slots:
         begins = tokens[:least]
         ours = [s for s in self.running if s.salt == salt and s.status is Status.RUNNING]
         alike = [s for s in ours if s.tokens[:least] == begins]
-        ahead = [(s, n_shared(tokens, s.tokens, most)) for s in alike if not s.decoding]
+        prompts = [s for s in alike if not s.decoding]
+        ahead = [(s, n_shared(tokens, s.tokens, min(most, s.request.n_plain or most))) for s in prompts]
         coming = max([n if depths is None else deepest(s.cuts, n) for s, n in ahead], default=0)
         if coming < MIN_WAIT_TOKENS:
             return 0
         held = [held for held in self._held if held.salt == salt and held.tokens[:least] == begins]
-        holding = [(one.tokens, one.n_tokens) for one in held] + [(s.tokens, s.n_computed) for s in alike]
+        holding = [(one.tokens, one.n_tokens) for one in held] + [(s.tokens, s.n_common) for s in alike]
         known = None if depths is None else depths()
         there = [reach(n_shared(tokens, other, min(most, n)), n, known) for other, n in holding]
         return n if (n := coming - max(there)) >= MIN_WAIT_TOKENS else 0
@@ -229,14 +230,17 @@ class Slots:
         Where slots only go back to saved states, of which the text has some at `depths`: as far as that.
         """
         holding = [(one.tokens, one.n_tokens) for one in self._held if one.salt == salt]
-        holding += [(s.tokens, s.n_computed) for s in self.running if s.salt == salt]
+        holding += [(s.tokens, s.n_common) for s in self.running if s.salt == salt]
         return max(
             [reach(n_shared(tokens, other, min(most, n)), n, depths) for other, n in holding], default=0
         )
 
     def holdings(self) -> list[tuple[int, array[int], int, str | None]]:
-        """Return what slots hold, busy ones first, then what is worth most: slot, tokens, how many, salt."""
-        busy = [(s.slot_id, s.tokens, s.n_computed, s.salt) for s in self.running]
+        """Return what slots hold for others, busy ones first, then what is worth most.
+
+        Each is slot, tokens, how many of them, and salt.
+        """
+        busy = [(s.slot_id, s.tokens, s.n_common, s.salt) for s in self.running]
         idle = sorted((held for held in self._held if held.n_tokens), key=lambda held: -held.worth_until)
         return [*busy, *[(held.slot_id, held.tokens, held.n_tokens, held.salt) for held in idle]]
 

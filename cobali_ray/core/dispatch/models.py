@@ -57,7 +57,8 @@ class ModelRecord:
             salt = request.salt if request.n_prompt_logprobs is None else None
         others = self.engines.keys() - there.keys()
         # None: no engine has said yet how it is doing.
-        return self.router.choose(request.prompt, salt, now_s, without=others) or first
+        common = request.common_prompt if isinstance(request, Request) else request.prompt
+        return self.router.choose(request.prompt, salt, now_s, without=others, common=common) or first
 
     def needs_more(self, route: Route, now_s: float) -> bool:
         """Take the wait predicted for a request; say whether one more engine is to be loaded."""

@@ -171,10 +171,18 @@ class Router:
         self._bookings = {i: b for i, b in self._bookings.items() if b.engine_id != engine_id}
 
     def choose(
-        self, tokens: Sequence[int], salt: str | None, now_s: float, without: Collection[str] = ()
+        self,
+        tokens: Sequence[int],
+        salt: str | None,
+        now_s: float,
+        without: Collection[str] = (),
+        common: Sequence[int] | None = None,
     ) -> Route | None:
-        """Return the engine with the least predicted time to first token; equal ones take turns."""
-        names, n = names_of(tokens, salt), len(tokens)
+        """Return the engine with the least predicted time to first token; equal ones take turns.
+
+        `common`: the first of the tokens, where others of the salt can begin with these alone.
+        """
+        names, n = names_of(tokens if common is None else common, salt), len(tokens)
         # Who cannot tell is taken to be fast: otherwise a new engine would never find out.
         views = [engine.view for engine in self._engines.values()]
         token_s = min([view.token_s for view in views if view.token_s], default=GUESS_S)

@@ -7,10 +7,14 @@ to be worth the change, and short enough that streams that wait for theirs still
 
 An adapter's key is the hash of its file and its scale. It is part of a request's salt, so that slots, host
 memory, the disk and the router keep what was computed under each apart.
+
+An *activated* adapter (aLoRA) changes nothing before the tokens that invoke it, where these stand last in a
+prompt. What is before them is computed without it, shared with all others of the salt, and all that is kept.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from math import inf
@@ -25,6 +29,9 @@ RUN = 8
 it is 0.75, after 4 0.89, after 8 0.91, after 16 0.97."""
 
 
+_WIDTH = array("i").itemsize
+
+
 class Adapter(NamedTuple):
     """An adapter that is served beside its model."""
 
@@ -35,6 +42,18 @@ class Adapter(NamedTuple):
     What is computed under one key is of no use under another."""
     path: str
     scale: float
+    invocation: tuple[int, ...] = ()
+    """The tokens from which on it changes what is said; none: it always does."""
+
+    def begins(self, prompt: Seq[int]) -> int | None:
+        """Return the first token of a prompt that it changes; None: it changes nothing."""
+        if not self.key:
+            return None
+        data, wanted = array("i", prompt).tobytes(), array("i", self.invocation).tobytes()
+        end = len(data) if wanted else 0
+        while (at := data.rfind(wanted, 0, end)) > 0 and at % _WIDTH:  # it began inside a token
+            end = at + len(wanted) - 1
+        return None if at < 0 else at // _WIDTH
 
 
 class AdapterTurns:

@@ -210,6 +210,16 @@ def cut_at_states(chunks: Seq[Span], by_slot: Seq[Sequence | None]) -> list[Span
     return [chunk if (s := by_slot[chunk.slot_id]) is None else _up_to_cut(chunk, s) for chunk in chunks]
 
 
+def cut_at_adapters(chunks: Seq[Span], by_slot: Seq[Sequence | None]) -> list[Span]:
+    """Return chunks that end where an adapter is invoked, if they reach that far."""
+    return [chunk if (s := by_slot[chunk.slot_id]) is None else _up_to_adapter(chunk, s) for chunk in chunks]
+
+
+def _up_to_adapter(chunk: Span, prompt: Sequence) -> Span:
+    n_before = prompt.request.n_plain - chunk.start
+    return chunk_of(prompt, n_before) if 0 < n_before < chunk.length else chunk
+
+
 def _up_to_cut(chunk: Span, prompt: Sequence) -> Span:
     cut = next((cut for cut in prompt.cuts if cut > chunk.start), None)
     if cut is None or cut > chunk.start + chunk.length + 1:

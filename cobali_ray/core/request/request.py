@@ -255,6 +255,8 @@ class Request:
     """Prompt tokens whose logprobs an engine told before it went away."""
     adapter: str = ""
     """The key of the adapter that it is computed under; see adapters.py."""
+    n_plain: int = 0
+    """So many tokens of its prompt are computed without the adapter, as for everybody; 0: none are."""
     sent_tokens: tuple[int, ...] = ()
     """Output tokens that an engine told before it went away: the answer goes on behind them."""
     served_elsewhere: float = 0.0
@@ -284,6 +286,7 @@ class Request:
             _require("prompt_logprobs", self.n_prompt_logprobs, low=0, high=MAX_TOP_LOGPROBS)
         if self.timeout_s is not None:
             _require("timeout_s", self.timeout_s, low=0, high=1e9, open_low=True)
+        _require("n_plain", self.n_plain, low=0, high=len(self.prompt) - 1)
         _require("weight", self.weight, low=0, high=1e6, open_low=True)
         _require("priority", self.priority, low=MIN_PRIORITY, high=MAX_PRIORITY)
         if len(self.stop) > MAX_STOP_STRINGS:
@@ -328,10 +331,18 @@ class Request:
 
     @property
     def salt(self) -> str | None:
-        """What whatever it begins with must have been computed for: its own salt and adapter."""
-        if self.cache_salt is None or not self.adapter:
+        """What whatever it begins with must have been computed for: its own salt and adapter.
+
+        Where the adapter is not used from the first token on, only plain tokens are shared.
+        """
+        if self.cache_salt is None or not self.adapter or self.n_plain:
             return self.cache_salt
         return f"{self.cache_salt}\n{self.adapter}"
+
+    @property
+    def common_prompt(self) -> tuple[int, ...]:
+        """The tokens of its prompt that others of its salt can begin with."""
+        return self.prompt[: self.n_plain] if self.n_plain else self.prompt
 
     @property
     def n_prompt(self) -> int:

@@ -78,7 +78,7 @@ class Sequence(OpenRequest):
     """A request for a slot. Its tokens are the one thing in the core that grows."""
 
     __slots__ = (
-        "adapter", "cached_from", "cuts", "decoding", "earlier", "end_tokens", "ending", "first_token_s",
+        "cached_from", "cuts", "decoding", "earlier", "end_tokens", "ending", "first_token_s",
         "last_token_s", "n_awaited", "n_cached", "n_charged", "n_most", "n_parked", "n_passed",
         "n_preempted", "n_prefilled", "n_prompt", "n_scored", "n_unsaid", "salt", "seq_id", "slot_id",
         "stays", "stop", "tokens",
@@ -99,7 +99,7 @@ class Sequence(OpenRequest):
         super().__init__(request, account, arrived_s=arrived_s, ready=ready)
         stop_ids = request.sampling.stop_token_ids
         self.end_tokens = end_tokens.union(stop_ids) if stop_ids else end_tokens
-        self.salt, self.adapter = request.salt, request.adapter
+        self.salt = request.salt
         self.n_awaited = 0 if ready else 1
         """Things that must be there before it may have a slot."""
         self.tokens = array("i", request.prompt)
@@ -149,6 +149,16 @@ class Sequence(OpenRequest):
         return len(self.tokens) - 1 if self.decoding else self.n_prefilled
 
     @property
+    def adapter(self) -> str:
+        """The key of the adapter that its next tokens are computed under."""
+        return self.request.adapter if self.n_computed >= self.request.n_plain else ""
+
+    @property
+    def n_common(self) -> int:
+        """Tokens in the KV cache that others of its salt can begin with."""
+        return min(self.n_computed, self.request.n_plain or self.n_computed)
+
+    @property
     def n_pending(self) -> int:
         return len(self.tokens) - self.n_computed
 
@@ -159,13 +169,14 @@ class Sequence(OpenRequest):
         Never the last two: the last gives the logits, and one alone rounds differently (see `piece`). Nor one
         whose row says how likely the next is, while that is to be told.
         """
-        most = len(self.tokens) - 2
+        most = min(len(self.tokens) - 2, self.request.n_plain or len(self.tokens))
         return most if self.n_unscored is None else min(most, self.n_unscored)
 
     @property
     def n_resumable(self) -> int:
         """The same where slots go back to states: one that had begun to answer goes on where it stood."""
-        return len(self.tokens) - 1 if self.n_output and self.n_unscored is None else self.n_reusable
+        stood = self.n_output and self.n_unscored is None and not self.request.n_plain
+        return len(self.tokens) - 1 if stood else self.n_reusable
 
     @property
     def n_unscored(self) -> int | None:
