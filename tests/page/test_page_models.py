@@ -23,7 +23,7 @@ def several():
 
 
 def open_menu(page):
-    page.get_by_role("button", name="Models").focus()
+    page.get_by_role("button", name="Model menu").focus()
     page.keyboard.press("Enter")
     return page.get_by_role("dialog", name="Models")
 
@@ -44,7 +44,7 @@ def test_models_are_loaded_and_unloaded_from_any_view(make_page, several):
     expect(menu.get_by_text("Get a model")).to_have_count(0)  # the server does not allow that
     page.keyboard.press("Escape")
     expect(menu).to_be_hidden()
-    expect(page.get_by_role("button", name="Models")).to_be_focused()
+    expect(page.get_by_role("button", name="Model menu")).to_be_focused()
 
 
 def test_the_menu_stops_no_answer_and_writes_no_message(make_page, several):

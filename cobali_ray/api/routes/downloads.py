@@ -84,7 +84,7 @@ class Downloads:
         return body.model
 
     async def _events(self, reference: str) -> AsyncGenerator[dict[str, Any], None]:
-        latest: dict[str, Any] = {"step": "waiting for another download", "share": 0.0}
+        latest: dict[str, Any] = {"step": "asking the Hub", "share": 0.0}
         left = False
 
         def progress(step: str, share: float) -> None:
@@ -92,9 +92,9 @@ class Downloads:
                 raise _LeftError
             latest.update(step=step, share=round(share, 4))
 
-        yield latest
+        if self._turn.locked():
+            yield latest | {"step": "waiting for another download"}
         async with self._turn:
-            latest["step"] = "asking the Hub"
             work = asyncio.ensure_future(asyncio.to_thread(resolve, reference, progress=progress))
             work.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody asks
             try:

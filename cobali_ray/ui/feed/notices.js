@@ -37,8 +37,8 @@ export function Pill() {
   const { model, engine_id: engine, node } = history?.engine ?? {};
   const title = history ? `Model ${model}, engine ${engine}${node ? ` on ${node}` : ""}` : "";
   return html`<div class="pill" data-status=${status} title=${title}>
-    <button class="quiet to-models" popovertarget="model-menu" aria-label=${`Models${model ? `: ${model}` : ""}`}>
-      <i class=${`dot ${kind}`}></i><b class="model">${model ?? "Models"}</b>
+    <button class="quiet to-models" popovertarget="model-menu" aria-label=${`Model menu${model ? `: ${model}` : ""}`}>
+      <i class=${`dot ${kind}`}></i><b class="model">${model ?? "Model"}</b>
       <${Icon} name="chevron" size=${14} /></button>
     <div id="model-menu" class="model-menu" popover="auto" role="dialog" aria-label="Models"
       onToggle=${({ newState }) => setOpen(newState === "open")}>${open && html`<${ModelMenu} />`}</div>
