@@ -266,7 +266,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         hash(plan)
         mine = [s for s in slots.by_slot if s is not None and s.adapter == plan.adapter]
         skipped = [s for s in mine if s.decoding and s.slot_id not in plan.streams]
-        assert not skipped or any(s.priority != MAX_PRIORITY for s in mine)
+        others = any(one.priority != MAX_PRIORITY for one in self.requests.values())
+        assert not skipped or (others and plan.n_tokens), "beside others, and where they came lately"
         assert {s.priority for s in skipped} <= {MAX_PRIORITY}, "nor those of other classes than the last"
         assert set(plan.streams) <= {s.slot_id for s in mine if s.decoding}
         assert all(slots.by_slot[chunk.slot_id] in mine for chunk in plan.chunks), "nor is one mixed in"
