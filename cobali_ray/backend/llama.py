@@ -93,6 +93,8 @@ class LlamaBackend:
         self.projector: Projector | None = None
         self._device: DeviceCandidates | None = None
         self._head: DraftHead | None = None
+        self._unfollowed: TickBatch | None = None
+        """What the head has not been shown of what was computed."""
         self._embedder: LlamaEmbedder | None = None
         self._devices, self._model = devices or open_devices(config), model
         try:
@@ -335,8 +337,7 @@ class LlamaBackend:
             self._compute_apart(batch, n_rows)
         else:
             self._compute(batch, n_rows)
-            if self._head is not None:
-                self._head.follow(batch)
+            self._unfollowed = batch
         self._n_rows = n_rows
 
     def _compute_apart(self, batch: TickBatch, n_rows: int) -> None:
@@ -392,9 +393,12 @@ class LlamaBackend:
         self._logits = logits
 
     def wait(self) -> None:
-        """Block until the device is done; a CPU is already."""
+        """Block until the device is done; a CPU is already. What it made is then known to the head."""
         if self.overlaps:
             self._lc.llama_synchronize(self._context)
+        if self._head is not None and self._unfollowed is not None:
+            self._head.follow(self._unfollowed)
+        self._unfollowed = None
 
     def sample(
         self,

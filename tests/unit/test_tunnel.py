@@ -2,6 +2,7 @@
 
 import os
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -19,6 +20,19 @@ from tests.waiting import wait_until
 
 KEY = TunnelKey.of(b"a" * 32)
 PATIENCE_S = 30.0
+
+
+LENGTH = struct.Struct("<Q")
+
+
+def hear(link):
+    """Return a whole message, which begins with its length; b"" if there is none."""
+    heard = bytearray()
+    while more := link.recv(1 << 16):
+        heard += more
+        if len(heard) >= LENGTH.size and len(heard) == LENGTH.size + LENGTH.unpack_from(heard)[0]:
+            return bytes(heard)
+    return b""
 
 
 class OfAnotherVersion(Greeting, frozen=True):
@@ -53,8 +67,8 @@ class Worker:
                 return
             self.n_connections += 1
             with link:
-                while data := link.recv(1 << 16):
-                    link.sendall(data)
+                while heard := hear(link):  # all of a question before any of the answer, as RPC does
+                    link.sendall(heard)
 
     def close(self):
         self._over.set()
@@ -80,13 +94,8 @@ def connect(opened):
 def through(opened, data):
     """Send data to the worker and return what comes back."""
     with connect(opened) as link:
-        sender = threading.Thread(target=link.sendall, args=(data,))
-        sender.start()
-        answer = bytearray()
-        while len(answer) < len(data) and (more := link.recv(1 << 16)):
-            answer += more
-        sender.join()
-    return bytes(answer)
+        link.sendall(LENGTH.pack(len(data)) + data)
+        return hear(link)[LENGTH.size :]
 
 
 def test_what_goes_in_comes_out_through_one_connection_after_another(worker):
