@@ -97,7 +97,7 @@ def compiled(arch: str, n_jobs: int) -> Path:
     configure += [f"-DCMAKE_CUDA_COMPILER={CUDA / 'bin/nvcc'}", f"-DCMAKE_CUDA_ARCHITECTURES={arch}-real"]
     environ = {name: value for name, value in os.environ.items() if name != "CMAKE_ARGS"} | tools
     print(
-        f"Compiling for {arch}: about three hours of a core. Ctrl-C stops it, the next run resumes.",
+        f"Compiling for {arch}: some hours of a core. Ctrl-C stops it, the next run resumes.",
         flush=True,
     )
     install.build([*install.LOW, *configure], environ)
