@@ -160,15 +160,15 @@ class Tunnel:
         poller.register(monitor, zmq.POLLIN)
         while (left := deadline - time.monotonic()) > 0:
             ready = dict(poller.poll(int(left * 1000) + 1))
-            if sock in ready:
-                return msgspec.json.decode(sock.recv_multipart()[1], type=Greeting)
-            if monitor in ready:
+            if monitor in ready:  # first, so that what comes of it later is an end
                 if recv_monitor_message(monitor)["event"] == zmq.EVENT_CONNECTED:
                     connected = True
                 elif connected:
                     return "it ends the connection: worker_key_file must be the file of its --key-file"
                 else:
                     return "nobody answers there; `cobali worker --listen` starts one"
+            elif sock in ready:
+                return msgspec.json.decode(sock.recv_multipart()[1], type=Greeting)
         return "no answer" if connected else "no answer: it is switched off, or a firewall is between"
 
     @staticmethod

@@ -108,6 +108,19 @@ def test_what_goes_in_comes_out_through_one_connection_after_another(worker):
     assert worker.n_connections == 2
 
 
+def test_an_answer_that_is_there_at_once_opens_the_tunnel(worker, monkeypatch):
+    def connect_and_wait(self, where):
+        sock, monitor = really(self, where)
+        assert sock.poll(1000 * PATIENCE_S)
+        return sock, monitor
+
+    really = Tunnel._connect
+    monkeypatch.setattr(Tunnel, "_connect", connect_and_wait)
+    opened = Tunnel(worker.address, KEY, PATIENCE_S)
+    assert through(opened, b"at once") == b"at once"
+    opened.close()
+
+
 def test_a_worker_serves_one_engine_and_then_the_next(worker):
     first = Tunnel(worker.address, KEY, PATIENCE_S)
     with pytest.raises(ConfigError, match=r"devices: .*lends its device to another engine"):
