@@ -262,6 +262,9 @@ def _capacity(made: dashboard.Dashboard) -> None:
         "Share of max_queue and max_queue_tokens in use: at 100 % new requests get 429; preempted ones count."
     )
     made.with_panel(lines("Queue fill", text, "percentunit", shares, columns=3))
+    left = [(f"max by (state) (cobali_batch_lines{{{SERVER}}})", "{{state}}")]
+    text = "Lines of the batches that are not over: answered, failed, and those that wait for room."
+    made.with_panel(stacked("Batch lines", text, "suffix: lines", left, columns=3).no_value("no batches"))
 
 
 def _queue_fill() -> list[Query]:

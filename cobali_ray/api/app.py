@@ -93,7 +93,7 @@ def build_api(
     messages = Messages(generation, settings)
     app.include_router(messages.router())
     app.include_router(Ollama(fleet, settings, generation, embeddings, intake).router())
-    app.include_router(Facts(fleet, settings, intake).router())
+    app.include_router(Facts(fleet, settings, intake, store).router())
     app.include_router(Downloads(settings, intake).router())
     app.state.viewers = {name: Viewers(engine, clock) for name, engine in fleet.engines.items()}
     app.include_router(Debug(fleet, app.state.viewers).router())

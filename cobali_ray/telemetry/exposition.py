@@ -74,27 +74,28 @@ def render_all(
     engines: Sequence[EngineMetrics],
     processes: Sequence[ProcessUsage] = (),
     encode: Encoder = generate_latest,
+    others: Sequence[Metric] = (),
 ) -> bytes:
     """Return the text of several engines: what has one name stands together, as Prometheus wants it.
 
-    `processes` are those of the server that are no engine; they have no label `engine`. `encode` writes the
-    format: this or `openmetrics`.
+    `processes` are those of the server that are no engine; they have no label `engine`, nor have `others`.
+    `encode` writes the format: this or `openmetrics`.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_ServerCollector(engines, processes))
+    registry.register(_ServerCollector(engines, [*usage_families(processes), *others]))
     return encode(registry)
 
 
 class _ServerCollector:
     """What prometheus_client calls a custom collector."""
 
-    def __init__(self, engines: Sequence[EngineMetrics], processes: Sequence[ProcessUsage]) -> None:
-        self._engines, self._processes = engines, processes
+    def __init__(self, engines: Sequence[EngineMetrics], others: Sequence[Metric]) -> None:
+        self._engines, self._others = engines, others
 
     def collect(self) -> Iterator[Metric]:
         joined: dict[str, Metric] = {}
         families = chain.from_iterable(map(_of, self._engines))
-        for family in chain(families, usage_families(self._processes)):
+        for family in chain(families, self._others):
             if (known := joined.setdefault(family.name, family)) is not family:
                 known.samples += family.samples
         yield from joined.values()

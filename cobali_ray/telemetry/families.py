@@ -42,6 +42,14 @@ def gauge(name: str, text: str, label: str, values: Mapping[str, float]) -> Gaug
     return family
 
 
+def batch_families(statuses: Mapping[str, int], lines: Mapping[str, int]) -> list[Metric]:
+    """Return the metrics of batches that are not over, of all of a server."""
+    return [
+        gauge("cobali_batches", "Batches that are not over, by their status.", "status", statuses),
+        gauge("cobali_batch_lines", "Lines of these batches, by what became of them.", "state", lines),
+    ]
+
+
 def of_engine(engine_id: str, families: Iterable[Metric]) -> Iterator[Metric]:
     """Say of every sample whose it is: the label `engine`."""
     for family in families:

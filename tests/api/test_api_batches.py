@@ -250,6 +250,25 @@ async def test_a_cancelled_batch_keeps_the_answers_it_has(server):
     assert (await server.wire(f"/v1/batches/{batch.id}/cancel")).json["error"]["code"] == "wrong_batch_state"
 
 
+async def test_metrics_count_the_batches_that_are_not_over(server):
+    server.client.script = holding(2)
+    batch = await server.batch([ask(f"r{i}") for i in range(9)] + [ask("bad", temperature=-1)])
+    server.run()
+    await server.answered(batch, 2)
+
+    async def lines():
+        text = (await server.http.get("http://app/metrics", headers={"authorization": "Bearer x"})).text
+        return [line for line in text.splitlines() if line.startswith("cobali_batch")]
+
+    assert 'cobali_batches{status="in_progress"} 1.0' in await lines()
+    counts = {line.split('"')[1]: float(line.split()[-1]) for line in await lines() if "lines" in line}
+    assert counts["answered"] == 2
+    assert sum(counts.values()) == 10
+    await server.openai.batches.cancel(batch.id)
+    await server.until(batch, "cancelled")
+    assert not any("status" in line for line in await lines())
+
+
 async def test_a_batch_expires_by_the_clock(server):
     server.client.script = lambda request: iter([asyncio.Event()])
     server.run()

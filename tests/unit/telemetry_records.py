@@ -13,6 +13,7 @@ from cobali_ray.core.views.stats import DeviceView, TickStats
 from cobali_ray.errors import DeadlineExceededError, InternalError, RequestCancelledError
 from cobali_ray.telemetry.collector import Collector
 from cobali_ray.telemetry.exposition import EngineMetrics, render_all
+from cobali_ray.telemetry.families import batch_families
 from cobali_ray.telemetry.names import HttpAnswer
 from cobali_ray.telemetry.presence import Presence
 from cobali_ray.telemetry.usage import ProcessUsage
@@ -104,4 +105,5 @@ def exposition() -> str:
     presence = Presence(engine_id="0", up=True, down_s=0.0, n_restarts=2)
     others = [ProcessUsage("ingress", 12, 2 << 20, 0.5), ProcessUsage("front_end", 13, 1 << 20, 0.25)]
     answers = {HttpAnswer("/v1/chat/completions", "POST", 200): 5, HttpAnswer("unmatched", "GET", 401): 2}
-    return render_all([EngineMetrics(snapshot, presence, answers)], others).decode()
+    batches = batch_families({"in_progress": 2}, {"waiting": 7, "answered": 2, "failed": 1})
+    return render_all([EngineMetrics(snapshot, presence, answers)], others, others=batches).decode()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from prometheus_client import Metric
 from prometheus_client.samples import Exemplar
 
 from cobali_ray.api.engines.client import EngineClient
@@ -183,9 +184,9 @@ class Fleet:
             state for found in await asyncio.gather(*(m.states() for m in self.models)) for state in found
         ]
 
-    async def metrics(self, encode: Encoder) -> bytes:
+    async def metrics(self, encode: Encoder, others: Sequence[Metric] = ()) -> bytes:
         counts = await asyncio.gather(*(engine.counts() for engine in self.engines.values()))
-        return await asyncio.to_thread(lambda: render_all(counts, self._processes(), encode))
+        return await asyncio.to_thread(lambda: render_all(counts, self._processes(), encode, others))
 
 
 def overall(states: Sequence[EngineState]) -> EngineState:

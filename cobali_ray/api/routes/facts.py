@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -13,7 +14,7 @@ from typing import Any
 import orjson
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
-from prometheus_client import generate_latest
+from prometheus_client import Metric, generate_latest
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as OPENMETRICS
 
 from cobali_ray.api.body.fields import judge_fields
@@ -29,9 +30,12 @@ from cobali_ray.api.routes.openapi import BODY_STATUSES, MODEL_STATUSES, Respons
 from cobali_ray.backend.port import Gone
 from cobali_ray.core.request.request import TUNABLE
 from cobali_ray.core.views.stats import EngineState, EngineStatus, ModelCard
-from cobali_ray.errors import FixedScalesError, InvalidParameterError, LoadingError
+from cobali_ray.errors import FixedScalesError, InvalidParameterError, LoadingError, StoreFailedError
 from cobali_ray.settings import ApiSettings
+from cobali_ray.store import batches
+from cobali_ray.store.database import Store
 from cobali_ray.telemetry.exposition import openmetrics
+from cobali_ray.telemetry.families import batch_families
 
 MAX_TOKENS = 1_000_000
 """Of one text to tokenise. A list to detokenise is bounded with all values of its body."""
@@ -40,8 +44,10 @@ EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Facts:
-    def __init__(self, fleet: Fleet, settings: ApiSettings, intake: Intake) -> None:
-        self._fleet, self._settings, self._intake = fleet, settings, intake
+    def __init__(
+        self, fleet: Fleet, settings: ApiSettings, intake: Intake, store: Store | None = None
+    ) -> None:
+        self._fleet, self._settings, self._intake, self._store = fleet, settings, intake, store
 
     def router(self) -> APIRouter:
         router = APIRouter(tags=["models and health"])
@@ -202,7 +208,8 @@ class Facts:
             encode, content_type = openmetrics, OPENMETRICS
         else:
             encode, content_type = generate_latest, EXPOSITION
-        return Response(await self._fleet.metrics(encode), headers={"content-type": content_type})
+        kept = [] if self._store is None else await _batch_families(self._store)
+        return Response(await self._fleet.metrics(encode, kept), headers={"content-type": content_type})
 
     def _source(self, body: TokenizeBody | DetokenizeBody, context: RequestContext) -> Source:
         source = source_of(self._fleet, body.model, context)
@@ -233,6 +240,20 @@ _WORDS = {
     EngineStatus.UNLOADED: "unloaded",
     EngineStatus.FAILED: "failed",
 }
+
+
+async def _batch_families(store: Store) -> list[Metric]:
+    """Return metrics of all batches; none where the store cannot be read, which must not hide the rest."""
+    try:
+        left = await store(batches.unfinished)
+    except StoreFailedError:
+        return []
+    lines = {
+        "waiting": sum([one.n_left for one in left]),
+        "answered": sum([one.n_completed for one in left]),
+        "failed": sum([one.n_failed for one in left]),
+    }
+    return batch_families(Counter([str(one.status) for one in left]), lines)
 
 
 def capabilities(card: ModelCard) -> Iterator[str]:
