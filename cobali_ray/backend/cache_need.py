@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from cobali_ray.backend.memory import HOST_CELL_BYTES, number_bytes
 from cobali_ray.core.request.limits import Begins, CellType
 
+STATE_CELL_BYTES = 12
+"""What llama.cpp writes about a token of a saved state, beside its keys and values."""
 RECURRENT = frozenset({"arwkv7", "mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7"})
 """Architectures all of whose layers are recurrent, and have no attention."""
 BOTH = frozenset({"falcon-h1"})
@@ -45,7 +47,9 @@ class CacheNeed(NamedTuple):
     @property
     def state_bytes(self) -> int:
         """Of a saved state of a text that fills the window."""
-        return self.slot_bytes + self.n_window * self.window_cell_bytes
+        if not self.window_cell_bytes:
+            return self.slot_bytes
+        return self.slot_bytes + self.n_window * (self.window_cell_bytes - HOST_CELL_BYTES + STATE_CELL_BYTES)
 
     def total(self, n_cells: int, n_slots: int, n_window_cells: int) -> int:
         """Return the bytes of all, with so many cells in layers with windows."""

@@ -25,6 +25,7 @@ from cobali_ray.backend.devices import open_devices
 from cobali_ray.backend.fit import needs
 from cobali_ray.backend.llama import LlamaBackend
 from cobali_ray.backend.rpc import greet
+from cobali_ray.backend.tunnel import Tunnel
 from cobali_ray.backend.tunnel_key import make_key
 from cobali_ray.cli import app
 from cobali_ray.core.request.request import GREEDY
@@ -195,6 +196,7 @@ def far(monkeypatch, tmp_path):
     """The address of a worker that is not there, which an engine does not wait for for long, and its key."""
     monkeypatch.setattr(device_module, "SPARE_S", 1.0)
     monkeypatch.setattr(model_host, "LOOK_S", 0.0)
+    monkeypatch.setattr(Tunnel, "_die", lambda *_: None)  # which would end the tests, too
     make_key(key := tmp_path / "key")
     return f"127.0.0.1:{free_port()}", key
 
@@ -218,8 +220,11 @@ async def test_an_engine_does_without_a_worker_and_takes_it_back(tiny, far, tmp_
             host.reload_if_whole()
             return host.model is not None and host.state().n_slots == 8
 
+        def all_tell():
+            return all(view.there and view.busy_s is not None for view in host.model.devices.look())
+
         await until(whole, timeout_s=120)
-        assert all(view.there and view.busy_s is not None for view in host.model.devices.look())
+        await until(all_tell, timeout_s=60)
         await host.unload()
 
 

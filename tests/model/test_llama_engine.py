@@ -362,15 +362,16 @@ def test_a_slot_taken_out_goes_on_in_another_engine_as_where_it_was_computed(tin
 
     engines = here, there = opened(4), opened(2)
     tokens = run(here, first).tokens
-    held, cells = here.idle_slots.take_out(0)
-    assert held.n_tokens == len(tokens) - 1
-    assert cells.nbytes == held.n_tokens * here.limits.cell_bytes
+    kept = here.idle_slots.take_out(0)
+    n_held, (cells,) = len(kept.tokens), kept.cells
+    assert n_held == len(tokens) - 1
+    assert cells.nbytes == n_held * here.limits.cell_bytes
     assert here.backend.cell_kind() == there.backend.cell_kind()
-    there.idle_slots.put_in(1, held.tokens, "", cells)
+    there.idle_slots.put_in(1, kept)
     there.scheduler.check()
     more = replace(first, request_id="more", prompt=(*tokens, *range(50, 80)))
     brought, stayed = run(there, more), run(here, more)
-    assert brought.n_cached == stayed.n_cached == held.n_tokens
+    assert brought.n_cached == stayed.n_cached == n_held
     assert brought.tokens == stayed.tokens
     for engine in engines:
         engine.close()
