@@ -226,6 +226,8 @@ class Tiers:
                 if state.n % self._limits.host_block:
                     more, less = self.host.insert(tokens, state.n, salt)
                     new, gone = [*new, *more], [*gone, *less]
+        unsaved = {block.block_id for block in new}
+        gone = [block_id for block_id in gone if block_id not in unsaved]
         if gone:
             self._tell(messages.Forget(tuple(gone)))
         if kept := [block for block in new if self.host.keeps(block)]:

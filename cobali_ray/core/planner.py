@@ -1,0 +1,173 @@
+"""Planner: what the next pass computes, of those who have slots.
+
+It puts together what the rooms of `core/plan` decide, each for itself: whose adapter computes, what the last
+class may, how much of the prompts, how it is laid out, which guesses pay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from math import inf
+from operator import attrgetter
+from typing import NamedTuple, TypeAlias
+
+from cobali_ray.core.cache.slots import Slots
+from cobali_ray.core.cost.runs import run_lengths
+from cobali_ray.core.cost.ticktime import TickShape
+from cobali_ray.core.plan.adapters import AdapterTurns
+from cobali_ray.core.plan.goodput import MAX_STREAMS, Drafts, Speculation
+from cobali_ray.core.plan.leftover import Leftovers, Turnout, any_left
+from cobali_ray.core.plan.pace import Pacer, PrefillPlan
+from cobali_ray.core.plan.plan import Plan, Span, cut_at_adapters, cut_at_images, cut_at_states, lay_out
+from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.sequence import Sequence
+
+Select: TypeAlias = Callable[[Seq[Sequence | None], int], list[Sequence]]
+"""Chooses who decodes, at most so many, among the sequences by slot; asked when somebody came or left."""
+
+
+def select_decoding(by_slot: Seq[Sequence | None], budget: int) -> list[Sequence]:
+    """Return everybody who decodes, in slot order: the budget has a token for each slot."""
+    return [s for s in by_slot if s is not None and s.decoding][:budget]
+
+
+class NextPass(NamedTuple):
+    """What would be computed next, and what those who plan it want to know once it is."""
+
+    plan: Plan
+    shape: TickShape
+    prefill: PrefillPlan
+    drafts: Drafts | None
+    turnout: Turnout | None
+    """Set where there are requests of the last class."""
+
+
+class Planner:
+    """Knows who decodes and whose prompt is computed. To ask it for a pass changes nothing."""
+
+    def __init__(
+        self,
+        slots: Slots,
+        limits: EngineLimits,
+        pacer: Pacer,
+        select: Select = select_decoding,
+        speculation: Speculation | None = None,
+    ) -> None:
+        self.pacer, self.speculation = pacer, speculation
+        self.leftovers = Leftovers()
+        self._limits, self._select, self._turns = limits, select, AdapterTurns()
+        self._streams: list[Sequence] = []
+        self._prompts: list[Sequence] = []
+        self._adapters: set[str] = set()
+        self._any_left = False
+        """Whether requests of the last class have slots."""
+        self.begin(slots)
+
+    def begin(self, slots: Slots) -> None:
+        """Plan for these slots from now on."""
+        self._slots = slots
+        self.changed()
+
+    def changed(self) -> None:
+        """Look again who is in which slot: somebody came, left or began to decode."""
+        self._is_sorted = False
+
+    @property
+    def streams(self) -> Seq[Sequence]:
+        """Who decodes, by sequence id."""
+        self._sort()
+        return self._streams
+
+    @property
+    def prompts(self) -> Seq[Sequence]:
+        """Who does not, oldest first."""
+        self._sort()
+        return self._prompts
+
+    def next(self, now_s: float, *, streams_gave: bool) -> NextPass:
+        """Return what would be computed now.
+
+        `streams_gave`: what streams can spare was used already, so that no prompt goes on beside them.
+        """
+        self._sort()
+        by_slot, limits, n_adapters = self._slots.by_slot, self._limits, len(self._adapters)
+        adapter, within_s = next(iter(self._adapters), ""), inf
+        streams: Seq[Sequence] = self._streams
+        prompts: Seq[Sequence] = self._prompts
+        if n_adapters > 1:
+            adapter, within_s = self._turns.next(self._slots.running, now_s, self.pacer)
+            streams = [s for s in streams if s.adapter == adapter]
+            prompts = [s for s in prompts if s.adapter == adapter]
+        turnout = None
+        if self._any_left:
+            turnout = self.leftovers.beside(streams, prompts, self.pacer, now_s)
+            streams, prompts = turnout.streams, turnout.prompts
+            within_s = min(within_s, turnout.within_s)
+        texts_first = streams_gave and bool(streams)
+        prefill = self.pacer.plan(streams, () if texts_first else prompts, limits, within_s=within_s)
+        chunks: Seq[Span] = prefill.chunks
+        if chunks and any(s.request.rows for s in prompts):
+            chunks = cut_at_images(chunks, by_slot, limits.token_budget - len(streams))
+        if chunks and limits.n_states:
+            chunks = cut_at_states(chunks, by_slot)
+        if chunks and any(s.request.n_plain for s in prompts):
+            chunks = cut_at_adapters(chunks, by_slot)
+        plan = lay_out(streams, chunks, by_slot, limits.grain.pass_cells)
+        shape, drafts = self._shape(plan, streams), None
+        if self.speculation and not (chunks or texts_first or n_adapters > 1 or len(streams) > MAX_STREAMS):
+            drafts = self._draft(self.speculation, streams, shape)
+            if drafts is not None and drafts.tokens:
+                plan = lay_out(streams, chunks, by_slot, limits.grain.pass_cells, drafts.tokens)
+                plan = plan._replace(by_head=drafts.choice is not None and drafts.choice.head)
+                shape = self._shape(plan, streams)
+        plan = plan._replace(adapter=adapter) if adapter else plan
+        return NextPass(plan, shape, prefill, drafts, turnout)
+
+    def took(self, asked: NextPass, now_s: float) -> int:
+        """Note that this pass is computed; return 1 if it uses another adapter than the last one, else 0."""
+        self.pacer.begin(asked.prefill)
+        if self.speculation is not None:
+            self.speculation.begin(asked.drafts)
+        if asked.turnout is not None:
+            self.leftovers.took(asked.turnout)
+        return self._turns.took(asked.plan.adapter, now_s)
+
+    def _shape(self, plan: Plan, streams: Seq[Sequence]) -> TickShape:
+        context = plan.context
+        if context is None:
+            alone = len(streams) == len(self._slots.running)
+            context = self._slots.n_cells_running if alone else sum([s.n_computed for s in streams])
+        chunks = tuple([(c.start, c.length) for c in plan.chunks])
+        n_rows = sum([int(c.sample) for c in plan.chunks])
+        runs: tuple[int, ...] = ()
+        if self._limits.grain.beside:
+            runs = run_lengths([s.seq_id for s in self._slots.at(plan.streams)])
+        return TickShape(len(streams), context, chunks, n_rows, runs)
+
+    def _draft(self, speculation: Speculation, streams: Seq[Sequence], shape: TickShape) -> Drafts | None:
+        """Return drafts that are expected to pay, as far as it is known what the tick takes without."""
+        model = self.pacer.model
+        if not streams or not model.knows_decode:
+            return None
+        plain_s = model.decode_s(shape.n_decode, shape.context, shape.runs)
+        room = min(self._limits.token_budget - len(streams), -self._slots.n_short(len(streams)))
+        return speculation.choose(streams, plain_s=plain_s, most_s=self.pacer.most_s(plain_s), room=room)
+
+    def _sort(self) -> None:
+        if not self._is_sorted:
+            streams = self._select(self._slots.by_slot, self._limits.token_budget)
+            self._streams = sorted(streams, key=attrgetter("seq_id"))
+            self._prompts = [s for s in self._slots.running if not s.decoding]
+            self._adapters = {s.adapter for s in self._slots.running}
+            self._any_left = any_left(self._slots.running)
+            self._is_sorted = True
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with its books."""
+        if not self._is_sorted:
+            return []
+        decoding = self._select(self._slots.by_slot, self._limits.token_budget)
+        if {s.slot_id for s in self._streams} != {s.slot_id for s in decoding}:
+            return ["somebody who decodes is not among the streams"]
+        return []
