@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cobali_ray.backend.select_cuda import CudaKernels, open_kernels
+from cobali_ray.core.planner import Select, select_decoding
 from cobali_ray.core.request.sequence import Sequence
-from cobali_ray.core.scheduler import Select, select_decoding
 
 SelectorName: TypeAlias = Literal["host", "numpy", "cuda"]
 

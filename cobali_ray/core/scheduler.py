@@ -20,19 +20,15 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from itertools import islice
 from math import inf
-from operator import attrgetter
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from cobali_ray.core import instructions as messages
 from cobali_ray.core.cache.placement import Placement
 from cobali_ray.core.cache.states import cuts_of, sparse_step
-from cobali_ray.core.cost.runs import run_lengths
-from cobali_ray.core.cost.ticktime import TickShape
-from cobali_ray.core.plan.adapters import AdapterTurns
-from cobali_ray.core.plan.goodput import MAX_STREAMS, Drafts, Speculation
-from cobali_ray.core.plan.leftover import Leftovers, Turnout, any_left
-from cobali_ray.core.plan.pace import Pacer, PrefillPlan
-from cobali_ray.core.plan.plan import Plan, Span, cut_at_adapters, cut_at_images, cut_at_states, lay_out
+from cobali_ray.core.plan.goodput import Speculation
+from cobali_ray.core.plan.pace import Pacer
+from cobali_ray.core.plan.plan import Plan
+from cobali_ray.core.planner import Planner, Select, select_decoding
 from cobali_ray.core.queue.admission import DrainRate, retry_after_s
 from cobali_ray.core.queue.counts import NO_TEXTS, Counts, TextPass
 from cobali_ray.core.queue.deadlines import Deadlines
@@ -59,9 +55,6 @@ from cobali_ray.errors import (
 )
 
 _T = TypeVar("_T", Sequence, EmbeddingJob)
-Select: TypeAlias = Callable[[Seq[Sequence | None], int], list[Sequence]]
-"""Chooses who decodes, at most so many, among the sequences by slot; asked when somebody came or left."""
-
 MAX_PLACED = 32
 """Requests that get slots in one tick. Placing one takes up to some 10 microseconds a slot, and streams wait;
 a tick computes few prompts anyway."""
@@ -73,25 +66,9 @@ CHECK_EVERY = 4000
 """Events between two looks at the books, in production."""
 
 
-def select_decoding(by_slot: Seq[Sequence | None], budget: int) -> list[Sequence]:
-    """Return everybody who decodes, in slot order: the budget has a token for each slot."""
-    return [s for s in by_slot if s is not None and s.decoding][:budget]
-
-
 def _ends(sequence: Sequence, event: messages.Sampled, row: int) -> bool:
     """Say whether a token that was drawn ends an answer."""
     return event.tokens[row] in sequence.end_tokens or row in event.complete
-
-
-class _NextPass(NamedTuple):
-    """What would be computed next, and what those who plan it want to know once it is."""
-
-    plan: Plan
-    shape: TickShape
-    prefill: PrefillPlan
-    drafts: Drafts | None
-    turnout: Turnout | None
-    """Set where there are requests of the last class."""
 
 
 class Scheduler:
@@ -109,8 +86,8 @@ class Scheduler:
         check_every: int = CHECK_EVERY,
         story: Story | None = None,
     ) -> None:
-        self.limits, self._end_tokens, self._select = limits, end_tokens, select
-        self.pacer, self._speculation = pacer or Pacer(None), speculation
+        self.limits, self._end_tokens = limits, end_tokens
+        self.pacer = pacer or Pacer(None)
         self.story = story or Story()
         self.story.begin(
             limits=limits,
@@ -122,6 +99,7 @@ class Scheduler:
         self._check_every, self._n_events = check_every, 0
         self.tiers = Tiers(limits, self._tell, self._compute_s)
         self.slots = self.tiers.slots
+        self.planner = Planner(self.slots, limits, self.pacer, select, speculation)
         self.queue: WaitingQueue[Sequence] = WaitingQueue()
         """Who waits for a slot."""
         self.texts = None if embedding is None else TextPasses(embedding)
@@ -129,14 +107,6 @@ class Scheduler:
         self.accounts, self.programs = Accounts(), Programs()
         self._open: dict[str, Sequence | EmbeddingJob] = {}
         self._deadlines = Deadlines()
-        self._streams: list[Sequence] = []
-        self._prompts: list[Sequence] = []
-        self._adapters: set[str] = set()
-        self._any_left = False
-        """Whether requests of the last class have slots."""
-        self._sorted = True
-        """Whether these four still hold: nobody came, left or began to decode."""
-        self._turns, self._leftovers = AdapterTurns(), Leftovers()
         self.counts = Counts()
         self._embedding: Seq[TextPiece] = ()
         """The texts under way."""
@@ -216,7 +186,7 @@ class Scheduler:
     @property
     def speculates(self) -> bool:
         """Whether tokens are guessed ahead."""
-        return self._speculation is not None
+        return self.planner.speculation is not None
 
     @property
     def n_embedding(self) -> int:
@@ -260,14 +230,12 @@ class Scheduler:
     @property
     def n_prefilling(self) -> int:
         """Sequences in a slot that have more to compute than the token sampled last."""
-        self._sort()
-        return len(self._prompts)
+        return len(self.planner.prompts)
 
     def prefill_pace(self) -> tuple[float, float] | None:
         """Return what prompt tokens take beside the streams that run now; see `Pacer.prefill_pace`."""
-        self._sort()
-        context = sum([s.n_computed for s in self._streams])
-        return self.pacer.prefill_pace(len(self._streams), context, self.limits)
+        streams = self.planner.streams
+        return self.pacer.prefill_pace(len(streams), sum([s.n_computed for s in streams]), self.limits)
 
     def life(self, request_id: str) -> RequestStats:
         """Return an open request's life so far, up to its last token."""
@@ -373,10 +341,11 @@ class Scheduler:
             self.texts.clear()
         self.tiers.clear()
         self.slots = self.tiers.slots
+        self.planner.begin(self.slots)
         self._pass = self._emit = None
         self._embedding = ()
         self._releasing.clear()
-        self._sorted = self.head_waits = False
+        self.head_waits = False
         self._out.append(messages.Clear())
 
     def _end(self, one: Sequence | EmbeddingJob, now_s: float, why: FinishReason | CobaliError) -> None:
@@ -429,7 +398,7 @@ class Scheduler:
         sequence.leave_slot(now_s, n_computed)
         stay_s = now_s - sequence.stays[-1].since_s
         self.stay_s += (_STAY_STEP if self.stay_s else 1.0) * (stay_s - self.stay_s)
-        self._sorted = False
+        self.planner.changed()
         if not n_keep or n_keep < n_computed:
             self._out.append(messages.Truncate(slot_id, n_keep))
         if n_keep and sequence.ending is not None and sequence.request.program is not None:
@@ -468,10 +437,9 @@ class Scheduler:
             return False
         if texts.queue.n_lines > 1:
             self._settle()
-        self._sort()
         self._spare_s = inf
-        if self._streams:
-            decode_s = self.pacer.model.decode_s(len(self._streams), self.slots.n_cells_running)
+        if streams := self.planner.streams:
+            decode_s = self.pacer.model.decode_s(len(streams), self.slots.n_cells_running)
             self._spare_s = self.pacer.most_s(decode_s) - decode_s
         self._embedding = pieces = tuple(texts.pack(self._spare_s, now_s))
         if not pieces:
@@ -505,7 +473,7 @@ class Scheduler:
         """Begin what a tick is for tokens."""
         self._assign(now_s)
         if self.tiers.close_gaps(self.pacer.model.runs_s):
-            self._sorted = False
+            self.planner.changed()
         self._plan(now_s)
 
     def _assign(self, now_s: float) -> None:
@@ -537,7 +505,7 @@ class Scheduler:
                     sequence.cached_from = place.tier
                 self.counts.left.add(sequence.line, 1, sequence.n_prompt)
                 n_assigned += 1
-            self._sorted = False
+            self.planner.changed()
         else:
             self.head_waits = False  # as far as was looked, everybody found room
         self.drain_rate.note(n_assigned, now_s, waiting=self.head_waits)
@@ -605,85 +573,15 @@ class Scheduler:
 
     def _plan(self, now_s: float) -> None:
         """Say what is computed next, if anything, after making room for it."""
-        while (asked := self._next_pass(now_s)).plan.n_tokens and self.slots.n_short(asked.plan.n_tokens) > 0:
+        asked = self.planner.next(now_s, streams_gave=self._shared)
+        while asked.plan.n_tokens and self.slots.n_short(asked.plan.n_tokens) > 0:
             if not self.tiers.drop_idle():
                 self._preempt_youngest(now_s, InternalError("no room when alone"))
+            asked = self.planner.next(now_s, streams_gave=self._shared)
         if asked.plan.n_tokens:
             self._pass, self.counts.shape = asked.plan, asked.shape
-            self.pacer.begin(asked.prefill)
-            if self._speculation is not None:
-                self._speculation.begin(asked.drafts)
-            if asked.turnout is not None:
-                self._leftovers.took(asked.turnout)
-            self.counts.n_adapter_changes += self._turns.took(asked.plan.adapter, now_s)
+            self.counts.n_adapter_changes += self.planner.took(asked, now_s)
             self._out.append(messages.Compute(asked.plan))
-
-    def _next_pass(self, now_s: float) -> _NextPass:
-        """Return what would be computed now. It may be asked again: nothing is decided by asking."""
-        self._sort()
-        by_slot, limits, n_adapters = self.slots.by_slot, self.limits, len(self._adapters)
-        adapter, within_s = next(iter(self._adapters), ""), inf
-        streams: Seq[Sequence] = self._streams
-        prompts: Seq[Sequence] = self._prompts
-        if n_adapters > 1:
-            adapter, within_s = self._turns.next(self.slots.running, now_s, self.pacer)
-            streams = [s for s in streams if s.adapter == adapter]
-            prompts = [s for s in prompts if s.adapter == adapter]
-        turnout = None
-        if self._any_left:
-            turnout = self._leftovers.beside(streams, prompts, self.pacer, now_s)
-            streams, prompts = turnout.streams, turnout.prompts
-            within_s = min(within_s, turnout.within_s)
-        texts_first = self._shared and bool(streams)  # they had what the streams can spare
-        prefill = self.pacer.plan(streams, () if texts_first else prompts, limits, within_s=within_s)
-        chunks: Seq[Span] = prefill.chunks
-        if chunks and any(s.request.rows for s in prompts):
-            chunks = cut_at_images(chunks, by_slot, limits.token_budget - len(streams))
-        if chunks and limits.n_states:
-            chunks = cut_at_states(chunks, by_slot)
-        if chunks and any(s.request.n_plain for s in prompts):
-            chunks = cut_at_adapters(chunks, by_slot)
-        plan = lay_out(streams, chunks, by_slot, limits.grain.pass_cells)
-        shape, drafts = self._shape(plan, streams), None
-        if self._speculation and not (chunks or texts_first or n_adapters > 1 or len(streams) > MAX_STREAMS):
-            drafts = self._draft(self._speculation, streams, shape)
-            if drafts is not None and drafts.tokens:
-                plan = lay_out(streams, chunks, by_slot, limits.grain.pass_cells, drafts.tokens)
-                plan = plan._replace(by_head=drafts.choice is not None and drafts.choice.head)
-                shape = self._shape(plan, streams)
-        plan = plan._replace(adapter=adapter) if adapter else plan
-        return _NextPass(plan, shape, prefill, drafts, turnout)
-
-    def _shape(self, plan: Plan, streams: Seq[Sequence]) -> TickShape:
-        context = plan.context
-        if context is None:
-            alone = len(streams) == len(self.slots.running)
-            context = self.slots.n_cells_running if alone else sum([s.n_computed for s in streams])
-        chunks = tuple([(c.start, c.length) for c in plan.chunks])
-        n_rows = sum([int(c.sample) for c in plan.chunks])
-        runs: tuple[int, ...] = ()
-        if self.limits.grain.beside:
-            runs = run_lengths([s.seq_id for s in self._in_slots(plan.streams)])
-        return TickShape(len(streams), context, chunks, n_rows, runs)
-
-    def _draft(self, speculation: Speculation, streams: Seq[Sequence], shape: TickShape) -> Drafts | None:
-        """Return drafts that are expected to pay, as far as it is known what the tick takes without."""
-        model = self.pacer.model
-        if not streams or not model.knows_decode:
-            return None
-        plain_s = model.decode_s(shape.n_decode, shape.context, shape.runs)
-        room = min(self.limits.token_budget - len(streams), -self.slots.n_short(len(streams)))
-        return speculation.choose(streams, plain_s=plain_s, most_s=self.pacer.most_s(plain_s), room=room)
-
-    def _sort(self) -> None:
-        """Tell streams from prompts: who decodes, by sequence id, and who does not, oldest first."""
-        if not self._sorted:
-            streams = self._select(self.slots.by_slot, self.limits.token_budget)
-            self._streams = sorted(streams, key=attrgetter("seq_id"))
-            self._prompts = [s for s in self.slots.running if not s.decoding]
-            self._adapters = {s.adapter for s in self.slots.running}
-            self._any_left = any_left(self.slots.running)
-            self._sorted = True
 
     def _preempt_youngest(self, now_s: float, error: CobaliError) -> None:
         """Preempt for want of cells; the only one ends with `error`: its room cannot be had."""
@@ -715,10 +613,6 @@ class Scheduler:
         self.counts.n_preempted_class[sequence.priority] += 1
 
     # -- the pass is over -----------------------------------------------------------------------------
-
-    def _in_slots(self, slot_ids: Seq[int]) -> list[Sequence]:
-        by_slot = self.slots.by_slot
-        return [s for i in slot_ids if (s := by_slot[i]) is not None]
 
     def _take_pass(self) -> Plan:
         plan, self._pass = self._pass, None
@@ -752,7 +646,7 @@ class Scheduler:
         if self._emit is not None:
             raise InvariantError("tokens were sampled before those of the last pass were emitted")
         now_s = event.now_s
-        rows = self._in_slots(self._pass.rows) if self._pass is not None else []
+        rows = self.slots.at(self._pass.rows) if self._pass is not None else []
         if event.n_each is not None:
             rows = [s for s, n in zip(rows, event.n_each, strict=True) for _ in range(n)]
         for row, problem in event.failed.items():
@@ -762,7 +656,7 @@ class Scheduler:
         self.slots.n_cells_running += plan.n_tokens
         self.counts.n_drafted = self.counts.n_accepted = 0
         if plan.drafts and event.n_each is not None:
-            self._judge(plan, self._in_slots(plan.rows), event)
+            self._judge(plan, self.slots.at(plan.rows), event)
         if plan.chunks:
             self._prefilled(plan)
         running = Status.RUNNING
@@ -780,10 +674,10 @@ class Scheduler:
             tokens.append(token)
             if not sequence.decoding:
                 sequence.decoding = True
-                self._sorted = False
+                self.planner.changed()
             if sequence.last_token_s is None:
                 sequence.first_token_s = now_s
-                self._leftovers.spoke(sequence, now_s)
+                self.planner.leftovers.spoke(sequence, now_s)
             elif last is not sequence:
                 gaps.append(now_s - sequence.last_token_s)
             sequence.last_token_s, last = now_s, sequence
@@ -818,13 +712,14 @@ class Scheduler:
     def _prefilled(self, plan: Plan) -> None:
         """Note what was computed of the prompts, and by how many tokens of later ones each was passed."""
         by_slot = self.slots.by_slot
-        prompts = [s for s in self._prompts if s.adapter == plan.adapter]
+        prompts = [s for s in self.planner.prompts if s.adapter == plan.adapter]
         age = {s.slot_id: i for i, s in enumerate(prompts)}
         ahead: list[tuple[int, int]] = []
         for slot_id, start, length, _ in plan.chunks:
             sequence = by_slot[slot_id]
             if sequence is not None:
-                self._sorted = self._sorted and not start < sequence.request.n_plain <= start + length
+                if start < sequence.request.n_plain <= start + length:
+                    self.planner.changed()
                 sequence.n_prefilled += length
                 sequence.n_scored = max(sequence.n_scored, min(start + length + 1, sequence.n_prompt))
                 sequence.n_passed += sum([n for i, n in ahead if i > age[slot_id]])
@@ -867,7 +762,8 @@ class Scheduler:
     def _tick_ended(self, event: messages.TickEnded) -> None:
         self.programs.ticked(self._began_s, event.now_s)
         seconds = event.now_s - self._began_s - self.tiers.moves.spent_s
-        expected_s = 0.0 if self._speculation is None else self._speculation.took(seconds)
+        speculation = self.planner.speculation
+        expected_s = 0.0 if speculation is None else speculation.took(seconds)
         if self.counts.n_drafted:
             self.counts.predicted_s = expected_s
         else:
@@ -878,6 +774,7 @@ class Scheduler:
     def check(self) -> None:
         """Prove that the books balance. Raises InvariantError."""
         problems = [*self.slots.problems(), *self.tiers.host.problems(), *self.tiers.states.problems()]
+        problems += self.planner.problems()
         sequences = [s for s in self._open.values() if isinstance(s, Sequence)]
         if self.texts is not None:
             problems += self.texts.problems([j for j in self._open.values() if isinstance(j, EmbeddingJob)])
@@ -895,9 +792,5 @@ class Scheduler:
         releasing = {s.request_id for s in self.slots.running if s.status is Status.RELEASING}
         if releasing != {s.request_id for s, _ in self._releasing} or (releasing and self._pass is None):
             problems.append("a request is releasing its slot and no pass computes for it")
-        if self._sorted and sorted(s.slot_id for s in self._streams) != sorted(
-            s.slot_id for s in self._select(self.slots.by_slot, self.limits.token_budget)
-        ):
-            problems.append("somebody who decodes is not among the streams")
         if problems:
             raise InvariantError("; ".join(problems))

@@ -20,13 +20,14 @@ from cobali_ray.core.dispatch.route import load_of
 from cobali_ray.core.plan.goodput import Speculation
 from cobali_ray.core.plan.pace import Pacer
 from cobali_ray.core.plan.plan import Plan
+from cobali_ray.core.planner import Select, select_decoding
 from cobali_ray.core.request.embedding import EmbeddingRequest
 from cobali_ray.core.request.events import Computing, EngineEvent
 from cobali_ray.core.request.lifecycle import Status
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.request import Request
 from cobali_ray.core.request.sequence import Sequence
-from cobali_ray.core.scheduler import CHECK_EVERY, Scheduler, Select, select_decoding
+from cobali_ray.core.scheduler import CHECK_EVERY, Scheduler
 from cobali_ray.core.story import Story
 from cobali_ray.core.views.cache import CacheView, view_of
 from cobali_ray.core.views.progress import Place, ProgressReports

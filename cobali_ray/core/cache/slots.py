@@ -159,6 +159,10 @@ class Slots:
         sequence = self.by_slot[slot_id]
         return _NOTHING if sequence is None else sequence.tokens
 
+    def at(self, slot_ids: Seq[int]) -> list[Sequence]:
+        """Return who is in these slots, in their order."""
+        return [s for i in slot_ids if (s := self.by_slot[i]) is not None]
+
     def n_tokens(self, slot_id: int) -> int:
         """Return how many tokens a slot holds, busy or idle."""
         sequence = self.by_slot[slot_id]

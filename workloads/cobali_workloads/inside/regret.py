@@ -20,9 +20,9 @@ from cobali_ray.core.cache.slots import Slots
 from cobali_ray.core.cost.ticktime import TickShape
 from cobali_ray.core.plan.pace import Pacer, PrefillPlan
 from cobali_ray.core.plan.plan import Plan, Span, plan_chunks
+from cobali_ray.core.planner import Select, select_decoding
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.sequence import Sequence as Running
-from cobali_ray.core.scheduler import Select, select_decoding
 from cobali_ray.engine.calibration import MAX_S, passes
 from cobali_ray.errors import InvariantError
 from cobali_workloads.inside.asks import linked

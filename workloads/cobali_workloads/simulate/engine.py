@@ -10,12 +10,13 @@ from cobali_ray.core.cache.slots import Slots
 from cobali_ray.core.cost.ticktime import TickShape
 from cobali_ray.core.plan.pace import Pacer
 from cobali_ray.core.plan.plan import Plan
+from cobali_ray.core.planner import Select, select_decoding
 from cobali_ray.core.queue.admission import AdmittedCounts, admit, fit
 from cobali_ray.core.request.events import End
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.request import Request
 from cobali_ray.core.request.sequence import Sequence
-from cobali_ray.core.scheduler import Scheduler, Select, select_decoding
+from cobali_ray.core.scheduler import Scheduler
 from cobali_ray.errors import InvariantError
 from cobali_workloads.simulate.ticks import PER_BYTE_S
 
