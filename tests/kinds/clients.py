@@ -280,7 +280,7 @@ async def nonsense(site: Site, words: str) -> None:
         (
             "/v1/responses",
             {"model": site.talks, "input": words, "previous_response_id": "resp_1"},
-            400,
+            501,
             _of_openai,
         ),
         ("/v1/embeddings", {"model": site.talks, "input": []}, 400, _of_openai),
