@@ -11,9 +11,9 @@ import numpy as np
 
 from cobali_ray.backend.select import CudaSelector, NumpySelector, busy_requests, over_arrays
 from cobali_ray.backend.select_cuda import open_kernels
+from cobali_ray.core.planner import select_decoding
 from cobali_ray.core.request.request import Request
 from cobali_ray.core.request.sequence import Sequence
-from cobali_ray.core.scheduler import select_decoding
 from cobali_ray.errors import ConfigError
 from cobali_workloads.commands.options import OUT, NRounds, Out, Quick, spell
 from cobali_workloads.report.plots import blank
