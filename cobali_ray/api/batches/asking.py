@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from fastapi import Request as HttpRequest
 from fastapi import Response
@@ -68,6 +68,10 @@ class Asker:
             return Asked(Answer(reply.status, bytes(reply.body), context.request_id))
         finally:
             context.close(self._clock)
+
+
+MAX_ATTEMPTS: Final = 3
+"""How often the same is asked that the server fails on; refusals for want of room do not count."""
 
 
 def may_again(error: Exception) -> bool:

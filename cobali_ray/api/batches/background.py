@@ -15,7 +15,7 @@ from typing import Any, Final
 import orjson
 import structlog
 
-from cobali_ray.api.batches.asking import Asker, may_again
+from cobali_ray.api.batches.asking import MAX_ATTEMPTS, Asker, may_again
 from cobali_ray.api.door.clock import ApiClock
 from cobali_ray.api.door.faults import fault_of
 from cobali_ray.api.door.keyring import Keyring
@@ -31,8 +31,6 @@ from cobali_ray.store.responses import FAILED, EventRow, WaitingResponse
 
 MAX_RUNNING, MAX_OF_KEY = 32, 8
 """Responses that are computed at once, and those of one key among them; the others wait, the oldest first."""
-MAX_ATTEMPTS: Final = 3
-"""How often one is asked that the server fails on before its first word."""
 MAX_BEGUN: Final = 5
 """By how many processes: one that ends each of them must not go round for ever."""
 PAUSE_S: Final = 1.0

@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 import structlog
 
-from cobali_ray.api.batches.asking import Asked, Asker, may_again
+from cobali_ray.api.batches.asking import MAX_ATTEMPTS, Asked, Asker, may_again
 from cobali_ray.api.batches.background import Background
 from cobali_ray.api.batches.turns import TEXTS_AT_ONCE, Candidate, Room, Turns
 from cobali_ray.api.door.clock import ApiClock
@@ -43,8 +43,6 @@ LOOKAHEAD: Final = 64
 """Lines that are read at once."""
 MAX_RUNNING: Final = 4
 """Batches of one key whose lines are answered at the same time; the others wait, the oldest first."""
-MAX_ATTEMPTS: Final = 3
-"""How often a line is asked that the server fails on; refusals for want of room do not count."""
 MAX_PAUSE_S: Final = 10.0
 
 _log = structlog.get_logger(__name__)
