@@ -26,7 +26,7 @@ from cobali_ray.core import instructions as messages
 from cobali_ray.core.cache.placement import Placement
 from cobali_ray.core.cache.states import cuts_of, sparse_step
 from cobali_ray.core.plan.goodput import Speculation
-from cobali_ray.core.plan.pace import Pacer
+from cobali_ray.core.plan.pace import EnginePace, Pacer
 from cobali_ray.core.plan.plan import Plan
 from cobali_ray.core.planner import Planner, Select, select_decoding
 from cobali_ray.core.queue.admission import DrainRate, retry_after_s
@@ -232,10 +232,10 @@ class Scheduler:
         """Sequences in a slot that have more to compute than the token sampled last."""
         return len(self.planner.prompts)
 
-    def prefill_pace(self) -> tuple[float, float] | None:
-        """Return what prompt tokens take beside the streams that run now; see `Pacer.prefill_pace`."""
+    def pace(self) -> EnginePace | None:
+        """Return how fast prompts and the streams that run now get on; see `Pacer.pace`."""
         streams = self.planner.streams
-        return self.pacer.prefill_pace(len(streams), sum([s.n_computed for s in streams]), self.limits)
+        return self.pacer.pace(len(streams), sum([s.n_computed for s in streams]), self.limits)
 
     def life(self, request_id: str) -> RequestStats:
         """Return an open request's life so far, up to its last token."""

@@ -3,6 +3,7 @@
 import pytest
 from test_engine import Setup
 
+from cobali_ray.core.plan.pace import EnginePace
 from cobali_ray.core.queue.forecast import MIN_ANSWERS, AnswerLengths, Stayer
 from cobali_ray.core.request.events import Computing, Delta, End, RequestProgress, RequestStats
 from cobali_ray.core.views.progress import PLACE_EVERY_S, PROMPT_EVERY_S
@@ -117,9 +118,13 @@ def test_an_answer_that_goes_on_reports_nothing():
 # -- how long it takes
 
 
-def of(n_output, *, token_s=0.1, prefill_s=0.5):
+TICKS = EnginePace(token_s=0.02, depth_s=0.0, tick_s=0.1, full_tick_s=0.2)
+"""A prompt token takes 20 ms beside streams, which get a token in 0.1 s, and in 0.2 s meanwhile."""
+
+
+def of(n_output, *, n_cached=0, token_s=0.15):
     decode_s = token_s * (n_output - 1)
-    return RequestStats(9, 0, n_output, 0.0, prefill_s, prefill_s, decode_s, decode_s + prefill_s)
+    return RequestStats(100, n_cached, n_output, 0.0, 0.5, 0.5, decode_s, decode_s + 0.5)
 
 
 def lengths_of(*lengths, **more):
@@ -131,31 +136,51 @@ def lengths_of(*lengths, **more):
 
 def test_too_little_is_no_forecast():
     answers = lengths_of(*[50] * (MIN_ANSWERS - 1))
-    assert answers.waits_s([Stayer(0, 100)], 1) is None
+    assert answers.waits_s([Stayer(0, 100)], [0], TICKS) is None
     answers.note(of(50))
-    assert answers.waits_s([], 1) is None
-    assert answers.waits_s([Stayer(0, 100)], 0) == []
+    assert answers.waits_s([], [0], TICKS) is None
+    assert answers.waits_s([Stayer(0, 100)], [0], None) is None
+    assert answers.waits_s([Stayer(0, 100)], [], TICKS) == []
 
 
 @pytest.mark.parametrize(
-    ("stayers", "expected"),
+    ("stayers", "n_prompts", "expected"),
     [
-        pytest.param([Stayer(10, 90)], [4.0, 9.5, 15.0], id="one-slot-after-the-other"),
-        pytest.param([Stayer(10, 90), Stayer(40, 60)], [1.0, 4.0, 6.5], id="the-first-to-be-free"),
-        pytest.param([Stayer(10, 20)], [2.0, 7.5, 13.0], id="its-limit-is-nearer"),
-        pytest.param([Stayer(10, 70, sure=True)], [7.0, 12.5, 18.0], id="nothing-but-its-limit-ends-it"),
-        pytest.param([Stayer(0, 90, prefill_s=2.0)], [7.0, 12.5, 18.0], id="its-prompt-comes-first"),
-        pytest.param([Stayer(80, 90)], [4.0, 9.5, 15.0], id="longer-than-any-other"),
+        pytest.param([Stayer(10, 90)], [0, 0, 0], [4.0, 9.0, 14.0], id="one-slot-after-the-other"),
+        pytest.param([Stayer(10, 90), Stayer(40, 60)], [0, 0], [1.0, 4.0], id="the-first-to-be-free"),
+        pytest.param([Stayer(10, 20)], [0, 0], [2.0, 7.0], id="its-limit-is-nearer"),
+        pytest.param([Stayer(10, 70, sure=True)], [0, 0], [7.0, 12.0], id="nothing-but-its-limit-ends-it"),
+        pytest.param([Stayer(80, 90)], [0, 0], [4.0, 9.0], id="longer-than-any-other"),
+        pytest.param([Stayer(0, 90, n_prompt=100)], [0, 0], [7.0, 12.0], id="its-prompt-comes-first"),
+        # 2 s of prefill are 10 of its 40 ticks.
+        pytest.param([Stayer(10, 90), Stayer(0, 90, n_prompt=100)], [0], [5.0], id="beside-a-prompt"),
+        pytest.param(
+            [Stayer(0, 90, n_prompt=100), Stayer(0, 90, n_prompt=100)],
+            [0, 0],
+            [8.0, 9.0],
+            id="one-prompt-at-a-time",
+        ),
+        pytest.param([Stayer(10, 90)], [100, 0], [4.0, 11.0], id="who-waits-has-a-prompt"),
     ],
 )
-def test_where_all_answers_are_alike_the_forecast_is_what_happens(stayers, expected):
+def test_where_all_answers_are_alike_the_forecast_is_what_happens(stayers, n_prompts, expected):
     answers = lengths_of(*[50] * 9)
-    assert answers.waits_s(stayers, 3) == pytest.approx(expected)
+    assert answers.waits_s(stayers, n_prompts, TICKS) == pytest.approx(expected)
+
+
+def test_of_a_prompt_counts_what_is_not_cached():
+    answers = lengths_of(*[50] * 9, n_cached=50)
+    assert answers.waits_s([Stayer(10, 90)], [100, 0], TICKS) == pytest.approx([4.0, 10.0])
+
+
+def test_right_drafts_are_more_than_a_token_a_tick():
+    answers = lengths_of(*[50] * 9, token_s=0.05)
+    assert answers.waits_s([Stayer(10, 90)], [0], TICKS) == pytest.approx([2.0])
 
 
 def test_a_long_answer_is_expected_to_stay_longer_than_a_young_one():
     answers = lengths_of(*[10] * 20, *[200] * 5)
-    (young,), (old,) = (answers.waits_s([Stayer(n, 500)], 1) for n in (5, 100))
+    (young,), (old,) = (answers.waits_s([Stayer(n, 500)], [0], TICKS) for n in (5, 100))
     assert young == pytest.approx(0.5)
     assert old == pytest.approx(10.0)
 
@@ -163,6 +188,6 @@ def test_a_long_answer_is_expected_to_stay_longer_than_a_young_one():
 def test_the_same_is_forecast_twice():
     answers = lengths_of(*range(1, 60))
     stayers = [Stayer(n, 100) for n in (3, 9, 27)]
-    assert answers.waits_s(stayers, 9) == answers.waits_s(stayers, 9)
-    waits = answers.waits_s(stayers, 9)
+    waits = answers.waits_s(stayers, [7] * 9, TICKS)
+    assert waits == answers.waits_s(stayers, [7] * 9, TICKS)
     assert waits == sorted(waits)

@@ -31,14 +31,15 @@ GUESS_S = 0.001
 def load_of(scheduler: Scheduler) -> LoadView:
     """Return what an engine publishes, from its scheduler between two ticks."""
     slots, queue, limits, texts = scheduler.slots, scheduler.queue, scheduler.limits, scheduler.texts
-    token_s, depth_s = scheduler.prefill_pace() or (0.0 if texts is None else texts.token_s, 0.0)
+    pace = scheduler.pace()
+    token_s = pace.token_s if pace else 0.0 if texts is None else texts.token_s
     return LoadView(
         ahead=[(s.n_prefilled, len(s.tokens)) for s in (*slots.running, *queue) if not s.decoding],
         shortest=limits.prefill_order == "shortest",
         n_free=slots.n_idle - len(queue),
         slot_s=scheduler.stay_s / limits.n_slots,
         token_s=token_s,
-        depth_s=depth_s,
+        depth_s=pace.depth_s if pace else 0.0,
         n_kept=limits.n_cells + limits.n_host_cells,
         embed_s=0.0 if texts is None else texts.wait_s,
     )

@@ -89,6 +89,17 @@ def best_prefill_s(
     return best_s
 
 
+class EnginePace(NamedTuple):
+    """How fast an engine computes prompts beside its streams, and how fast those get their tokens."""
+
+    token_s: float
+    """Seconds per prompt token, and more per position of its depth."""
+    depth_s: float
+    tick_s: float
+    """A tick that only decodes, and one with as much of prompts as the target allows."""
+    full_tick_s: float
+
+
 class PrefillPlan(NamedTuple):
     """The prefill of a tick, and what bounded it."""
 
@@ -181,26 +192,26 @@ class Pacer:
         if prefill.unmet_s is not None:
             self.unmet_s = prefill.unmet_s
 
-    def prefill_pace(self, n_decode: int, context: int, limits: EngineLimits) -> tuple[float, float] | None:
-        """Return seconds per prompt token beside so many streams, and more per position of its depth.
+    def pace(self, n_decode: int, context: int, limits: EngineLimits) -> EnginePace | None:
+        """Return how fast prompts get on beside so many streams, and these; None while too little is known.
 
         Ticks are as long as the target allows, or as the token budget, and prefill has what decoding leaves
-        of them. None while too little is known.
+        of them.
         """
         model = self.model
         if not model.knows_prefill:
             return None
         token_s, depth_s = model.token_s
         most = limits.token_budget - n_decode
+        tick_s = model.decode_s(n_decode, context)
         if not n_decode or self._target_s is None:
-            spent_s = model.decode_s(n_decode, context)
-            return (spent_s / most + token_s, depth_s)
-        spent_s = model.decode_s(n_decode, context)
-        target_s, _ = self._target(spent_s, n_decode, 1)
-        left_s = (target_s or inf) - spent_s
+            return EnginePace(tick_s / most + token_s, depth_s, tick_s, tick_s + most * token_s)
+        target_s, _ = self._target(tick_s, n_decode, 1)
+        left_s = (target_s or inf) - tick_s
         length = max(model.longest_chunk(0, left_s, mixed=True, n_before=1, most=most), MIN_CHUNK)
-        stretch = 1 + spent_s / max(model.chunk_s(0, length, mixed=True, n_before=1), 1e-9)
-        return token_s * stretch, depth_s * stretch
+        chunk_s = max(model.chunk_s(0, length, mixed=True, n_before=1), 1e-9)
+        stretch = 1 + tick_s / chunk_s
+        return EnginePace(token_s * stretch, depth_s * stretch, tick_s, tick_s + chunk_s)
 
     def _target(self, decode_s: float, n_decode: int, n_prompts: int, start: int = 0) -> tuple[float, bool]:
         """Return the target, and whether it is a promise; 0 while nothing is known of decode ticks.

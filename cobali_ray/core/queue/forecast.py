@@ -1,19 +1,21 @@
 """How long those who wait for a slot will wait, told by how long answers were lately. Pure.
 
-Nobody knows when an answer ends. The lengths of the last ones say how long those under way may still take:
-of those that were longer than it is already, one is as likely as another. So the slots are played to their
-ends some times over with lengths drawn from these, and a wait is what half of the games stay below.
+Nobody knows when an answer ends. The lengths of the last ones say how many tokens those under way may still
+get: of those that were longer than it is already, one is as likely as another. So the slots are played to
+their ends some times over with lengths drawn from these, and a wait is what half of the games stay below. A
+game counts in ticks, of which every stream gets a token each, and a tick takes longer while there are prompts
+to compute: those of who has a slot, and then of who gets one.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from heapq import heapify, heapreplace
 from statistics import median
 from typing import Final, NamedTuple
 
+from cobali_ray.core.plan.pace import EnginePace
 from cobali_ray.core.request.events import RequestStats
 
 N_ANSWERS: Final = 64
@@ -29,49 +31,57 @@ class Stayer(NamedTuple):
     n_output: int
     n_left: int
     """Most output tokens that are still to come."""
-    prefill_s: float = 0.0
-    """How long its prompt still takes."""
+    n_prompt: int = 0
+    """Tokens of its prompt that are still to compute."""
     sure: bool = False
     """Whether it goes on to its limit: no end token ends it."""
 
 
 class AnswerLengths:
-    """The last answers of an engine: their lengths and their pace."""
+    """The last answers of an engine: their lengths, and how much of their prompts was computed."""
 
     def __init__(self) -> None:
-        self._lengths: deque[int] = deque(maxlen=N_ANSWERS)
-        self._token_s: deque[float] = deque(maxlen=N_ANSWERS // 4)
-        self._prefill_s: deque[float] = deque(maxlen=N_ANSWERS // 4)
+        self._answers: deque[RequestStats] = deque(maxlen=N_ANSWERS)
         self._draw = 0
 
     def note(self, stats: RequestStats) -> None:
         """Take an answer that ended by itself."""
-        self._lengths.append(stats.n_output)
-        if stats.tpot_s is not None:
-            self._token_s.append(stats.tpot_s)
-        if stats.prefill_s is not None:
-            self._prefill_s.append(stats.prefill_s)
+        self._answers.append(stats)
 
-    def waits_s(self, stayers: Iterable[Stayer], n_waiting: int) -> list[float] | None:
-        """Return how long each of those who wait will, in their order; None: too little is known."""
-        stayers = list(stayers)
-        if len(self._lengths) < MIN_ANSWERS or not self._token_s or not stayers:
+    def waits_s(
+        self, stayers: Seq[Stayer], n_prompts: Seq[int], pace: EnginePace | None
+    ) -> list[float] | None:
+        """Return how long each of those who wait will; None: too little is known.
+
+        `n_prompts` has the length of each one's prompt, in the order in which they get slots, and `stayers`
+        are in the order in which their prompts are computed. While any prompt is, all ticks are full ones.
+        """
+        if len(self._answers) < MIN_ANSWERS or not stayers or pace is None:
             return None
-        lengths, token_s = sorted(self._lengths), median(self._token_s)
-        prefill_s = median(self._prefill_s) if self._prefill_s else 0.0
+        lengths = sorted([one.n_output for one in self._answers])
+        n_prompt = sum([one.n_prompt for one in self._answers])
+        computed = 1 - sum([one.n_cached for one in self._answers]) / max(n_prompt, 1)
+        # Right drafts are more than a token a tick.
+        token_s = median([one.tpot_s for one in self._answers if one.tpot_s is not None] or [pace.tick_s])
+        tick_s, full_tick_s = min(pace.tick_s, token_s), pace.full_tick_s
         longer = [_longer(one, lengths) for one in stayers]
-        games: list[list[float]] = [[] for _ in range(n_waiting)]
+        prompts_s = [computed * n * pace.token_s for n in n_prompts]
+        games: list[list[float]] = [[] for _ in n_prompts]
         self._draw = 1
         for _ in range(N_GAMES):
-            free_s = [
-                one.prefill_s + token_s * self._of(some)
-                for one, some in zip(stayers, longer, strict=True)
-            ]  # fmt: skip
-            heapify(free_s)
-            for waits in games:
-                wait_s = free_s[0]
-                waits.append(wait_s)
-                heapreplace(free_s, wait_s + prefill_s + token_s * self._of(lengths))
+            at_s, at_tick, prefill_s = 0.0, 0.0, 0.0
+            ends = list[float]()
+            for one, some in zip(stayers, longer, strict=True):
+                prefill_s += one.n_prompt * pace.token_s
+                ends.append(self._of(some) + (prefill_s / full_tick_s if one.n_prompt else 0))
+            heapify(ends)
+            for prompt_s, waits in zip(prompts_s, games, strict=True):
+                n_ticks = ends[0] - at_tick
+                full_s = min(prefill_s, n_ticks * full_tick_s)
+                at_s += full_s + (n_ticks - full_s / full_tick_s) * tick_s
+                waits.append(at_s)
+                at_tick, prefill_s = ends[0], prefill_s - full_s + prompt_s
+                heapreplace(ends, at_tick + prefill_s / full_tick_s + self._of(lengths))
         return [median(waits) for waits in games]
 
     def _of(self, values: Seq[float]) -> float:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from statistics import mean
 from typing import Final, NamedTuple
 
+from cobali_ray.core.plan.plan import order_prefill
 from cobali_ray.core.queue.forecast import AnswerLengths, Stayer
 from cobali_ray.core.request.events import RequestProgress, RequestStats
 from cobali_ray.core.request.life import Life
@@ -111,12 +113,17 @@ class ProgressReports:
 
     def places(self, scheduler: Scheduler) -> dict[str, Place]:
         """Return the place of everybody who waits for a slot."""
-        ahead = _n_ahead(scheduler)
-        pace = scheduler.prefill_pace()
-        token_s = 0.0 if pace is None else pace[0]
-        stayers = [_stayer(one, token_s) for one in scheduler.slots.running]
-        n_places = int(max(ahead.values(), default=-1)) + 1
-        waits = self._lengths.waits_s(stayers, n_places)
+        ahead, planner = _n_ahead(scheduler), scheduler.planner
+        if not ahead:
+            return {}
+        n_prompts = {int(ahead[one.request_id]): one.n_pending for one in scheduler.queue}
+        usual = int(mean(n_prompts.values()))
+        running = [*planner.streams, *order_prefill(planner.prompts, scheduler.limits)]
+        waits = self._lengths.waits_s(
+            [_stayer(one) for one in running],
+            [n_prompts.get(i, usual) for i in range(max(n_prompts) + 1)],
+            scheduler.pace(),
+        )
         return {
             request_id: Place(int(n), None if waits is None else waits[int(n)])
             for request_id, n in ahead.items()
@@ -149,12 +156,12 @@ def _differ(one: RequestProgress, other: RequestProgress | None) -> bool:
     return one.wait_s is not None and (other.wait_s is None or abs(one.wait_s - other.wait_s) >= 0.1)
 
 
-def _stayer(sequence: Sequence, token_s: float) -> Stayer:
+def _stayer(sequence: Sequence) -> Stayer:
     n_output = len(sequence.tokens) - sequence.n_prompt
     return Stayer(
         n_output,
         sequence.n_most - len(sequence.tokens),
-        0.0 if sequence.decoding else token_s * sequence.n_pending,
+        0 if sequence.decoding else sequence.n_pending,
         sure=sequence.request.sampling.ignore_eos and not sequence.request.stop,
     )
 

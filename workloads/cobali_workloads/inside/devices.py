@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from math import log
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cobali_ray.core.cost.runs import CELL_STEP
+from cobali_ray.core.cost.ticktime import KNOTS
 from cobali_ray.core.request.limits import EngineLimits, Grain, LimitSettings
 
 N_SLOTS, N_CTX = 16, 6144
@@ -76,6 +77,13 @@ class Device:
         """What the outputs add to a micro-batch, by their number."""
         rows = self._rows_s
         return [max(s - rows[n], 0.0) for n, s in enumerate(_filled(self.outputs_ms, max(self.outputs_ms)))]
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """What a model of tick times has learned of shallow passes of the 0.5B shape."""
+        out_s = _OUTPUT_MS / 1000
+        rows = [[n, self._rows_s[n] - out_s] for n in KNOTS]
+        return {"rows": rows, "any": 0.0, "out": out_s, "cell": 0.0, "short": 0.0, "whole": 0.0}
 
     def seconds(self, batch: Iterable[BatchPart]) -> float:
         """Return what a batch takes."""

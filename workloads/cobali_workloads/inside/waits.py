@@ -16,6 +16,7 @@ from cobali_ray.core.plan.pace import Pacer
 from cobali_ray.core.request.request import Request, SamplingParams
 from cobali_ray.core.views.progress import ProgressReports
 from cobali_ray.settings import EngineSettings
+from cobali_workloads.inside.devices import HALF_B
 from cobali_workloads.inside.tenants import TIMES
 from cobali_workloads.simulate.engine import SimulatedEngine
 from cobali_workloads.simulate.ticks import Dice, TickProfile
@@ -29,6 +30,10 @@ LENGTHS: Mapping[str, Callable[[Random], int]] = {
     "exponential, mean 120": lambda draw: min(1 + int(draw.expovariate(1 / 119)), MAX_TOKENS),
 }
 """How many tokens answers have."""
+ENGINES: Mapping[str, TickProfile] = {
+    "15 ms a tick": TIMES,
+    "0.5B, Q8_0": TickProfile(limits=TIMES.limits, table=HALF_B.table),
+}
 N_CAPACITY = 200
 """Requests that come at once, to find out how many the engine can answer a second."""
 
@@ -68,7 +73,7 @@ def asks(lengths: str, rps: float, n: int, seed: int) -> list[Come]:
     return found
 
 
-def play(come: Sequence[Come], seed: int, times: TickProfile = TIMES) -> tuple[list[Wait], float]:
+def play(come: Sequence[Come], seed: int, times: TickProfile) -> tuple[list[Wait], float]:
     """Have an engine serve them; return the waits of who waited, and when nine of ten had ended."""
     endless = replace(times, limits=replace(times.limits, max_queue=1 << 40, max_queue_tokens=1 << 60))
     pacer = Pacer(EngineSettings().itl_target_s, times.limits.grain)
@@ -107,7 +112,7 @@ def play(come: Sequence[Come], seed: int, times: TickProfile = TIMES) -> tuple[l
     return waits, ended_s[max(int(0.9 * len(ended_s)), 1) - 1]
 
 
-def capacity_rps(lengths: str, seed: int) -> float:
+def capacity_rps(lengths: str, seed: int, times: TickProfile) -> float:
     """Return how many such requests the engine answers a second where there are always more."""
-    _, seconds = play(asks(lengths, inf, N_CAPACITY, seed), seed)
+    _, seconds = play(asks(lengths, inf, N_CAPACITY, seed), seed, times)
     return 0.9 * N_CAPACITY / seconds
