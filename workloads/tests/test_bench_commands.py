@@ -6,12 +6,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cobali_ray.backend.scripted import ScriptedBackend
-from cobali_ray.core.plan.pace import Pacer
-from cobali_ray.core.request.limits import EngineLimits
 from cobali_workloads.commands import app
 from cobali_workloads.inside.micro import Step, time_step
-from cobali_workloads.inside.pace import PaceExperiment
 
 SCRIPTED = ("--model", "builtin:scripted:0")
 WORKLOADS = Path(__file__).parents[2] / "workloads"
@@ -54,40 +50,6 @@ def test_modes(bench):
     assert len(report["plots"]) == 5
 
 
-def test_prefill(bench):
-    report = bench("prefill", "--quick", *SCRIPTED)
-    lengths, times, _, memory = report["tables"]
-    assert lengths["rows"][0][:2] == ["mmlu", "8"]
-    assert times["rows"][0][0] == memory["rows"][0][0] == "mmlu, 4"
-    rounds = report["samples"]["mmlu 4"]["rounds"]
-    tokens = {name: runs[0]["n_tokens"] for name, runs in rounds.items()}
-    real = sum(map(sum, report["samples"]["mmlu 4"]["lengths"]))
-    assert tokens["one by one"] == tokens["fcfs"] == tokens["packed"] == real
-    assert tokens["padded"] >= tokens["length-ordered"] > real
-    assert len(report["plots"]) == 3
-
-
-def test_constrained(bench):
-    report = bench("constrained", "--quick", "--slots", "4", *SCRIPTED)
-    draws, gaps = report["tables"]
-    refused = {row[0]: row[1] for row in draws["rows"]}
-    assert refused["fits by itself"] == "0.0%"
-    assert refused["all refused"] == "100.0%"
-    assert [row[0] for row in gaps["rows"]] == ["none", "compiling"]
-    assert report["samples"]["gaps"]["rounds"]["compiling"][0]["compiled"] >= 1
-    assert len(report["plots"]) == 2
-
-
-def test_speculation(bench):
-    numbers = ("--clients", "1,5", "--editors", "1", "--askers", "2")
-    report = bench("speculation", "--quick", *numbers, *SCRIPTED)
-    kinds = [["edit", "1"], ["again", "2"], ["free", "1"], ["free", "5"]]
-    assert [row[:2] for row in report["tables"][0]["rows"]] == kinds
-    runs = report["samples"]["rounds"]
-    assert runs["free 5 on"][0]["drafted"] == runs["edit 1 off"][0]["drafted"] == 0
-    assert report["plots"] == ["speculation-ratios.png"]
-
-
 def test_overlap(bench):
     report = bench("overlap", "--quick", "--tick-ms", "2", "--slots", "4", *SCRIPTED)
     assert [row[:2] for row in report["tables"][0]["rows"]] == [
@@ -122,19 +84,6 @@ def test_micro(bench):
     assert report["plots"] == ["micro-decode.png"]
 
 
-def test_gaps_live_and_from_its_own_log(bench, tmp_path):
-    report = bench("gaps", "--quick", *SCRIPTED, "--prompts", str(WORKLOADS / "prompts_16.txt"))
-    assert [row[0] for row in report["tables"][0]["rows"]] == ["SEQ", "CONT"]
-    seq, cont = (report["samples"]["gaps_s"][name] for name in ("SEQ", "CONT"))
-    assert len(seq) > len(cont) > 3
-    log = tmp_path / "ticks.jsonl"
-    line = {"plan_s": 0.0, "forward_s": 1.0, "n_prefilling": 0, "n_generating": 1, "n_queued": 0}
-    log.write_text("".join(json.dumps(line | {"tick_id": i, "started_s": 3.0 * i}) + "\n" for i in range(4)))
-    report = bench("gaps", "--ticks", str(log))
-    assert report["samples"]["gaps_s"] == {"ticks.jsonl": [2.0, 2.0, 2.0]}
-    assert report["tables"][0]["rows"][0][-1] == "40.00%", "four passes of 1 s, three gaps of 2 s"
-
-
 def test_a_step_is_reset_before_every_call_and_shared_out():
     log = []
     step = Step("s", lambda: log.append("call"), 4, "-", lambda: log.append("reset"))
@@ -142,31 +91,3 @@ def test_a_step_is_reset_before_every_call_and_shared_out():
     assert log == ["reset", "call"] * 5, "two calls to warm up"
     assert cost.n == 3
     assert 0 < cost.p50_us <= cost.p90_us
-
-
-def test_pace(bench):
-    report = bench("pace", "--quick", *SCRIPTED, "--targets", "2,4")
-    targets, chunks = report["tables"]
-    assert [row[0] for row in targets["rows"]] == ["2x", "4x"]
-    assert [row[0] for row in chunks["rows"]] == ["512"]
-    assert set(report["samples"]["rounds"]) == {"target 2x", "target 4x", "chunk 512"}
-    assert report["plots"] == ["pace-tradeoff.png"]
-
-
-def test_a_static_chunk_bounds_what_a_stream_waits_for():
-    backend = ScriptedBackend(n_slots=4, n_ctx_slot=1024, n_batch=512, tick_s=0.0, strict=False)
-    limits = EngineLimits(
-        n_slots=4, n_ctx_slot=1024, n_cells=backend.n_cells, token_budget=260, prefill_chunk=256
-    )
-    scene = PaceExperiment(backend, limits, n_streams=3, n_prompt=400, n_prompts=2)
-    for chunk, n_ticks in ((100, 4), (400, 1)):
-        beside = scene.run(Pacer(None), chunk)
-        assert beside.n_prefill == 800
-        assert len(beside.gaps_s) == 2 * 3 * n_ticks
-
-
-def test_depth(bench):
-    report = bench("depth", "--quick", "--rows", "2", "--chunks", "16", *SCRIPTED)
-    (table,) = report["tables"]
-    assert [row[:2] for row in table["rows"]] == [["64", "2 x 1"], ["64", "1 x 16"]]
-    assert report["plots"] == ["depth-passes.png"]

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from cobali_ray.cli import app
 from cobali_ray.errors import CobaliError
 
-WITH_MODEL = ("modes", "chats", "prefill", "pace", "gaps", "micro", "stable", "threads", "restart", "peers")
+WITH_MODEL = ("modes", "chats", "micro", "threads", "peers")
 NOBODY = "http://127.0.0.1:9"
 
 
@@ -60,10 +60,7 @@ def bench(*words, out):
             )
             for name in WITH_MODEL
         ),
-        *(
-            pytest.param([name, "--url", NOBODY], "no OpenAI-compatible server answers", id=f"{name}-nobody")
-            for name in ("overhead", "viewers")
-        ),
+        pytest.param(["overhead", "--url", NOBODY], "no OpenAI-compatible server", id="overhead-nobody"),
         pytest.param(["serve", "--target", f"x={NOBODY}"], "no OpenAI-compatible server", id="serve-nobody"),
         pytest.param(["serve", "--shape", "no-such-file"], "there is no file no-such-file", id="serve-shape"),
         pytest.param(["serve", "--shape", __file__], "is not YAML", id="serve-no-yaml"),
@@ -73,11 +70,9 @@ def bench(*words, out):
         pytest.param(
             ["modes", "--prompts", "no-such-file"], "there is no file no-such-file", id="modes-prompts"
         ),
-        pytest.param(["gaps", "--ticks", "no-such-file"], "there is no file", id="gaps-ticks"),
-        pytest.param(["delivery", "--ticks", "no-such-file"], "there is no file", id="delivery-ticks"),
         pytest.param(["overlap", "--tick-ms", "x"], "expected numbers above 0", id="overlap-numbers"),
         pytest.param(["overlap", "--device", "worker"], "needs a --model", id="overlap-device"),
-        pytest.param(["pace", "--targets", "nan"], "expected numbers above 0", id="pace-numbers"),
+        pytest.param(["overlap", "--tick-ms", "nan"], "expected numbers above 0", id="overlap-nan"),
         pytest.param(["tick", "--slots", "1,x"], "expected numbers from 1", id="tick-numbers"),
         pytest.param(["chats", "--cells", "64"], "64", id="chats-cells"),
         pytest.param(["footprint", "999999999"], "there is no process", id="footprint"),

@@ -6,11 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from cobali_ray.backend import library
-from cobali_ray.settings import EngineSettings
 from cobali_workloads.commands import app
-from cobali_workloads.inside.handles import held_bytes, llama_handles
+from cobali_workloads.inside.handles import llama_handles
 from cobali_workloads.inside.micro_llama import floor_step
-from cobali_workloads.inside.prefill import Packed, PrefillRunner
 
 pytestmark = pytest.mark.model
 
@@ -38,17 +36,3 @@ def test_the_floor_is_a_refusal_and_the_log_comes_back(open_tiny, log_heard):
     lc = library.load()
     lc.llama_decode(llama_handles(backend).context, lc.llama_batch_init(1, 0, 1))
     assert "n_tokens == 0" in library.errors()
-
-
-def test_padding_holds_more_cache(open_tiny):
-    backend = open_tiny()
-    settings = EngineSettings(n_slots=4, n_ctx=512, token_budget=256, prefill_chunk=256, min_prefix=0)
-    runner = PrefillRunner(backend, settings, filler=5)
-    prompts = [[10 + i] * n for i, n in enumerate((200, 20, 30, 40))]
-    alone = runner.one_by_one(prompts)
-    held_alone = held_bytes(backend)
-    padded = runner.padded(prompts)
-    held_padded = held_bytes(backend)
-    assert (alone.n_cells, padded.n_cells) == (290, 800)
-    assert held_padded / held_alone == pytest.approx(800 / 290, rel=0.05)
-    assert runner.engine(prompts, Packed).n_tokens == 290

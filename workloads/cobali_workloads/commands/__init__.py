@@ -8,10 +8,8 @@ from cobali_ray.extras import WORKLOADS
 from cobali_ray.lazy import LazyGroup
 
 NAMES = (
-    "serve", "peers", "modes", "chats", "keep", "tenants", "prefill", "pace", "depth", "overlap", "gaps",
-    "tick", "constrained", "speculation", "micro", "select", "stable", "threads", "overhead", "delivery",
-    "viewers", "footprint", "restart", "engines", "route", "foresight", "regret", "waits", "agents",
-    "batch",
+    "serve", "peers", "modes", "chats", "keep", "tenants", "overlap", "tick", "micro", "select", "threads",
+    "overhead", "footprint", "engines", "route", "foresight", "regret", "waits", "agents", "batch",
 )  # fmt: skip
 
 

@@ -32,11 +32,3 @@ def llama_handles(backend: Backend) -> LlamaHandles | None:
 def picks_on_device(backend: Backend) -> bool:
     """Tell whether llama.cpp picks the rows' likeliest tokens itself."""
     return isinstance(backend, LlamaBackend) and backend._device is not None  # noqa: SLF001
-
-
-def held_bytes(backend: Backend) -> int | None:
-    """Return the bytes of all slots' cached tokens as llama.cpp counts them; None without llama.cpp."""
-    found = llama_handles(backend)
-    if found is None:
-        return None
-    return sum(int(found.lc.llama_state_seq_get_size(found.context, i)) for i in range(backend.n_slots))

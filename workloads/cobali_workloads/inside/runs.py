@@ -12,7 +12,6 @@ import numpy as np
 
 from cobali_ray.actors.wire import encode
 from cobali_ray.backend.port import Backend
-from cobali_ray.core.plan.pace import Pacer
 from cobali_ray.core.request.events import End, EngineEvent
 from cobali_ray.core.request.limits import EngineLimits, PrefillOrder
 from cobali_ray.core.request.request import Request, SamplingParams
@@ -91,15 +90,11 @@ def empty(backend: Backend) -> None:
 
 
 def run_once(
-    backend: Backend,
-    settings: EngineSettings,
-    requests: Sequence[Request],
-    order: PrefillOrder = "shortest",
-    pacing: type[Pacer] = Pacer,
+    backend: Backend, settings: EngineSettings, requests: Sequence[Request], order: PrefillOrder = "shortest"
 ) -> EngineRun:
     """Run the requests on an empty cache. Raises ConfigError if one could not be served."""
     empty(backend)
-    make = partial(engine_on, backend, settings, prefill_order=order, pacing=pacing)
+    make = partial(engine_on, backend, settings, prefill_order=order)
     ticks: list[TickStats] = []
     report = run_offline(make, requests, on_tick=ticks.append)
     if report.failed:

@@ -49,20 +49,6 @@ def shares(title: str, x: str, series: Mapping[str, Sequence[float]], *, log: bo
     return _with_legend(figure, axes)
 
 
-def histogram(title: str, x: str, series: Mapping[str, Sequence[float]], *, n_bins: int = 40) -> Figure:
-    """Draw histograms over a logarithmic axis; values of 0 and less are left out."""
-    figure, axes = _axes(title, x, "count")
-    positive = {name: [v for v in values if v > 0] for name, values in series.items()}
-    everything = [v for values in positive.values() for v in values]
-    if everything:
-        low, high = min(everything), max(everything)
-        edges = np.geomspace(low, high if high > low else low * 1.1, n_bins + 1)
-        for name, values in positive.items():
-            axes.hist(values, bins=edges.tolist(), alpha=0.55, label=name)
-        axes.set_xscale("log")
-    return _with_legend(figure, axes)
-
-
 def lines(title: str, x: str, y: str, series: Mapping[str, Points], *, log_x: bool = False) -> Figure:
     """Draw one line with marks per series."""
     figure, axes = _axes(title, x, y)
@@ -83,16 +69,6 @@ def two_scales(title: str, x: str, left: tuple[str, Points], right: tuple[str, P
     other.set_ylabel(right[0], color="tab:red")
     axes.set_xscale("log", base=2)
     return figure
-
-
-def dots(title: str, x: str, y: str, series: Mapping[str, Points]) -> Figure:
-    """Draw one cloud of points per series."""
-    figure, axes = _axes(title, x, y)
-    for name, points in series.items():
-        if points:
-            xs, ys = zip(*points, strict=True)
-            axes.scatter(xs, ys, s=14, alpha=0.6, label=name)
-    return _with_legend(figure, axes)
 
 
 def timeline(title: str, rows: Mapping[str, Mapping[str, Bars]]) -> Figure:
