@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 import yaml
 
+from cobali_ray.command_line import assignment
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import read_settings
 from cobali_workloads.commands.options import OUT, Out, numbers
@@ -116,14 +117,6 @@ def simulate(
     )
     deliver(report, out)
     write_times(times, out / "model-time.json")
-
-
-def assignment(text: str) -> tuple[str, Any]:
-    """Read `NAME=VALUE`."""
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ConfigError("--set", "expected NAME=VALUE, but there is no =")
-    return name.strip(), yaml.safe_load(value)
 
 
 def chat_load(per_s: float, minutes: float, seed: int, slo: str | None) -> Workload:

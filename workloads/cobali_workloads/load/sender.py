@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -17,7 +16,6 @@ from cobali_workloads.load.target import Job, Target
 Send: TypeAlias = Callable[[Job, float], Awaitable[Exchange]]
 """Sends a job that was due at a time; returns what came back, whatever happened."""
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
-_TEXT = re.compile(rb'"delta":{"(?:content|reasoning_content|tool_calls)"|"text":"')
 
 
 class Timer(Protocol):
@@ -49,15 +47,9 @@ class LoopTimer:
 class HttpStream(asyncio.Protocol):
     """One HTTP/1.1 request on a connection of its own; keeps the pieces and knows when the answer ends."""
 
-    def __init__(
-        self,
-        request: bytes,
-        now: Callable[[], float],
-        done: asyncio.Future[None],
-        said: asyncio.Event | None = None,
-    ) -> None:
+    def __init__(self, request: bytes, now: Callable[[], float], done: asyncio.Future[None]) -> None:
         self.pieces: list[tuple[float, bytes]] = []
-        self._request, self._now, self._done, self._said = request, now, done, said
+        self._request, self._now, self._done = request, now, done
         self._head = b""
         self._left: int | None = None
         """Body bytes still to come, where the head says how many there are."""
@@ -71,9 +63,6 @@ class HttpStream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Stamp what arrived; end at the last byte, as some servers keep the connection open."""
         self.pieces.append((self._now(), data))
-        if self._said is not None and _TEXT.search(data):
-            self._said.set()
-            self._said = None
         if not self._headed:
             data = self._read_head(data)
         if self._left is not None:
@@ -125,15 +114,12 @@ class Sender:
         self._ignore_eos, self._timeout_s, self._stream = ignore_eos, timeout_s, stream
         self._tls = ssl.create_default_context() if target.tls else None
 
-    async def __call__(self, job: Job, due_s: float, said: asyncio.Event | None = None) -> Exchange:
-        """Send one job on a new connection and wait for its answer; `sent_s` is before connecting.
-
-        `said` is set with the first text, or with the end of an answer that has none.
-        """
+    async def __call__(self, job: Job, due_s: float) -> Exchange:
+        """Send one job on a new connection and wait for its answer; `sent_s` is before connecting."""
         loop = asyncio.get_running_loop()
         raw = self._target.request(job, ignore_eos=self._ignore_eos, stream=self._stream)
         done: asyncio.Future[None] = loop.create_future()
-        stream = HttpStream(raw, self._timer.now, done, said)
+        stream = HttpStream(raw, self._timer.now, done)
         sent_s, error, transport = self._timer.now(), "", None
         name = self._target.host if self._tls else None
         try:
@@ -151,8 +137,6 @@ class Sender:
         except OSError as problem:
             error = f"connection: {problem!r}"
         finally:
-            if said is not None:
-                said.set()
             if transport is not None:
                 (transport.abort if error else transport.close)()
         return Exchange(

@@ -19,15 +19,15 @@ OUTPUTS = ("output_length", "output_tokens", "GeneratedTokens", "num_decode_toke
 MILLISECONDS = 1e-3
 
 
-def read_trace(text: str, *, speed: float = 1.0, unit_s: float = 1.0) -> list[Arrival]:
+def read_trace(text: str, *, speed: float = 1.0) -> list[Arrival]:
     """Read the arrivals of a trace, in order of time and from zero, `speed` times as fast as recorded.
 
     Lines that begin with `{` are JSON objects, anything else is CSV with a header. Numbers in the time
-    column count `unit_s` seconds each, milliseconds where there are `hash_ids`, as in the Mooncake project's
-    traces; ISO dates are understood too. Column names are those of the public traces: see `TIMES`, `INPUTS`,
-    `OUTPUTS`. What cannot be read is a ConfigError with its line.
+    column are seconds, or milliseconds where there are `hash_ids`, as in the Mooncake project's traces; ISO
+    dates are understood too. Column names are those of the public traces: see `TIMES`, `INPUTS`, `OUTPUTS`.
+    What cannot be read is a ConfigError with its line.
     """
-    found = sorted(_arrival(number, row, unit_s) for number, row in _rows(text))
+    found = sorted(_arrival(number, row) for number, row in _rows(text))
     if not found:
         raise ConfigError("trace", "there is no request in it")
     start = found[0].time_s
@@ -54,10 +54,10 @@ def _json_row(number: int, line: str) -> Mapping[str, Any]:
     return row
 
 
-def _arrival(number: int, row: Mapping[str, Any], unit_s: float) -> Arrival:
+def _arrival(number: int, row: Mapping[str, Any]) -> Arrival:
     hash_ids = row.get("hash_ids") or ()
     return Arrival(
-        _time(number, _pick(number, row, TIMES), MILLISECONDS if hash_ids else unit_s),
+        _time(number, _pick(number, row, TIMES), MILLISECONDS if hash_ids else 1.0),
         _tokens(number, _pick(number, row, INPUTS)),
         _tokens(number, _pick(number, row, OUTPUTS)),
         _hashes(number, hash_ids),

@@ -60,14 +60,14 @@ class TickProfile:
         return model
 
 
-def plain_table(*, pass_s: float, row_s: float, token_s: float, cell_s: float = 0.0) -> dict[str, Any]:
-    """Return a table where a pass takes so long, and more for each stream, prompt token and cell."""
+def plain_table(*, pass_s: float, row_s: float, token_s: float) -> dict[str, Any]:
+    """Return a table where a pass takes so long, and more for each stream and prompt token."""
     rows = [[n, pass_s + n * token_s] for n in KNOTS]
     return {
         "rows": rows,
         "any": 0.0,
         "out": max(row_s - token_s, 0.0),
-        "cell": cell_s,
+        "cell": 0.0,
         "short": 0.0,
         "whole": 0.0,
     }
