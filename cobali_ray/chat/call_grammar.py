@@ -8,7 +8,7 @@ allowed: other fields, markers left out, several sections of calls.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 from cobali_ray.chat.arguments import MAX_CHOICES, ArgumentsWriter, TooManyChoicesError
@@ -56,32 +56,29 @@ def call_grammar(
     check: GrammarCheck,
     special: Special,
     prompt: str,
+    names: Collection[str] = (),
     required: bool = False,
-    only: str = "",
     parallel: bool = True,
     answer: str | None = None,
 ) -> CallGrammar | None:
     """Return what holds an answer to calls of these tools; None where no text tells that one begins.
 
-    With `required`, the answer is one or more calls and nothing else but reasoning before them; with `only`,
-    one call of the tool with that name. Else a call may come at any place, and is held from the end of the
-    marker that opens it, or where none does, from the beginning of an answer that begins like a call; with
-    an `answer`, a grammar in llguidance's list, the whole answer is calls or that.
+    `names` are those that may be called; none: all of them. With `required`, the answer is calls and nothing
+    else but reasoning before them. Else a call may come at any place, and is held from the end of the marker
+    that opens it, or where none does, from the beginning of an answer that begins like a call; with an
+    `answer`, a grammar in llguidance's list, the whole answer is calls or that.
 
     Raises InvalidParameterError for parameters that are no usable schema, and for keys that cannot be held
     where the function is `strict`.
     """
     functions = [(i, tool.get("function", tool)) for i, tool in enumerate(tools)]
-    if only:
-        functions = [(i, function) for i, function in functions if function["name"] == only]
-        if not functions:
-            raise InvalidParameterError("tool_choice", f": there is no tool {only[:64]!r}")
+    functions = [(i, function) for i, function in functions if not names or function["name"] in names]
     rules = Rules(special)
-    writer = _Calls(form, rules, check, functions, several=parallel and not only and form.calls.parallel)
+    writer = _Calls(form, rules, check, functions, several=parallel and form.calls.parallel)
     heads = tuple[str, ...]()
-    if required or only or answer is not None:
+    if required or answer is not None:
         calls = joined(rules.space, writer.turn(form.primes(prompt)))
-        if answer is not None and not (required or only):
+        if answer is not None and not required:
             calls = one_of([calls, _content(form, rules, prompt, answer)])
         text, triggers = rules.text(joined(_reasoning(form, rules, prompt), calls)), tuple[str, ...]()
     else:

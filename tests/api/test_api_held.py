@@ -130,8 +130,9 @@ async def test_a_schema_of_a_tool_that_cannot_be_used_is_named(post, client):
     broken = {"type": "function", "function": {"name": "f"}}
     for schema in ({"type": "nonsense"}, {"properties": {"a": {"type": "nonsense"}}}, {"$ref": "#/x"}):
         broken["function"]["parameters"] = schema
-        wire = await post(CHAT, ASK | {"tools": [STOP, broken]})
-        assert (wire.status, wire.json["error"]["param"]) == (400, "tools[1].function.parameters")
+        for choice in ("auto", {"type": "function", "function": {"name": "f"}}):
+            wire = await post(CHAT, ASK | {"tools": [STOP, broken], "tool_choice": choice})
+            assert (wire.status, wire.json["error"]["param"]) == (400, "tools[1].function.parameters")
     unique = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
     loose = {"type": "function", "function": {"name": "f", "parameters": unique}}
     wire = await post(CHAT, ASK | {"tools": [loose], "max_tokens": 3})

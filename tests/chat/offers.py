@@ -57,6 +57,11 @@ def hold(form, vocabulary, tools=BOUNDED, prompt="", **how):
     return call_grammar(form, tools, check=check, special=vocabulary.special, prompt=prompt, **how)
 
 
+def only(name):
+    """Return what asks for one call of this tool."""
+    return {"names": {name}, "required": True, "parallel": False}
+
+
 def vocabulary_of(form, *, special=True):
     return Vocabulary(controls_of(form) if special else ())
 

@@ -328,7 +328,8 @@ class Generation:
             return answer._replace(text=text)
         held = call_grammar(
             words.form,
-            offer.callable,
+            offer.tools,
+            names={tool["function"]["name"] for tool in offer.callable},
             check=partial(self._check_schema, hearing),
             special=words.markers,
             prompt=found.end,
