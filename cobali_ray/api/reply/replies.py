@@ -1,15 +1,16 @@
-"""Answers: what is known whole, and two ways to answer a call, which live as long as the request does."""
+"""Answers: what is known whole, events, and two ways to answer a call, which live as long as the request."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
 import orjson
 from fastapi import Response
 from prometheus_client.samples import Exemplar
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from cobali_ray.api.call.translate import Call
@@ -17,8 +18,8 @@ from cobali_ray.api.door.clock import ApiClock
 from cobali_ray.api.door.context import RequestContext
 from cobali_ray.api.engines.apart import unless_gone
 from cobali_ray.api.engines.fleet import ServedModel
-from cobali_ray.api.reply.answer import Writer, prompt_tokens
-from cobali_ray.api.reply.keepalive import LiveStream
+from cobali_ray.api.reply.answer import SSE, Writer, prompt_tokens
+from cobali_ray.api.reply.keepalive import STREAM_HEADERS, LiveStream
 from cobali_ray.api.reply.sources import Events, events_of
 from cobali_ray.api.reply.tally import StreamWriter, Tally
 from cobali_ray.core.request.events import Event
@@ -28,6 +29,34 @@ from cobali_ray.telemetry.names import exemplar_labels
 
 def json_response(body: Any) -> Response:
     return Response(orjson.dumps(body), media_type="application/json")
+
+
+class EventsReply(Response):
+    """Server-sent events that no call makes; they end when their reader leaves."""
+
+    def __init__(self, events: Callable[[], AsyncGenerator[bytes, None]], context: RequestContext) -> None:
+        super().__init__()
+        self._events, self._context = events, context
+        context.stream = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 ASGI's shape
+        await unless_gone(receive, self._send(send))
+
+    async def _send(self, send: Send) -> None:
+        async def write(wire: bytes, *, more: bool = True) -> None:
+            await send({"type": "http.response.body", "body": wire, "more_body": more})
+
+        headers = [(b"content-type", SSE), *STREAM_HEADERS]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        try:
+            async with aclosing(self._events()) as events:
+                async for wire in events:
+                    await write(wire)
+        except ClientDisconnect:
+            raise
+        except Exception as error:  # the status is out: what went wrong is said in the stream
+            await write(b"data: %b\n\n" % self._context.blame(error).body_bytes)
+        await write(b"", more=False)
 
 
 class Reply(Response):

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
-from starlette.types import Receive, Scope, Send
 
 from cobali_ray.api.body.params import whole_number
-from cobali_ray.api.door.context import RequestContext, context_of
-from cobali_ray.api.engines.apart import unless_gone
+from cobali_ray.api.door.context import context_of
 from cobali_ray.api.engines.fleet import Fleet
 from cobali_ray.api.engines.viewers import MAX_TICKS, N_INITIAL_TICKS, Viewers
-from cobali_ray.api.reply.answer import SSE
-from cobali_ray.api.reply.keepalive import STREAM_HEADERS
+from cobali_ray.api.reply.replies import EventsReply
 from cobali_ray.api.routes.openapi import errors, query
 
 _ENGINE = query("engine", "An engine's id, where there are several; else the first.", type="string")
@@ -76,27 +73,8 @@ class Debug:
         """Stream ticks and requests as server-sent events, at most four a second."""
         engine_id = http.query_params.get("engine", next(iter(self._viewers)))
         self._fleet.engine(engine_id)
-        return ViewerReply(self._viewers[engine_id], context_of(http))
-
-
-class ViewerReply(Response):
-    """A stream that ends when its reader leaves."""
-
-    def __init__(self, viewers: Viewers, context: RequestContext) -> None:
-        super().__init__()
-        self._viewers, self._context = viewers, context
-        context.stream = True
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 ASGI's shape
-        await unless_gone(receive, self._send(send))
-
-    async def _send(self, send: Send) -> None:
-        headers = [(b"content-type", SSE), *STREAM_HEADERS]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        async with aclosing(self._viewers.watch(self._context.caller.tenant)) as events:
-            async for wire in events:
-                await send({"type": "http.response.body", "body": wire, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        context = context_of(http)
+        return EventsReply(partial(self._viewers[engine_id].watch, context.caller.tenant), context)
 
 
 def _whole(http: HttpRequest, name: str, *, low: int, high: int, default: int) -> int:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
-from starlette.types import Receive, Scope, Send
 
 from cobali_ray.api.body.fields import judge_fields
 from cobali_ray.api.body.reading import parse
 from cobali_ray.api.body.schema import DownloadBody
 from cobali_ray.api.call.intake import Intake
 from cobali_ray.api.door.context import RequestContext, context_of
-from cobali_ray.api.engines.apart import unless_gone
-from cobali_ray.api.reply.answer import SSE
-from cobali_ray.api.reply.keepalive import STREAM_HEADERS
-from cobali_ray.api.reply.replies import json_response
+from cobali_ray.api.reply.replies import EventsReply, json_response
+from cobali_ray.api.reply.sse import event
 from cobali_ray.api.routes.openapi import BODY_STATUSES, content, errors, get, post
 from cobali_ray.backend.port import Gone
 from cobali_ray.errors import ConfigError, DownloadsOffError, InvalidParameterError, OperatorKeyError
@@ -66,7 +62,7 @@ class Downloads:
         self._let_in(http)
         context = context_of(http)
         reference = await self._intake.take(http, partial(self._reference, context))
-        return DownloadReply(lambda: self._events(reference), context)
+        return EventsReply(partial(self._events, reference), context)
 
     def _let_in(self, http: HttpRequest) -> None:
         if not self._settings.allow_downloads:
@@ -83,7 +79,7 @@ class Downloads:
                 raise InvalidParameterError("model", "must begin with hf://, the Hugging Face Hub")
         return body.model
 
-    async def _events(self, reference: str) -> AsyncGenerator[dict[str, Any], None]:
+    async def _events(self, reference: str) -> AsyncGenerator[bytes, None]:
         latest: dict[str, Any] = {"step": "asking the Hub", "share": 0.0}
         left = False
 
@@ -93,17 +89,17 @@ class Downloads:
             latest.update(step=step, share=round(share, 4))
 
         if self._turn.locked():
-            yield latest | {"step": "waiting for another download"}
+            yield event(latest | {"step": "waiting for another download"})
         async with self._turn:
             work = asyncio.ensure_future(asyncio.to_thread(resolve, reference, progress=progress))
             work.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody asks
             try:
                 while not work.done():
-                    yield latest
+                    yield event(latest)
                     await asyncio.wait((work,), timeout=REST_S)
                 with _as_the_clients_fault():
                     work.result()
-                yield {"model": reference}
+                yield event({"model": reference})
             finally:
                 left = True
 
@@ -123,32 +119,3 @@ def _on_disk() -> dict[str, Any]:
         folder = folder.parent
     models = [{"id": model.reference, "size_bytes": model.size_bytes} for model in local_models()]
     return {"object": "list", "allowed": True, "data": models, "free_bytes": free_bytes(folder)}
-
-
-class DownloadReply(Response):
-    """The events of a download; it ends when its reader leaves."""
-
-    def __init__(
-        self, events: Callable[[], AsyncGenerator[dict[str, Any], None]], context: RequestContext
-    ) -> None:
-        super().__init__()
-        self._events, self._context = events, context
-        context.stream = True
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 ASGI's shape
-        await unless_gone(receive, self._send(send))
-
-    async def _send(self, send: Send) -> None:
-        async def write(event: dict[str, Any], *, more: bool = True) -> None:
-            body = b"data: %b\n\n" % orjson.dumps(event)
-            await send({"type": "http.response.body", "body": body, "more_body": more})
-
-        headers = [(b"content-type", SSE), *STREAM_HEADERS]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        try:
-            async with aclosing(self._events()) as events:
-                async for event in events:
-                    await write(event)
-        except Exception as error:  # the status is out: what went wrong is said in the stream
-            await write(self._context.blame(error).body)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
