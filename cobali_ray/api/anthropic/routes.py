@@ -10,8 +10,7 @@ from fastapi import Request as HttpRequest
 from cobali_ray.api.anthropic.answer import MessageWriter
 from cobali_ray.api.anthropic.body import AnthropicErrorBody, CountBody, MessagesBody
 from cobali_ray.api.anthropic.read import NEUTRAL_FIELDS, REFUSED_FIELDS, chat_of
-from cobali_ray.api.body.fields import judge
-from cobali_ray.api.body.reading import parse
+from cobali_ray.api.body.fields import read_as
 from cobali_ray.api.door.context import RequestContext
 from cobali_ray.api.door.faults import OVERLOADED
 from cobali_ray.api.reply.replies import json_response
@@ -49,7 +48,6 @@ class Messages:
 
     def _read(self, shape: type[CountBody], context: RequestContext, raw: bytes, gone: Gone) -> ParsedBody:
         del gone
-        body = parse(shape, raw)
-        context.ignore(judge(body.model_extra, NEUTRAL_FIELDS, REFUSED_FIELDS, strict=self._settings.strict))
+        body = read_as(shape, raw, context, NEUTRAL_FIELDS, REFUSED_FIELDS, strict=self._settings.strict)
         chat, context.named = chat_of(body)
         return ParsedBody(chat, MESSAGES)

@@ -1,10 +1,12 @@
-"""What happens to fields that no body lists, by name: accepted, refused, or named back as ignored. Pure."""
+"""What happens to fields that no body lists, by name: accepted, refused, or named back as ignored."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from cobali_ray.api.body.reading import ShapeT, parse
+from cobali_ray.api.door.context import RequestContext
 from cobali_ray.api.door.ids import MAX_NAME_LENGTH
 from cobali_ray.errors import Path, UnknownParameterError, UnsupportedParameterError
 
@@ -135,6 +137,21 @@ SUPPORTED_NAMES: Mapping[str, str] = {
 # The same for the fields of one message.
 NEUTRAL_MESSAGE_FIELDS = frozenset({"annotations", "provider_specific_fields"})
 REFUSED_MESSAGE_FIELDS: Mapping[str, tuple[Any, ...]] = {"audio": ()}
+
+
+def read_as(
+    shape: type[ShapeT],
+    raw: bytes,
+    context: RequestContext,
+    neutral: frozenset[str] = NEUTRAL_FIELDS,
+    refused: Mapping[str, tuple[Any, ...]] = REFUSED_FIELDS,
+    *,
+    strict: bool,
+) -> ShapeT:
+    """Return a body as its model, and name fields back that change nothing. Raises BadRequestError."""
+    body = parse(shape, raw)
+    context.ignore(judge(body.model_extra, neutral, refused, strict=strict))
+    return body
 
 
 def judge_fields(extra: Mapping[str, Any] | None, *, strict: bool) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
 from cobali_ray import __version__
-from cobali_ray.api.body.fields import judge_fields
+from cobali_ray.api.body.fields import judge_fields, read_as
 from cobali_ray.api.body.reading import parse
 from cobali_ray.api.body.schema import ChatBody
 from cobali_ray.api.call.intake import loaded_model, source_of
@@ -117,8 +117,7 @@ class LlamaServer:
     # -- in a thread of the intake
 
     def _read_texts(self, context: RequestContext, raw: bytes) -> ParsedVectorsBody:
-        body = parse(NativeEmbeddingBody, raw)
-        context.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+        body = read_as(NativeEmbeddingBody, raw, context, strict=self._settings.strict)
         wanted, param = embedding_of(body)
         return ParsedVectorsBody(wanted, native_vectors, param)
 

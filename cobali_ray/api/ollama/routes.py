@@ -15,7 +15,7 @@ from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
 from cobali_ray import __version__
-from cobali_ray.api.body.fields import judge
+from cobali_ray.api.body.fields import read_as
 from cobali_ray.api.body.reading import MISSING, parse
 from cobali_ray.api.body.schema import EmbeddingBody
 from cobali_ray.api.call.intake import Intake, Source, requested_model, source_of
@@ -224,8 +224,7 @@ class Ollama:
         )
 
     def _embed_body(self, context: RequestContext, raw: bytes) -> tuple[OllamaEmbedBody, str | None]:
-        body = parse(OllamaEmbedBody, raw)
-        context.ignore(judge(body.model_extra, frozenset(), {}, strict=self._settings.strict))
+        body = read_as(OllamaEmbedBody, raw, context, frozenset(), {}, strict=self._settings.strict)
         return body, self._name(body.model)
 
     def _begin(
@@ -250,8 +249,8 @@ class Ollama:
 
     def _read_name(self, context: RequestContext, raw: bytes, gone: Gone) -> tuple[Source, ServedModel]:
         del gone
-        body = parse(OllamaModelBody, raw)
-        context.ignore(judge(body.model_extra, frozenset({"verbose"}), {}, strict=self._settings.strict))
+        known = frozenset({"verbose"})
+        body = read_as(OllamaModelBody, raw, context, known, {}, strict=self._settings.strict)
         name = self._name(body.model or body.name)
         return source_of(self._fleet, name, context), self._fleet.find(name)
 

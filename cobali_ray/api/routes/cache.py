@@ -9,8 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
-from cobali_ray.api.body.fields import judge_fields
-from cobali_ray.api.body.reading import parse
+from cobali_ray.api.body.fields import read_as
 from cobali_ray.api.body.schema import SlotBody
 from cobali_ray.api.call.intake import Intake
 from cobali_ray.api.door.context import RequestContext, context_of
@@ -70,8 +69,7 @@ class Cache:
 
     def _filename(self, context: RequestContext, raw: bytes, gone: Gone) -> str:
         del gone
-        body = parse(SlotBody, raw)
-        context.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+        body = read_as(SlotBody, raw, context, strict=self._settings.strict)
         return body.filename
 
 

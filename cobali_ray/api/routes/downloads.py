@@ -11,8 +11,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
-from cobali_ray.api.body.fields import judge_fields
-from cobali_ray.api.body.reading import parse
+from cobali_ray.api.body.fields import read_as
 from cobali_ray.api.body.schema import DownloadBody
 from cobali_ray.api.call.intake import Intake
 from cobali_ray.api.door.context import RequestContext, context_of
@@ -72,8 +71,7 @@ class Downloads:
 
     def _reference(self, context: RequestContext, raw: bytes, gone: Gone) -> str:
         del gone
-        body = parse(DownloadBody, raw)
-        context.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+        body = read_as(DownloadBody, raw, context, strict=self._settings.strict)
         with _as_the_clients_fault():
             if not isinstance(parse_reference(body.model), HubReference | HubRepository):
                 raise InvalidParameterError("model", "must begin with hf://, the Hugging Face Hub")

@@ -14,8 +14,7 @@ from fastapi import Request as HttpRequest
 from prometheus_client.samples import Exemplar
 from starlette.types import Receive, Scope, Send
 
-from cobali_ray.api.body.fields import judge_fields
-from cobali_ray.api.body.reading import parse
+from cobali_ray.api.body.fields import read_as
 from cobali_ray.api.body.schema import MAX_INPUTS, EmbeddingBody, RerankBody, ScoreBody, ScoringBody
 from cobali_ray.api.call.intake import Intake, Source, source_of
 from cobali_ray.api.call.translate import check_tokens, priority_of
@@ -119,8 +118,7 @@ class Embeddings:
     # -- in a thread of the intake
 
     def _read(self, context: RequestContext, raw: bytes) -> ParsedVectorsBody:
-        body = parse(EmbeddingBody, raw)
-        context.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+        body = read_as(EmbeddingBody, raw, context, strict=self._settings.strict)
         packed = body.encoding_format == "base64"
         return ParsedVectorsBody(body, partial(vectors_body, packed=packed))
 
@@ -146,8 +144,7 @@ class Embeddings:
         return VectorsCall(source.card.model_id, request, kind.width, write)
 
     def _rerank(self, context: RequestContext, raw: bytes, gone: Gone) -> VectorsCall:
-        body = parse(RerankBody, raw)
-        context.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+        body = read_as(RerankBody, raw, context, strict=self._settings.strict)
         source, kind = self._source(body.model, context)
         documents, tei = (body.texts, True) if body.documents is None else (body.documents, False)
         if documents is None or (body.texts is not None and not tei):
@@ -168,8 +165,7 @@ class Embeddings:
         return VectorsCall(source.card.model_id, request, kind.width, write)
 
     def _score(self, context: RequestContext, raw: bytes, gone: Gone) -> VectorsCall:
-        body = parse(ScoreBody, raw)
-        context.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+        body = read_as(ScoreBody, raw, context, strict=self._settings.strict)
         source, kind = self._source(body.model, context)
         pairs = _Pairs(source, kind, body.text_1, body.text_2, ("text_1", "text_2"), gone)
         request = self._request("score", body, source, pairs.tokens)

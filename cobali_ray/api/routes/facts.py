@@ -17,10 +17,9 @@ from fastapi import Request as HttpRequest
 from prometheus_client import Metric, generate_latest
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as OPENMETRICS
 
-from cobali_ray.api.body.fields import judge_fields
-from cobali_ray.api.body.reading import parse
+from cobali_ray.api.body.fields import read_as
 from cobali_ray.api.body.schema import DetokenizeBody, ModelBody, TokenizeBody
-from cobali_ray.api.call.intake import Intake, Source, loaded_model, requested_model, source_of
+from cobali_ray.api.call.intake import Intake, loaded_model, requested_model, source_of
 from cobali_ray.api.call.translate import check_tokens
 from cobali_ray.api.door.context import RequestContext, context_of
 from cobali_ray.api.door.faults import retry_after
@@ -107,8 +106,7 @@ class Facts:
 
     def _asked_for(self, context: RequestContext, raw: bytes, gone: Gone) -> ServedModel:
         del gone
-        body = parse(ModelBody, raw)
-        context.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+        body = read_as(ModelBody, raw, context, strict=self._settings.strict)
         return requested_model(self._fleet, body.model, context)
 
     @staticmethod
@@ -163,8 +161,8 @@ class Facts:
     # -- in a thread of the intake
 
     def _tokens(self, context: RequestContext, raw: bytes, gone: Gone) -> bytes:
-        body = parse(TokenizeBody, raw)
-        words = self._source(body, context).words
+        body = read_as(TokenizeBody, raw, context, strict=self._settings.strict)
+        words = source_of(self._fleet, body.model, context).words
         texts = [text for text in (body.content, body.text, body.prompt) if text is not None]
         if len(texts) != 1:
             raise InvalidParameterError("content", ": exactly one of content, text and prompt is needed")
@@ -181,8 +179,8 @@ class Facts:
         return _token_list(({"id": token, "piece": pieces[token]} for token in tokens), gone)
 
     def _text(self, context: RequestContext, raw: bytes, gone: Gone) -> bytes:
-        body = parse(DetokenizeBody, raw)
-        source = self._source(body, context)
+        body = read_as(DetokenizeBody, raw, context, strict=self._settings.strict)
+        source = source_of(self._fleet, body.model, context)
         check_tokens(body.tokens, source.card.n_vocab, "tokens")
         text = source.words.detokenize(body.tokens, gone=gone)
         return orjson.dumps({"content": text, "prompt": text})  # llama-server's name, and vLLM's
@@ -210,11 +208,6 @@ class Facts:
             encode, content_type = generate_latest, EXPOSITION
         kept = [] if self._store is None else await _batch_families(self._store)
         return Response(await self._fleet.metrics(encode, kept), headers={"content-type": content_type})
-
-    def _source(self, body: TokenizeBody | DetokenizeBody, context: RequestContext) -> Source:
-        source = source_of(self._fleet, body.model, context)
-        context.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
-        return source
 
 
 def _engines(states: Sequence[EngineState]) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
 from cobali_ray.api.body.constraint import constraint_of
-from cobali_ray.api.body.fields import judge_fields
+from cobali_ray.api.body.fields import judge_fields, read_as
 from cobali_ray.api.body.images import in_order, shown, tokens_of
 from cobali_ray.api.body.params import n_of, requested_max_tokens, whole_number
-from cobali_ray.api.body.reading import check_choice, parse
+from cobali_ray.api.body.reading import check_choice
 from cobali_ray.api.body.schema import ChatBody, CompletionBody, GenerationBody
 from cobali_ray.api.call.intake import Intake, Source, source_of
 from cobali_ray.api.call.judges import Verdicts
@@ -190,8 +190,7 @@ class Generation:
         gone: Gone,
     ) -> ParsedBody:
         del gone
-        body = parse(shape, raw)
-        context.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+        body = read_as(shape, raw, context, strict=self._settings.strict)
         if body.stream_options is not None:
             context.ignore(judge_fields(body.stream_options.model_extra, strict=self._settings.strict))
         return ParsedBody(body, dialect)
