@@ -22,7 +22,8 @@ from cobali_ray.backend.markers import Markers
 from cobali_ray.backend.pass_rows import n_rows_of, use_rows
 from cobali_ray.backend.port import DeviceWatcher, Embedder, Gone, InfillMarks, Words, never_gone
 from cobali_ray.backend.sampling import RowSampler, SampleResult
-from cobali_ray.chat.format import Format, derive
+from cobali_ray.chat.derivation import derive
+from cobali_ray.chat.format import Format
 from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.core.plan.adapters import Adapter
 from cobali_ray.core.plan.goodput import MAX_ROWS, SIZES

@@ -16,7 +16,8 @@ from cobali_ray.backend import library
 from cobali_ray.backend.markers import Markers
 from cobali_ray.backend.port import Gone, InfillMarks, never_gone
 from cobali_ray.backend.turn_marks import turn_marks
-from cobali_ray.chat.format import Format, derive
+from cobali_ray.chat.derivation import derive
+from cobali_ray.chat.format import Format
 from cobali_ray.chat.template import CHATML, ChatTemplate
 from cobali_ray.errors import (
     BadRequestError,

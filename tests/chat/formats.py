@@ -11,7 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 
-from cobali_ray.chat.format import KNOWN_FORMATS, Kind, derive
+from cobali_ray.chat.derivation import derive
+from cobali_ray.chat.format import KNOWN_FORMATS, Kind
 from cobali_ray.chat.splitter import ParsedAnswer, Splitter
 from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.errors import InvalidParameterError
@@ -248,7 +249,7 @@ def table_row(name):
 HEAD = f"""# How models write tool calls
 
 Every template of llama.cpp's source package ({LLAMA}) and the format that
-`cobali_ray/chat/format.py` derives from it.
+`cobali_ray/chat/derivation.py` derives from it.
 
 - *format*: {", ".join(f"`{kind}`" for kind in Kind)}, as `Kind` explains them;
   `-like` with its own quotes and keys.

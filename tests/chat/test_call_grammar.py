@@ -26,7 +26,8 @@ from offers import CITY, calls_in, hold, only, tool, vocabulary_of
 
 from cobali_ray.backend.grammar import check
 from cobali_ray.chat.call_grammar import after_reasoning, call_grammar
-from cobali_ray.chat.format import GENERIC, Format, Kind, derive
+from cobali_ray.chat.derivation import derive
+from cobali_ray.chat.format import GENERIC, Format, Kind
 from cobali_ray.chat.generic import written
 from cobali_ray.chat.splitter import ParsedAnswer
 from cobali_ray.chat.template import ChatTemplate

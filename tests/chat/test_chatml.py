@@ -5,7 +5,8 @@ from importlib import resources
 
 import pytest
 
-from cobali_ray.chat.format import Kind, derive
+from cobali_ray.chat.derivation import derive
+from cobali_ray.chat.format import Kind
 from cobali_ray.chat.splitter import ParsedAnswer, Splitter
 from cobali_ray.chat.template import CHATML, ChatTemplate
 

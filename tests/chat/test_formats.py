@@ -26,7 +26,8 @@ from formats import (
     turn,
 )
 
-from cobali_ray.chat.format import GENERIC, derive
+from cobali_ray.chat.derivation import derive
+from cobali_ray.chat.format import GENERIC
 from cobali_ray.chat.template import ChatTemplate
 from tests.chat.comparison import sources
 

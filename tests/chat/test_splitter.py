@@ -12,7 +12,8 @@ if not any(TEMPLATES.glob("*.jinja")):
 
 from formats import NO_CALLS, TOOLS, USER, calls_of, chunks, format_of, read, split, template_of
 
-from cobali_ray.chat.format import GENERIC, Format, derive
+from cobali_ray.chat.derivation import derive
+from cobali_ray.chat.format import GENERIC, Format
 from cobali_ray.chat.generic import explanation, tell
 from cobali_ray.chat.splitter import (
     CallArguments,

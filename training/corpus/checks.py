@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cobali_ray.chat.format import Format, derive
+from cobali_ray.chat.derivation import derive
+from cobali_ray.chat.format import Format
 from cobali_ray.chat.splitter import ParsedAnswer, Splitter
 from training.corpus.example import Check
 from training.corpus.template import template
