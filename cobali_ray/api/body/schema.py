@@ -16,9 +16,6 @@ from cobali_ray.core.request.request import MAX_ALLOWED_TOKENS
 MAX_BIASES = 4096
 """More would be most of a vocabulary, and travel to the engine with every request."""
 
-MAX_INPUTS = 2048
-"""Texts of one request for vectors, or for scores, as OpenAI has it."""
-
 MAX_ADAPTERS = 256
 
 MAX_SALT_CHARS = 256
@@ -34,7 +31,6 @@ Prompt: TypeAlias = str | list[str] | list[TokenId] | list[list[TokenId]]
 NotEmpty: TypeAlias = Annotated[list[ItemT], Field(min_length=1)]
 PromptSchema: TypeAlias = str | NotEmpty[str] | NotEmpty[TokenId] | NotEmpty[NotEmpty[TokenId]]
 """What the document says of a prompt; `_prompt` checks it."""
-Inputs: TypeAlias = Annotated[list[ItemT], Field(min_length=1, max_length=MAX_INPUTS)]
 
 
 def _is_tokens(value: Any) -> bool:
@@ -57,18 +53,6 @@ def _prompt(value: Any) -> Prompt:
     )
 
 
-def _documents(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, list) and 0 < len(value) <= MAX_INPUTS:
-        texts: list[Any] = [one.get("text") if isinstance(one, dict) else one for one in value]
-        if all(isinstance(text, str) for text in texts):
-            return texts
-    raise PydanticCustomError(
-        "documents", f"must be 1 to {MAX_INPUTS:,} texts, as strings or as objects with a text"
-    )
-
-
 def _stop(value: Any) -> tuple[str, ...]:
     if value is None:
         return ()
@@ -87,10 +71,6 @@ def _content(value: Any) -> str | list[dict[str, Any]] | None:
     raise PydanticCustomError("content", "must be a string or a list of content parts")
 
 
-Texts: TypeAlias = Annotated[list[str], PlainValidator(_documents, json_schema_input_type=Inputs[str])]
-OneOrMore: TypeAlias = Annotated[
-    list[str], PlainValidator(_documents, json_schema_input_type=str | Inputs[str])
-]
 CheckedPrompt: TypeAlias = Annotated[Prompt, PlainValidator(_prompt, json_schema_input_type=PromptSchema)]
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -398,114 +378,3 @@ class CompletionBody(GenerationBody):
     echo: bool | None = Field(None, description="Begin the answer with the prompt; default false.")
     logprobs: int | None = Field(None, description="Alternatives per token, at most 20; absent: no logprobs.")
     best_of: int | None = Field(None, description="Must equal n.")
-
-
-class EmbeddingBody(BodyModel):
-    """POST /v1/embeddings."""
-
-    model: str | None = Field(None, description="One of the served names; optional if there is only one.")
-    input: Annotated[
-        CheckedPrompt,
-        Field(description=f"One text or up to {MAX_INPUTS:,}, as strings or as token ids."),
-    ]
-    encoding_format: Literal["float", "base64"] | None = Field(
-        None, description="float (default), or base64: 32-bit floats, little-endian."
-    )
-    dimensions: int | None = Field(
-        None, ge=1, description="Keep this many numbers from the front, rescaled to length 1."
-    )
-    user: str | None = Field(None, description="No effect.")
-    timeout_s: float | None = Field(None, description="Seconds from arrival to the last vector.")
-    priority: int | None = Field(
-        None, description="Class of the request: lower numbers go first, within what the key allows."
-    )
-
-
-class ScoringBody(BodyModel):
-    """What bodies share that ask how well texts go together."""
-
-    model: str | None = Field(None, description="One of the served names; optional if there is only one.")
-    timeout_s: float | None = Field(None, description="Seconds from arrival to the last score.")
-    priority: int | None = Field(
-        None, description="Class of the request: lower numbers go first, within what the key allows."
-    )
-    raw_scores: bool | None = Field(None, description="Return raw scores, not scaled to 0 to 1.")
-
-
-class RerankBody(ScoringBody):
-    """POST /v1/rerank. With `texts` in place of `documents` the answer has the shape of TEI."""
-
-    model_config = ConfigDict(json_schema_extra=one_of("documents", "texts"))
-    query: Annotated[str, Field(description="What the documents are compared with.")]
-    documents: (
-        Annotated[
-            list[str],
-            PlainValidator(_documents, json_schema_input_type=Inputs[str] | Inputs[dict[str, str]]),
-        ]
-        | None
-    ) = Field(None, description=f"Up to {MAX_INPUTS:,} texts, or objects with a text.")
-    texts: Texts | None = Field(None, description="TEI's name for documents.")
-    top_n: int | None = Field(None, ge=1, description="How many to return, best first; absent: all.")
-    return_documents: bool | None = Field(None, description="Return each text; default false.")
-    return_text: bool | None = Field(None, description="TEI's name for that.")
-
-
-class ScoreBody(ScoringBody):
-    """POST /v1/score: of each pair of texts; one text goes with each of the others."""
-
-    text_1: Annotated[OneOrMore, Field(description="One text, or several.")]
-    text_2: Annotated[OneOrMore, Field(description="One text, or as many as in text_1.")]
-
-
-class TokenizeBody(BodyModel):
-    """POST /tokenize; exactly one of content, text and prompt."""
-
-    model_config = ConfigDict(json_schema_extra=one_of("content", "text", "prompt"))
-    model: str | None = Field(None, description="One of the served names.")
-    content: str | None = Field(None, description="The text; text and prompt are other names for it.")
-    text: str | None = Field(None, description="See content.")
-    prompt: str | None = Field(None, description="See content.")
-    add_special: bool | None = Field(None, description="Add the model's own leading tokens; default false.")
-    add_special_tokens: bool | None = Field(None, description="Another spelling of add_special.")
-    parse_special: bool | None = Field(None, description="Read control tokens in the text; default true.")
-    with_pieces: bool | None = Field(None, description="Return the text of each token; default false.")
-
-
-class DetokenizeBody(BodyModel):
-    """POST /detokenize."""
-
-    model: str | None = Field(None, description="One of the served names.")
-    tokens: Annotated[Many[TokenId], Field(description="Token ids.")]
-
-
-class SlotBody(BodyModel):
-    """POST /slots/{id_slot} with action=save or action=restore."""
-
-    filename: Annotated[str, Field(description="A plain file name, in the folder slot_save_path.")]
-
-
-class ModelBody(BodyModel):
-    """POST /v1/models/load and /v1/models/unload."""
-
-    model: Annotated[str, Field(description="One of its names.")]
-
-
-class DownloadBody(BodyModel):
-    """POST /v1/downloads."""
-
-    model: Annotated[str, Field(description="hf://owner/repo[:QUANT] or hf://owner/repo/file.gguf.")]
-
-
-class ErrorDetail(BaseModel):
-    """What went wrong."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class ErrorBody(BaseModel):
-    """Every answer that is no success."""
-
-    error: ErrorDetail

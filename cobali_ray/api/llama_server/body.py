@@ -14,11 +14,11 @@ from cobali_ray.api.body.schema import (
     BodyModel,
     CheckedPrompt,
     CompletionBody,
-    EmbeddingBody,
     GenerationBody,
     Many,
     one_of,
 )
+from cobali_ray.api.body.texts import EmbeddingBody
 from cobali_ray.api.llama_server.infill import infilled
 from cobali_ray.backend.port import Gone, Words
 from cobali_ray.core.request.request import MAX_TOP_LOGPROBS

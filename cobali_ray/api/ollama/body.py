@@ -8,7 +8,6 @@ from pydantic import BaseModel, Field
 
 from cobali_ray.api.body.schema import (
     MAX_CALLS,
-    MAX_INPUTS,
     BodyModel,
     CalledFunction,
     Many,
@@ -16,6 +15,7 @@ from cobali_ray.api.body.schema import (
     TokenId,
     described_as,
 )
+from cobali_ray.api.body.texts import MAX_INPUTS
 
 
 class Options(BodyModel):

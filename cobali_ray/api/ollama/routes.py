@@ -17,7 +17,7 @@ from fastapi import Request as HttpRequest
 from cobali_ray import __version__
 from cobali_ray.api.body.fields import read_as
 from cobali_ray.api.body.reading import MISSING, parse
-from cobali_ray.api.body.schema import EmbeddingBody
+from cobali_ray.api.body.texts import EmbeddingBody
 from cobali_ray.api.call.intake import Intake, Source, requested_model, source_of
 from cobali_ray.api.door.context import RequestContext, context_of
 from cobali_ray.api.engines.fleet import Fleet, ServedModel

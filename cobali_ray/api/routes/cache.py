@@ -8,9 +8,10 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
+from pydantic import Field
 
 from cobali_ray.api.body.fields import read_as
-from cobali_ray.api.body.schema import SlotBody
+from cobali_ray.api.body.schema import BodyModel
 from cobali_ray.api.call.intake import Intake
 from cobali_ray.api.door.context import RequestContext, context_of
 from cobali_ray.api.engines.client import EngineClient
@@ -25,6 +26,12 @@ from cobali_ray.settings import ApiSettings
 
 ACTIONS = ("save", "restore", "erase")
 _ACTION = query("action", "What to do with the slot.", type="string", enum=list(ACTIONS)) | {"required": True}
+
+
+class SlotBody(BodyModel):
+    """POST /slots/{id_slot} with action=save or action=restore."""
+
+    filename: str = Field(description="A plain file name, in the folder slot_save_path.")
 
 
 class Cache:

@@ -10,9 +10,10 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
+from pydantic import Field
 
 from cobali_ray.api.body.fields import read_as
-from cobali_ray.api.body.schema import DownloadBody
+from cobali_ray.api.body.schema import BodyModel
 from cobali_ray.api.call.intake import Intake
 from cobali_ray.api.door.context import RequestContext, context_of
 from cobali_ray.api.reply.replies import EventsReply, json_response
@@ -28,6 +29,12 @@ from cobali_ray.settings import ApiSettings
 
 REST_S = 0.5
 """Between two events that say how far it is."""
+
+
+class DownloadBody(BodyModel):
+    """POST /v1/downloads."""
+
+    model: str = Field(description="hf://owner/repo[:QUANT] or hf://owner/repo/file.gguf.")
 
 
 class _LeftError(Exception):

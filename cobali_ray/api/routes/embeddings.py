@@ -15,7 +15,7 @@ from prometheus_client.samples import Exemplar
 from starlette.types import Receive, Scope, Send
 
 from cobali_ray.api.body.fields import read_as
-from cobali_ray.api.body.schema import MAX_INPUTS, EmbeddingBody, RerankBody, ScoreBody, ScoringBody
+from cobali_ray.api.body.texts import MAX_INPUTS, EmbeddingBody, RerankBody, ScoreBody, ScoringBody
 from cobali_ray.api.call.intake import Intake, Source, source_of
 from cobali_ray.api.call.translate import check_tokens, priority_of
 from cobali_ray.api.door.clock import ApiClock

@@ -16,9 +16,11 @@ from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 from prometheus_client import Metric, generate_latest
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as OPENMETRICS
+from pydantic import Field
 
 from cobali_ray.api.body.fields import read_as
-from cobali_ray.api.body.schema import DetokenizeBody, ModelBody, TokenizeBody
+from cobali_ray.api.body.schema import BodyModel
+from cobali_ray.api.body.texts import DetokenizeBody, TokenizeBody
 from cobali_ray.api.call.intake import Intake, loaded_model, requested_model, source_of
 from cobali_ray.api.call.translate import check_tokens
 from cobali_ray.api.door.context import RequestContext, context_of
@@ -40,6 +42,12 @@ MAX_TOKENS = 1_000_000
 """Of one text to tokenise. A list to detokenise is bounded with all values of its body."""
 PIECE = 8192
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class ModelBody(BodyModel):
+    """POST /v1/models/load and /v1/models/unload."""
+
+    model: str = Field(description="One of its names.")
 
 
 class Facts:

@@ -12,8 +12,6 @@ from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from cobali_ray.api.body.schema import ErrorBody
-
 SCHEMA_REF = "#/components/schemas/{model}"
 _ERRORS = {
     400: "The request cannot be done as asked; `param` names the field.",
@@ -34,6 +32,21 @@ _ERRORS = {
 }
 
 Responses = dict[int | str, dict[str, Any]]
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(BaseModel):
+    """Every answer that is no success."""
+
+    error: ErrorDetail
 
 
 def errors(*statuses: int, body: type[BaseModel] = ErrorBody) -> Responses:
