@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from random import Random
+from typing import Annotated, Literal, TypeAlias
 
-if TYPE_CHECKING:
-    from random import Random
+from pydantic import ConfigDict, Field
+
+NO_OTHERS = ConfigDict(extra="forbid")
+"""Of what stands in a shape file: a key that is not a field is an error."""
+Count: TypeAlias = Annotated[int, Field(ge=1, strict=True)]
+Positive: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+Flag: TypeAlias = Annotated[bool, Field(strict=True)]
+Text: TypeAlias = Annotated[str, Field(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fixed:
     """The same number of tokens every time."""
 
-    tokens: int
+    __pydantic_config__ = NO_OTHERS
+    tokens: Count
+    dist: Literal["fixed"] = "fixed"
 
     def draw(self, _rng: Random) -> int:
         """Return the length in tokens."""
@@ -25,8 +34,10 @@ class Fixed:
 class Uniform:
     """Every number of tokens from `low` to `high`, both included, equally likely."""
 
-    low: int
-    high: int
+    __pydantic_config__ = NO_OTHERS
+    low: Count
+    high: Count
+    dist: Literal["uniform"] = "uniform"
 
     def draw(self, rng: Random) -> int:
         """Return the length in tokens."""
@@ -37,10 +48,12 @@ class Uniform:
 class Lognormal:
     """A long-tailed length around `median` tokens, clamped to `low .. high`; `sigma` is of its logarithm."""
 
-    median: int
-    sigma: float
-    low: int
-    high: int
+    __pydantic_config__ = NO_OTHERS
+    low: Count
+    median: Count
+    high: Count
+    sigma: Positive
+    dist: Literal["lognormal"] = "lognormal"
 
     def draw(self, rng: Random) -> int:
         """Return the length in tokens."""
@@ -48,7 +61,7 @@ class Lognormal:
         return min(max(length, self.low), self.high)
 
 
-Length = Fixed | Uniform | Lognormal
+Length: TypeAlias = Annotated[Fixed | Uniform | Lognormal, Field(discriminator="dist")]
 
 TYPICAL_PROMPT = Lognormal(median=128, sigma=0.8, low=16, high=1024)
 TYPICAL_ANSWER = Uniform(low=32, high=96)
@@ -66,32 +79,36 @@ class PromptsFile:
 class Repeat:
     """One prompt for every request: `text`, `n_times` over."""
 
-    text: str
-    n_times: int
+    __pydantic_config__ = NO_OTHERS
+    text: Text
+    n_times: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceFile:
     """Times and lengths from a CSV or JSONL file beside the shape; `speed` 2 sends twice as fast."""
 
-    path: str
-    speed: float = 1.0
+    __pydantic_config__ = NO_OTHERS
+    path: Annotated[Text, Field(alias="file")]
+    speed: Positive = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversations:
     """Conversations of `n_turns` requests; each sends all that was said before and one new prompt."""
 
-    n_turns: int
+    __pydantic_config__ = NO_OTHERS
+    n_turns: Annotated[int, Field(ge=2, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefix:
     """`n_groups` prefixes of `tokens` each; every prompt starts with one of them, drawn by the seed."""
 
-    tokens: int
-    n_groups: int
-    fresh: bool = False
+    __pydantic_config__ = NO_OTHERS
+    tokens: Count
+    n_groups: Count
+    fresh: Flag = False
     """Whether each round has prefixes that nobody has seen; else the first round alone finds none."""
 
 
@@ -99,19 +116,21 @@ class Prefix:
 class Intruder:
     """One long prompt every `every_s` seconds beside the load proper; `at_most` so many in a run."""
 
-    every_s: float
-    prompt_tokens: int
-    output_tokens: int
-    at_most: int | None = None
+    __pydantic_config__ = NO_OTHERS
+    every_s: Positive
+    prompt_tokens: Count
+    output_tokens: Count
+    at_most: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slo:
     """Targets of one request in seconds; None asks nothing. `itl_s` bounds every gap."""
 
-    ttft_s: float | None = None
-    tpot_s: float | None = None
-    itl_s: float | None = None
+    __pydantic_config__ = NO_OTHERS
+    ttft_s: Positive | None = None
+    tpot_s: Positive | None = None
+    itl_s: Positive | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

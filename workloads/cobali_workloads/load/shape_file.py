@@ -2,26 +2,73 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from itertools import pairwise
+from typing import Annotated, Any, Literal
 
 import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cobali_ray.errors import ConfigError
 from cobali_workloads.load.shape import (
     Conversations,
-    Fixed,
+    Count,
+    Flag,
     Intruder,
     Length,
     LoadShape,
-    Lognormal,
+    Positive,
     Prefix,
     PromptsFile,
     Repeat,
     Slo,
+    Text,
     TraceFile,
-    Uniform,
 )
+
+PROBLEMS = {
+    "missing": "is missing",
+    "extra_forbidden": "is unknown, or does not belong to this kind of shape",
+    "unexpected_keyword_argument": "is unknown",
+}
+"""What is said of a key, by pydantic's word for it; of others, what pydantic says."""
+
+
+class _ShapeFile(BaseModel):
+    """The keys of all shapes."""
+
+    model_config = ConfigDict(extra="forbid")
+    kind: Literal["open", "closed"]
+    name: Text
+    description: Text
+    seed: Annotated[int, Field(ge=0, strict=True)]
+    ignore_eos: Flag
+    warmup_requests: Annotated[int, Field(ge=0, strict=True)]
+    slo: Slo
+    prefix: Prefix | None = None
+    intruder: Intruder | None = None
+
+
+class _TracedFile(_ShapeFile):
+    trace: TraceFile
+
+
+class _DrawnFile(_ShapeFile):
+    output_tokens: Length
+    prompt_tokens: Length | None = None
+    prompts_file: Text | None = None
+    prompt_repeat: Repeat | None = None
+
+
+class _OpenFile(_DrawnFile):
+    rate_rps: Positive
+    burstiness: Positive
+    n_requests: Count
+
+
+class _ClosedFile(_DrawnFile):
+    concurrency: Annotated[tuple[Count, ...], Field(min_length=1)]
+    requests_per_client: Count
+    turns: Conversations | None = None
 
 
 def load_shape(text: str) -> LoadShape:
@@ -32,185 +79,50 @@ def load_shape(text: str) -> LoadShape:
         raise ConfigError(
             "workload", f"is not YAML that can be read: {' '.join(str(error).split())}"
         ) from None
-    top = _Section(values, "")
-    kind = top.choice("kind", ("open", "closed"))
-    loop: dict[str, Any]
-    if kind == "open" and "trace" in top:
-        trace = _trace(top.section("trace"))
-        loop = {"kind": "open", "prompt": trace, "output": trace}
-    elif kind == "open":
-        loop = {
-            "kind": "open",
-            "rate_rps": top.real("rate_rps"),
-            "burstiness": top.real("burstiness"),
-            "n_requests": top.whole("n_requests"),
-        }
-    else:
-        loop = {
-            "kind": "closed",
-            "concurrency": top.wholes("concurrency"),
-            "requests_per_client": top.whole("requests_per_client"),
-            "turns": _turns(top.section("turns")) if "turns" in top else None,
-        }
-    if "prompt" not in loop:
-        loop |= {"prompt": _prompt(top), "output": _length(top.section("output_tokens"))}
-    shape = LoadShape(
-        name=top.text("name"),
-        description=top.text("description"),
-        seed=top.whole("seed", low=0),
-        ignore_eos=top.flag("ignore_eos"),
-        warmup_requests=top.whole("warmup_requests", low=0),
-        slo=_slo(top.section("slo")),
-        prefix=_prefix(top.section("prefix")) if "prefix" in top else None,
-        intruder=_intruder(top.section("intruder")) if "intruder" in top else None,
-        **loop,
-    )
-    top.done()
+    if not isinstance(values, dict):
+        raise ConfigError("workload", f"must be a mapping, got {values!r}")
+    is_open = values.get("kind") != "closed"
+    try:
+        if is_open and "trace" in values:
+            traced = dict(_TracedFile.model_validate(values))
+            trace = traced.pop("trace")
+            return _checked(LoadShape(**traced, prompt=trace, output=trace))
+        drawn = dict((_OpenFile if is_open else _ClosedFile).model_validate(values))
+    except ValidationError as error:
+        raise _first(error) from None
+    file, tokens, repeat = (drawn.pop(name) for name in ("prompts_file", "prompt_tokens", "prompt_repeat"))
+    given = [one for one in (tokens, file and PromptsFile(path=file), repeat) if one is not None]
+    if len(given) != 1:
+        raise ConfigError("prompt_tokens", "give exactly one of prompt_tokens, prompts_file, prompt_repeat")
+    output = drawn.pop("output_tokens")
+    for name, length in (("prompt_tokens", tokens), ("output_tokens", output)):
+        _check_order(name, length)
+    return _checked(LoadShape(**drawn, prompt=given[0], output=output))
+
+
+def _first(error: ValidationError) -> ConfigError:
+    detail = error.errors(include_url=False, include_context=False)[0]
+    kind, path = detail["type"], [step for step in detail["loc"] if isinstance(step, str)]
+    if path[0] in {"prompt_tokens", "output_tokens"}:
+        del path[1:2]  # which distribution it is
+        path += ["dist"] if kind.startswith("union_tag") else []
+    said = PROBLEMS.get(kind) or f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, got {detail['input']!r}"
+    return ConfigError(".".join(path), said)
+
+
+def _check_order(name: str, length: Length | None) -> None:
+    bounds = [(part, getattr(length, part, None)) for part in ("low", "median", "high")]
+    for (_, least), (part, value) in pairwise([(part, n) for part, n in bounds if n is not None]):
+        if value < least:
+            raise ConfigError(f"{name}.{part}", f"must be at least {least}, got {value}")
+
+
+def _checked(shape: LoadShape) -> LoadShape:
+    if shape.slo == Slo():
+        raise ConfigError("slo", "names no target; give at least one of ttft_s, tpot_s, itl_s")
     if shape.prefix and isinstance(shape.prompt, PromptsFile | Repeat | TraceFile):
         raise ConfigError("prefix", "needs prompt_tokens; a given text has no room for a prefix")
     return shape
-
-
-class _Section:
-    """One mapping of the file. Every key is taken once, and `done` complains about what is left."""
-
-    def __init__(self, values: Any, path: str) -> None:
-        if not isinstance(values, dict):
-            raise ConfigError(path or "workload", f"must be a mapping, got {values!r}")
-        self._left, self._path = dict(values), path
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._left
-
-    def key(self, name: str) -> str:
-        return f"{self._path}.{name}" if self._path else name
-
-    def take(self, name: str) -> Any:
-        if name not in self._left:
-            raise ConfigError(self.key(name), "is missing")
-        return self._left.pop(name)
-
-    def wrong(self, name: str, wanted: str, value: Any) -> ConfigError:
-        return ConfigError(self.key(name), f"must be {wanted}, got {value!r}")
-
-    def whole(self, name: str, low: int = 1) -> int:
-        value = self.take(name)
-        if not _is_whole(value, low):
-            raise self.wrong(name, f"a whole number of at least {low}", value)
-        return int(value)
-
-    def wholes(self, name: str) -> tuple[int, ...]:
-        value = self.take(name)
-        if not (isinstance(value, list) and value and all(_is_whole(v, 1) for v in value)):
-            raise self.wrong(name, "a list of whole numbers of at least 1", value)
-        return tuple(value)
-
-    def real(self, name: str) -> float:
-        value = self.take(name)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not (number and math.isfinite(value) and value > 0):
-            raise self.wrong(name, "a finite number above 0", value)
-        return float(value)
-
-    def text(self, name: str) -> str:
-        value = self.take(name)
-        if not (isinstance(value, str) and value):
-            raise self.wrong(name, "a text that is not empty", value)
-        return value
-
-    def flag(self, name: str) -> bool:
-        value = self.take(name)
-        if not isinstance(value, bool):
-            raise self.wrong(name, "true or false", value)
-        return value
-
-    def choice(self, name: str, allowed: tuple[str, ...]) -> str:
-        value = self.take(name)
-        if value not in allowed:
-            raise self.wrong(name, "one of " + ", ".join(allowed), value)
-        return str(value)
-
-    def section(self, name: str) -> _Section:
-        return _Section(self.take(name), self.key(name))
-
-    def done(self) -> None:
-        for name in self._left:
-            raise ConfigError(self.key(str(name)), "is unknown, or does not belong to this kind of shape")
-
-
-def _is_whole(value: Any, low: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= low
-
-
-def _prompt(top: _Section) -> Length | PromptsFile | Repeat:
-    given = [name for name in ("prompt_tokens", "prompts_file", "prompt_repeat") if name in top]
-    if len(given) != 1:
-        raise ConfigError("prompt_tokens", "give exactly one of prompt_tokens, prompts_file, prompt_repeat")
-    if given == ["prompts_file"]:
-        return PromptsFile(path=top.text("prompts_file"))
-    if given == ["prompt_tokens"]:
-        return _length(top.section("prompt_tokens"))
-    section = top.section("prompt_repeat")
-    repeat = Repeat(text=section.text("text"), n_times=section.whole("n_times"))
-    section.done()
-    return repeat
-
-
-def _length(section: _Section) -> Length:
-    dist = section.choice("dist", ("fixed", "uniform", "lognormal"))
-    length: Length
-    if dist == "fixed":
-        length = Fixed(tokens=section.whole("tokens"))
-    elif dist == "uniform":
-        low = section.whole("low")
-        length = Uniform(low=low, high=section.whole("high", low))
-    else:
-        low = section.whole("low")
-        median = section.whole("median", low)
-        high = section.whole("high", median)
-        length = Lognormal(median=median, sigma=section.real("sigma"), low=low, high=high)
-    section.done()
-    return length
-
-
-def _trace(section: _Section) -> TraceFile:
-    trace = TraceFile(path=section.text("file"), speed=section.real("speed") if "speed" in section else 1.0)
-    section.done()
-    return trace
-
-
-def _turns(section: _Section) -> Conversations:
-    turns = Conversations(n_turns=section.whole("n_turns", 2))
-    section.done()
-    return turns
-
-
-def _prefix(section: _Section) -> Prefix:
-    prefix = Prefix(
-        tokens=section.whole("tokens"),
-        n_groups=section.whole("n_groups"),
-        fresh="fresh" in section and section.flag("fresh"),
-    )
-    section.done()
-    return prefix
-
-
-def _intruder(section: _Section) -> Intruder:
-    intruder = Intruder(
-        every_s=section.real("every_s"),
-        prompt_tokens=section.whole("prompt_tokens"),
-        output_tokens=section.whole("output_tokens"),
-    )
-    section.done()
-    return intruder
-
-
-def _slo(section: _Section) -> Slo:
-    slo = Slo(**{name: section.real(name) for name in ("ttft_s", "tpot_s", "itl_s") if name in section})
-    section.done()
-    if slo == Slo():
-        raise ConfigError("slo", "names no target; give at least one of ttft_s, tpot_s, itl_s")
-    return slo
 
 
 class _UniqueKeys(yaml.SafeLoader):
