@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import string
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from cobali_ray.errors import ConfigError
-from cobali_ray.models.ggufmeta import require_gguf
 from cobali_ray.models.store import write_whole
+from cobali_workloads.models.made import MadeModel
 from cobali_workloads.models.shapes import TensorPlan
 
 if TYPE_CHECKING:
@@ -89,7 +87,7 @@ def plan_encoder(shape: EncoderShape, quant: str) -> tuple[TensorPlan, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class SyntheticEncoder:
+class SyntheticEncoder(MadeModel):
     """Random weights in a named shape; the same name, quant and seed give the same bytes."""
 
     name: str
@@ -98,27 +96,13 @@ class SyntheticEncoder:
     quants: tuple[str, ...]
     pooling: Literal["MEAN", "RANK"]
 
-    def path(self, quant: str, order: Order) -> Path:
-        """Return where the file lies or would lie."""
-        made_of = f"{_RECIPE} {self.shape} {self.pooling} {vocabulary()} {plan_encoder(self.shape, quant)}"
-        digest = hashlib.sha256(made_of.encode()).hexdigest()
-        return order.cache_dir / f"{self.name}-{quant}-s{order.seed}-{digest[:10]}.gguf"
+    def _facts(self, quant: str, order: Order) -> str:  # noqa: ARG002 it has a vocabulary of its own
+        return f"{_RECIPE} {self.shape} {self.pooling} {vocabulary()} {plan_encoder(self.shape, quant)}"
 
-    def provide(self, quant: str, order: Order) -> Path:
-        """Return the file, made first if it is not there whole."""
-        path = self.path(quant, order)
-        try:
-            require_gguf(path)
-        except ConfigError:
-            plans = plan_encoder(self.shape, quant)
-            n_bytes = sum(plan.n_bytes for plan in plans) + _HEADER_BYTES
-            write_whole(path, n_bytes, lambda part: self._write(part, plans, quant, order.seed))
-            order.progress(f"{self.name} {quant}", 1.0)
-        return path
-
-    def made(self, quant: str, cache_dir: Path) -> tuple[Path, ...]:
-        """Return the files of this quant that are there already, whatever their seed."""
-        return tuple(sorted(cache_dir.glob(f"{self.name}-{quant}-s*.gguf")))
+    def _make(self, path: Path, quant: str, order: Order) -> None:
+        plans = plan_encoder(self.shape, quant)
+        n_bytes = sum(plan.n_bytes for plan in plans) + _HEADER_BYTES
+        write_whole(path, n_bytes, lambda part: self._write(part, plans, quant, order.seed))
 
     def _write(self, path: Path, plans: tuple[TensorPlan, ...], quant: str, seed: int) -> None:
         from gguf import GGUFWriter, LlamaFileType, PoolingType

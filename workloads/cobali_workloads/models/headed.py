@@ -7,16 +7,14 @@ never repeats itself. The head says the same of most tokens, and something else 
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cobali_ray.errors import ConfigError
-from cobali_ray.models.ggufmeta import require_gguf
 from cobali_ray.models.store import write_whole
+from cobali_workloads.models.made import MadeModel
 from cobali_workloads.models.vocabulary import CONTROL_TOKENS, TrainedVocabulary
 
 if TYPE_CHECKING:
@@ -44,7 +42,7 @@ _SURE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class SyntheticHead:
+class SyntheticHead(MadeModel):
     """The same name, quant and seed give the same bytes."""
 
     name: str
@@ -53,25 +51,11 @@ class SyntheticHead:
     agrees: float
     """Of how many tokens the head says what the model does, 0 to 1."""
 
-    def path(self, quant: str, order: Order) -> Path:
-        """Return where the file lies or would lie."""
-        facts = f"{_RECIPE} {sorted(_FACTS.items())} {self.agrees} {TrainedVocabulary().digest()}"
-        digest = hashlib.sha256(facts.encode()).hexdigest()[:10]
-        return order.cache_dir / f"{self.name}-{quant}-s{order.seed}-{digest}.gguf"
+    def _facts(self, quant: str, order: Order) -> str:  # noqa: ARG002 there is one of it
+        return f"{_RECIPE} {sorted(_FACTS.items())} {self.agrees} {TrainedVocabulary().digest()}"
 
-    def provide(self, quant: str, order: Order) -> Path:
-        """Return the file, made first if it is not there whole."""
-        path = self.path(quant, order)
-        try:
-            require_gguf(path)
-        except ConfigError:
-            write_whole(path, 80 << 20, lambda part: self._write(part, quant, order.seed))
-            order.progress(f"{self.name} {quant}", 1.0)
-        return path
-
-    def made(self, quant: str, cache_dir: Path) -> tuple[Path, ...]:
-        """Return the files of this quant that are there already, whatever their seed."""
-        return tuple(sorted(cache_dir.glob(f"{self.name}-{quant}-s*.gguf")))
+    def _make(self, path: Path, quant: str, order: Order) -> None:
+        write_whole(path, 80 << 20, lambda part: self._write(part, quant, order.seed))
 
     def _write(self, path: Path, quant: str, seed: int) -> None:
         from gguf import GGMLQuantizationType, GGUFWriter, quants

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cobali_ray.errors import ConfigError
-from cobali_ray.models.ggufmeta import require_gguf
 from cobali_ray.models.store import write_whole
+from cobali_workloads.models.made import MadeModel
 from cobali_workloads.models.shapes import ModelShape, plan_tensors
 from cobali_workloads.models.vocabulary import (
     CopiedVocabulary,
@@ -31,7 +29,7 @@ _HEADER_BYTES = 12 << 20  # the largest vocabulary here and its merges, generous
 
 
 @dataclass(frozen=True, slots=True)
-class SyntheticModel:
+class SyntheticModel(MadeModel):
     """Random weights in a named shape; the same name, quant, seed and vocabulary give the same bytes."""
 
     name: str
@@ -40,32 +38,14 @@ class SyntheticModel:
     quants: tuple[str, ...]
     vocabulary: Callable[[Path | None], VocabularySource]
 
-    def path(self, quant: str, order: Order) -> Path:
-        """Return where the file lies or would lie."""
-        digest = hashlib.sha256(
-            f"{_RECIPE} {self.shape} {self.vocabulary(order.vocab_gguf).digest()}".encode()
-        )
-        return order.cache_dir / f"{self.name}-{quant}-s{order.seed}-{digest.hexdigest()[:10]}.gguf"
-
-    def provide(self, quant: str, order: Order) -> Path:
-        """Return the file, made first if it is not there whole."""
-        path = self.path(quant, order)
-        try:
-            require_gguf(path)
-        except ConfigError:
-            self._make(path, quant, order)
-        return path
-
-    def made(self, quant: str, cache_dir: Path) -> tuple[Path, ...]:
-        """Return the files of this quant that are there already, whatever their seed and vocabulary."""
-        return tuple(sorted(cache_dir.glob(f"{self.name}-{quant}-s*.gguf")))
+    def _facts(self, quant: str, order: Order) -> str:  # noqa: ARG002 all quants have them
+        return f"{_RECIPE} {self.shape} {self.vocabulary(order.vocab_gguf).digest()}"
 
     def _make(self, path: Path, quant: str, order: Order) -> None:
         if quant in _QUANTISED_FROM:
             self._quantise(path, quant, order)
         else:
             self._write(path, quant, order)
-        order.progress(f"{self.name} {quant}", 1.0)
 
     def _write(self, path: Path, quant: str, order: Order) -> None:
         from cobali_workloads.models.writer import write_model
