@@ -22,7 +22,10 @@ def pytest_collection_finish():
     gc.enable()
 
 
-settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+for name, n_examples in (("default", 40), ("thorough", 400)):  # `make test-all` asks for the second
+    settings.register_profile(
+        name, max_examples=n_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
 settings.load_profile("default")
 
 # Ray reads them when it is first imported, and not only the tests of tests/ray import it.

@@ -550,7 +550,7 @@ FIELDS = (
     st.dictionaries(st.sampled_from(FIELDS), junk | st.lists(blocks, max_size=2), max_size=2),
     st.booleans(),
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_whatever_is_sent_is_answered_in_the_words_of_the_api(app, client, messages, fields, stream):
     wire = await Wire(app, MESSAGES, ASK | {"messages": messages, "stream": stream} | fields).run()
     assert wire.status in {200, 400}

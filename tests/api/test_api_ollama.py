@@ -416,7 +416,7 @@ fields = st.dictionaries(
 
 
 @given(st.sampled_from([CHAT, GENERATE]), st.lists(turns, max_size=4) | junk, junk | words, fields)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_whatever_is_sent_is_answered_in_the_words_of_the_api(app, path, messages, prompt, fields):
     body = {"model": "fake"} | ({"messages": messages} if path == CHAT else {"prompt": prompt})
     wire = await Wire(app, path, body | fields).run()

@@ -39,7 +39,7 @@ document = (
 
 
 @document.parametrize()
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=12, suppress_health_check=list(HealthCheck), derandomize=True)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_every_route_does_as_it_is_described(case):
     case.call_and_validate(checks=CHECKS)

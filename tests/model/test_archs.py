@@ -253,10 +253,17 @@ CONFIGS = {
 WINDOWS = [name for name in archs.FAMILIES if name.startswith("window")]
 
 
-CASES = [
-    *[(family, config) for family in archs.FAMILIES for config in CONFIGS],
-    *[(w, "drafts") for w in WINDOWS],
-]
+OF_EACH_KIND = ("dense", "window", "latent", "compressed", "hybrid-delta", "recurrent")
+"""A family of each kind of cache: with these every configuration is tried."""
+
+
+def case(family, config):
+    told = config in {"defaults", "unified"} or family in OF_EACH_KIND
+    return pytest.param(family, config, marks=() if told else pytest.mark.thorough)
+
+
+CASES = [case(family, config) for family in archs.FAMILIES for config in CONFIGS]
+CASES += [case(window, "drafts") for window in WINDOWS]
 
 
 def hold_everything(model, folder, family, config, open_alone, **where):

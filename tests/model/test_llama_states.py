@@ -70,18 +70,19 @@ def models(tmp_path_factory):
     return {name: archs.write(folder / f"{name}.gguf", name) for name in FAMILIES + WINDOWS}
 
 
-@pytest.fixture(params=KINDS)
-def kind(request):
-    return request.param
-
-
-@pytest.fixture(params=FAMILIES + WINDOWS)
-def slots(request, models, kind):
-    slots = Slots(models[request.param], **KINDS[kind])
+@pytest.fixture
+def slots(request, models):
+    family, kind = request.param
+    slots = Slots(models[family], **KINDS[kind])
     yield slots
     slots.backend.close()
 
 
+SPLIT = [(family, "split") for family in FAMILIES + WINDOWS]
+OTHERS = [(family, kind) for family in ("hybrid-delta", "window") for kind in ("unified", "q8_0")]
+
+
+@pytest.mark.parametrize(("slots", "kind"), [(case, case[1]) for case in SPLIT + OTHERS], indirect=["slots"])
 def test_a_slot_goes_back_is_copied_and_filled_again(slots, kind):
     backend, noise = slots.backend, {"split": 0.0, "unified": 0.02, "q8_0": 0.0}[kind]
     assert backend.keeps_states
@@ -123,6 +124,7 @@ def test_the_kind_of_cells_says_whether_their_vectors_were_rotated(models, monke
     assert kinds[0] == kinds[1] == kinds[2] != kinds[3]
 
 
+@pytest.mark.parametrize("slots", SPLIT, indirect=True)
 def test_what_cannot_be_gone_back_to_leaves_a_slot_empty_and_others_as_they_were(slots):
     backend = slots.backend
     slots.go_on(0, 0, A)

@@ -47,7 +47,6 @@ def with_template(tiny, path, template):
     return Vocab.load(path)
 
 
-@settings(max_examples=300)
 @given(text=ANY_TEXT)
 def test_text_survives_tokens(vocab, text):
     tokens = vocab.tokenize(text, add_special=False, parse_special=False)
@@ -57,7 +56,6 @@ def test_text_survives_tokens(vocab, text):
     assert b"".join(map(vocab.piece, tokens)).decode("utf-8", "replace") == expected
 
 
-@settings(max_examples=100)
 @given(tokens=st.lists(st.integers(0, 4095), max_size=30))
 def test_any_tokens_are_text(vocab, tokens):
     pieces = b"".join(map(vocab.piece, tokens))
@@ -190,7 +188,7 @@ def pieces_of(vocab):
     return st.lists(st.sampled_from(specials + halves + ["a", " ", "\n", "é", "hello "]), max_size=40)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), parse_special=st.booleans(), add_special=st.booleans(), per_part=st.integers(1, 5))
 def test_a_text_in_parts_has_the_tokens_of_the_whole(
     cut, monkeypatch, data, parse_special, add_special, per_part

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 from test_sampling_properties import chains, rows
 
@@ -53,7 +53,6 @@ def is_told(row, ids, one):
     return bool(np.isin(np.flatnonzero((patched >= least) & (patched > -np.inf)), ids).all())
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_candidates_give_the_token_of_the_row(data):
     n_vocab = data.draw(st.sampled_from([12, 16, 40, 129, 1000, 4096]))
@@ -84,7 +83,6 @@ def state(one):
     return one.n_sampled, one._random.getstate() if one._random else None
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_candidates_suffice_only_if_no_other_token_matters(data):
     """Whatever the tokens left out are worth, as long as they are worth less, the answer is the same."""

@@ -421,5 +421,5 @@ class DispatcherMachine(RuleBasedStateMachine):
             assert (model.n_open, model.n_waiting) == (0, 0)
 
 
-DispatcherMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+DispatcherMachine.TestCase.settings = settings(stateful_step_count=50)
 TestDispatcher = DispatcherMachine.TestCase

@@ -156,7 +156,6 @@ class Guesses(Speculation):
     end_probability=st.sampled_from([0.0, 0.05]),
     dice=st.randoms(use_true_random=False),
 )
-@settings(max_examples=35)
 def test_whatever_is_guessed_of_an_answer_it_stays_the_same(asked, overlaps, has_head, end_probability, dice):
     backend = ScriptedBackend(
         n_slots=3,
@@ -554,5 +553,5 @@ class EngineMachine(RuleBasedStateMachine):
         assert n_said <= end.stats.n_output
 
 
-EngineMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30)
+EngineMachine.TestCase.settings = settings(stateful_step_count=30)
 TestEngine = EngineMachine.TestCase

@@ -2,7 +2,7 @@
 
 from array import array
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cobali_ray.core.cache.host_tier import HostTier
@@ -51,7 +51,6 @@ class Memory:
         return max(ends)
 
 
-@settings(max_examples=200, deadline=None)
 @given(steps, st.integers(1, 60), texts)
 def test_the_books_hold_and_a_lookup_finds_the_longest_beginning(steps, n_cells, asked):
     memory = Memory(n_cells)
@@ -72,7 +71,6 @@ def test_the_books_hold_and_a_lookup_finds_the_longest_beginning(steps, n_cells,
             assert (found[-1].end if found else 0) == memory.longest_kept(asked, most)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(texts, min_size=1, max_size=12))
 def test_with_room_for_all_everything_is_found_to_its_last_token(kept):
     memory = Memory(1000)

@@ -3,7 +3,7 @@
 import zlib
 from functools import cache
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cobali_ray.backend.scripted import ScriptedBackend
@@ -76,7 +76,6 @@ asked = st.lists(
 )
 
 
-@settings(max_examples=35, deadline=None)
 @given(
     asked,
     st.integers(1, 4),

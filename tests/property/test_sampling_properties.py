@@ -8,7 +8,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cobali_ray.backend.candidates import top_candidates
@@ -108,7 +108,6 @@ def chains(draw, **more):
 VOCABULARIES = st.sampled_from([1, 2, 15, 16, 129, 1000, 4096, 9001])
 
 
-@settings(max_examples=180, deadline=None)
 @given(st.data())
 def test_the_fast_chain_is_the_slow_chain(data):
     n_vocab = data.draw(VOCABULARIES)
@@ -125,7 +124,6 @@ def test_the_fast_chain_is_the_slow_chain(data):
         assert found[i] == pytest.approx(expected[i], rel=2e-5, abs=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_the_draw_is_from_the_distribution(data):
     n_vocab = data.draw(st.sampled_from([2, 15, 129, 1000]))
@@ -187,7 +185,6 @@ def play(places, n_vocab, order):
     return {at: (seen[at], made[at].n_sampled, state[at]) for at in order}
 
 
-@settings(max_examples=70, deadline=None)
 @given(st.data())
 def test_neighbours_change_nothing(data):
     n_vocab = data.draw(st.sampled_from([2, 15, 129, 1003, 4096, 5001]))
@@ -209,7 +206,6 @@ def test_neighbours_change_nothing(data):
     assert all(beside[at] == together[at] for at in some)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_same_width_rows_share_a_matrix_and_change_nothing(data):
     n_vocab = data.draw(st.sampled_from([129, 4096, 5001]))
@@ -222,7 +218,6 @@ def test_same_width_rows_share_a_matrix_and_change_nothing(data):
     assert all(play(many, n_vocab, [at])[at] == together[at] for at in range(7))
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_not_a_bit_of_a_weight_depends_on_the_matrix(data):
     """Tokens hide differences in the last bit: look at the weights, and draw at the very edges of tokens."""
@@ -250,7 +245,6 @@ def test_not_a_bit_of_a_weight_depends_on_the_matrix(data):
             assert places.tolist() == lone
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_logprobs_are_the_log_softmax(data):
     n_vocab = data.draw(VOCABULARIES)
@@ -268,7 +262,6 @@ def test_logprobs_are_the_log_softmax(data):
     assert [value for _, value in found.top] == pytest.approx([-x - total for x, _ in ranked], abs=1e-6)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_counting_step_by_step_is_counting_all_at_once(data):
     n_vocab = 40
@@ -310,7 +303,6 @@ def may_follow(token, output, params, bad_words):
     return not any(text[-len(word) :] == list(word) for word in bad_words)
 
 
-@settings(max_examples=120, deadline=None)
 @given(st.data())
 def test_bans_and_allowed_tokens_are_as_plain_words_say(data):
     n_vocab = 12

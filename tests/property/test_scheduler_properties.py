@@ -524,11 +524,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not self.sequences or self.sequences["r0"].account.served == served
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+SchedulerMachine.TestCase.settings = settings(stateful_step_count=40)
 TestScheduler = SchedulerMachine.TestCase
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     prompts=st.lists(st.tuples(st.integers(1, 60), st.integers(0, 3)), min_size=2, max_size=40),
     n_slots=st.integers(2, 12),

@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 from emulated_cuda import EmulatedKernels, StuckError
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cobali_ray.backend.select import Column, CudaSelector, NumpySelector, busy_requests, empty_requests
@@ -66,7 +66,6 @@ def kernels(tmp_path_factory):
 
 
 @needs_compiler
-@settings(max_examples=60)
 @given(
     table=tables(most=4096),
     budget=st.integers(0, 70) | st.sampled_from([1024, 5000]),

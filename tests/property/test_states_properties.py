@@ -9,7 +9,7 @@ from collections import Counter
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
@@ -162,7 +162,6 @@ turn = st.tuples(
     overlaps=st.booleans(),
     restarts=st.booleans(),
 )
-@settings(max_examples=40)
 def test_whatever_conversations_do_each_answer_is_the_one_given_alone(
     turns, n_slots, scarce, chunk, n_states, n_host_cells, kind, overlaps, restarts, tmp_path_factory
 ):

@@ -4,7 +4,7 @@ import random
 from array import array
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cobali_ray.core.cache.placement import (
@@ -194,7 +194,6 @@ def test_a_common_system_prompt_is_computed_once(n_people):
     assert ours >= 0.98 * best
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     n_people=st.integers(1, 6), n_spare=st.integers(0, 2), seed=st.integers(0, 2**16), copies=st.booleans()
 )

@@ -105,7 +105,7 @@ def test_it_knows_what_was_said_before(ask):
 
 
 @pytest.mark.parametrize(
-    "every", [pytest.param(1, marks=pytest.mark.whole, id="whole"), pytest.param(4, id="a-quarter")]
+    "every", [pytest.param(1, marks=pytest.mark.thorough, id="whole"), pytest.param(4, id="a-quarter")]
 )
 def test_it_is_as_good_as_its_card_says_on_wordings_it_never_saw(ask, every):
     questions = held_out_set()[::every]
@@ -126,7 +126,7 @@ def test_it_is_as_good_as_its_card_says_on_wordings_it_never_saw(ask, every):
     assert ended / len(questions) >= 0.98
 
 
-@pytest.mark.parametrize("name", ["prompts_16.txt", pytest.param("prompts_186.txt", marks=pytest.mark.whole)])
+@pytest.mark.parametrize("name", ["prompts_16.txt", pytest.param("prompts_186.txt", marks=pytest.mark.thorough)])
 def test_long_and_odd_prompts_end_in_order(ask, name):
     prompts = read_prompts((WORKLOADS / name).read_text(encoding="utf-8"))
     report = ask([user(prompt) for prompt in prompts], 48)

@@ -31,7 +31,7 @@ KNOWN_WRONG = {"Are images supported?"}
 GREETINGS = ("hi", "Hello!", "Who are you?", "Fix the failing test in src/parser.py")
 PAGES = (
     *("ARCHITECTURE.md", "docs/cache.md"),
-    *(pytest.param(page, marks=pytest.mark.whole) for page in ("CONTRIBUTING.md", "docs/alerts.md")),
+    *(pytest.param(page, marks=pytest.mark.thorough) for page in ("CONTRIBUTING.md", "docs/alerts.md")),
 )
 """Documents that the corpus has nothing of, as the instructions of an agent."""
 

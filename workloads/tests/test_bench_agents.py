@@ -12,7 +12,7 @@ from cobali_workloads.inside.batch import answer_file
 from cobali_workloads.inside.devices import DEVICES
 
 
-@pytest.mark.whole
+@pytest.mark.thorough
 def test_agents_are_done_sooner_where_their_requests_say_whose_they_are():
     before, after = (agents.run(agents.LOADS["long texts"], 1, hints=hints) for hints in (False, True))
     assert fmean(after.finished_s) < 0.8 * fmean(before.finished_s)
@@ -25,7 +25,7 @@ def test_a_file_is_computed_once_for_each_beginning():
     assert ours.rps > by_clients.rps
 
 
-@pytest.mark.whole
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "n_rows"), [("agents", 2), ("batch", 4)])
 def test_the_commands(tmp_path, name, n_rows):
     result = CliRunner().invoke(app, [name, "--quick", "--out", str(tmp_path)], catch_exceptions=False)

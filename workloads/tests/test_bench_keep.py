@@ -33,7 +33,7 @@ def test_llama_servers_rule(visits, n_cells, hits):
     assert [rule.ask(one) for one in visits] == hits
 
 
-@pytest.mark.parametrize("hours", [pytest.param(2.0, marks=pytest.mark.whole), 0.5])
+@pytest.mark.parametrize("hours", [pytest.param(2.0, marks=pytest.mark.thorough), 0.5])
 def test_seeded_hours_stay_within_the_bound(hours):
     trace = generated(3600 * hours, seed=0)
     assert generated(300, seed=0) == generated(300, seed=0) != generated(300, seed=1)

@@ -30,7 +30,7 @@ def test_figures_are_shares_of_the_real_wait():
     assert isnan(figures([])["error_p50"])
 
 
-@pytest.mark.whole
+@pytest.mark.thorough
 def test_the_command(tmp_path):
     result = CliRunner().invoke(app, ["waits", "--quick", "--out", str(tmp_path)], catch_exceptions=False)
     assert result.exit_code == 0, result.output

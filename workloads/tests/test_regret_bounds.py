@@ -11,10 +11,10 @@ from cobali_workloads.inside.regret import BUSY_S, CONTENDERS, LOADS, OURS, RECO
 
 MOST_BEHIND, MOST_WAIT, MOST_AFTER = 1.1, 2.0, 1.2
 SOME = [
-    ("tiny", "cold"), pytest.param("0.5b-q8_0", "poisson-0.9", marks=pytest.mark.whole),
-    pytest.param("0.5b-q8_0", "bursts", marks=pytest.mark.whole), ("0.5b-q8_0", "cold"),
-    ("0.5b-q8_0", "intruder"), pytest.param("0.5b-q4_0", "poisson-0.9", marks=pytest.mark.whole),
-    pytest.param("1.5b-152k-vocab", "poisson-0.9", marks=pytest.mark.whole), ("rtx4090", "bursts"),
+    ("tiny", "cold"), pytest.param("0.5b-q8_0", "poisson-0.9", marks=pytest.mark.thorough),
+    pytest.param("0.5b-q8_0", "bursts", marks=pytest.mark.thorough), ("0.5b-q8_0", "cold"),
+    ("0.5b-q8_0", "intruder"), pytest.param("0.5b-q4_0", "poisson-0.9", marks=pytest.mark.thorough),
+    pytest.param("1.5b-152k-vocab", "poisson-0.9", marks=pytest.mark.thorough), ("rtx4090", "bursts"),
     ("m2-ultra", "cold"),
 ]  # fmt: skip
 
@@ -46,9 +46,9 @@ def test_who_holds_a_long_prompt_back_is_not_the_best():
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("tiny", marks=pytest.mark.whole),
+        pytest.param("tiny", marks=pytest.mark.thorough),
         "0.5b-q8_0",
-        pytest.param("h100", marks=pytest.mark.whole),
+        pytest.param("h100", marks=pytest.mark.thorough),
     ],
 )
 def test_five_seconds_after_a_disturbance_all_is_as_if_it_had_not_been(name):

@@ -201,8 +201,8 @@ def test_each_policy_uses_all_engines_and_gives_up_when_all_refused(name):
 @pytest.mark.parametrize(
     ("share", "sample_s", "seconds"),
     [
-        pytest.param(0.5, 60, 120, marks=pytest.mark.whole),
-        pytest.param(0.9, 60, 120, marks=pytest.mark.whole),
+        pytest.param(0.5, 60, 120, marks=pytest.mark.thorough),
+        pytest.param(0.9, 60, 120, marks=pytest.mark.thorough),
         (0.9, 15, 30),
     ],
 )
