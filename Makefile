@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 QUICK := -m "not ray and not model and not gpu"
+THOROUGH := -m "not cluster" --hypothesis-profile=thorough
 # These run on all cores, each file in one process, for what a file opens once; the others have the machine to
 # themselves.
 SIDE_BY_SIDE := tests/api tests/chat tests/model tests/property tests/unit workloads/tests training/tests
@@ -31,12 +32,18 @@ coverage: install-dev ## say what these and the API's tests cover, in two minute
 	$(BIN)/coverage run -m pytest $(QUICK) tests/unit tests/chat tests/api $(ARGS)
 	@echo "$$($(BIN)/coverage report --format=total) % of cobali_ray was run; $(BIN)/coverage report -m says what was not"
 
-test: install-dev lint ## run every check and test; ARGS="tests/unit/test_core.py -k words" for some
+test: install-dev lint ## run every check, and a test of every promise; ARGS="tests/unit/test_core.py -k words" for some
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
 	$(BIN)/python -m pytest -n auto --dist loadfile $(AGAIN) $(SIDE_BY_SIDE)
 	@$(MAKE) --no-print-directory test-page
+	@$(MAKE) --no-print-directory test-ray
+endif
+
+test-all: install-dev lint ## the same with what is marked `thorough`, before a release; hours. ARGS="workloads/tests" for some
+	$(BIN)/python -m pytest -n auto --dist loadfile $(AGAIN) $(THOROUGH) $(or $(ARGS),$(SIDE_BY_SIDE) $(PAGE))
+ifndef ARGS
 	@$(MAKE) --no-print-directory test-ray
 endif
 
@@ -64,9 +71,6 @@ fuzz: install-dev ## fuzz a running server beside eight streams for two minutes;
 
 chaos: install-dev ## kill and stop the engine under streams for six minutes, and leave; ARGS="--seconds 60"
 	$(BIN)/python -m tests.chaos $(ARGS)
-
-lab: install-dev ## test the laboratory and the training, the long tests too
-	$(BIN)/python -m pytest -n auto --dist loadfile -m "" workloads/tests training/tests $(ARGS)
 
 flaky: install-dev ## run each file of tests/ray and tests/page 20 times beside two busy processes, for hours; ARGS="tests/ray/test_life.py --times 5"
 	$(BIN)/python -m tools.flaky $(ARGS)
@@ -107,4 +111,4 @@ constraints: ## pin every package again, after a change of pyproject.toml
 clean: ## remove the environment and caches; the compiled llama.cpp stays in the user's cache
 	rm -rf .venv .clients site .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
-.PHONY: help install install-dev serve unit coverage test test-page test-ray lint browser cluster fuzz chaos accelerator gpu-report cuda-build lab flaky boards reference docs monitoring-tools clients train constraints clean
+.PHONY: help install install-dev serve unit coverage test test-all test-page test-ray lint browser cluster fuzz chaos accelerator gpu-report cuda-build flaky boards reference docs monitoring-tools clients train constraints clean

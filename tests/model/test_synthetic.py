@@ -177,6 +177,7 @@ def test_greedy_text_depends_on_the_prompt_and_moves_on(tiny):
     assert min(len(set(text)) for text in texts) > 20, "no text is stuck"
 
 
+@pytest.mark.thorough  # it is written first, which takes long
 @pytest.mark.parametrize("copied", [False, True], ids=["padded", "copied"])
 def test_the_half_billion_has_qwens_shape_and_reads_its_prompt(cache, request, copied):
     vocab_gguf = request.getfixturevalue("real_vocabulary") if copied else None

@@ -1,11 +1,13 @@
 """Several engines in one application: all answer, and a change of one leaves the others alone."""
 
 import asyncio
+import os
 
 import pytest
 from openai import NotFoundError
 
 from conftest import SCRIPTED, deploy, deployed
+from tests.chaos.crowd import Report, read
 from tests.waiting import until
 
 pytestmark = pytest.mark.ray
@@ -33,7 +35,7 @@ def settings(**of_a):
 
 @pytest.fixture(scope="module")
 async def several(cluster):
-    """Deploy the application once; the last test changes it."""
+    """Deploy the application once; the last two tests change it."""
     async with deployed(cluster, NAME, settings()) as server:
         await until(lambda: all_ready(server))
         yield server
@@ -161,3 +163,41 @@ async def test_a_change_of_one_engine_restarts_that_engine_alone_and_its_streams
         metrics = set((await http.get("/metrics")).text.splitlines())
         assert {f'cobali_engine_up{{engine="{engine}"}} 1.0' for engine in "ab"} <= metrics
         assert 'cobali_continued_total{engine="a"} 1.0' in metrics
+
+
+LONG_S = 7.5
+"""What an undisturbed answer takes."""
+STORY = {
+    "model": "first", "prompt": "a long story", "max_tokens": 1500, "ignore_eos": True, "temperature": 0.9,
+    "seed": 7, "stream": True, "stream_options": {"include_usage": True},
+}  # fmt: skip
+
+
+def lives(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def test_the_streams_of_an_engine_that_is_replaced_with_its_ingress_move(several):
+    """Nobody waits for their end."""
+    async with several.http() as http:
+
+        async def runs():
+            return any(slot["is_processing"] for slot in (await http.get("/slots?engine=a")).json())
+
+        alone = await read(http, STORY | {"model": "second"}, Report(), None)
+        pid, report = await pid_of(several, "a"), Report()
+        stream = asyncio.ensure_future(read(http, STORY, report, alone))
+        await until(runs)
+        renamed = settings(model_id="renamed", model_aliases=["first"])
+        deploying = asyncio.ensure_future(deploy(NAME, renamed))
+        await until(lambda: not lives(pid))
+        assert not stream.done(), "nobody waited for its end"
+        await stream
+        print("\n".join(report.lines()))  # noqa: T201 shown with -s
+        assert report.wrong == []
+        assert max(report.pauses_s) < LONG_S / 2
+        await deploying

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from cobali_ray.actors import serving
 from cobali_ray.cli import serve
 from cobali_ray.errors import CobaliError
@@ -13,7 +15,7 @@ from cobali_ray.settings import PLACES
 
 ROOT = Path(__file__).parents[2]
 
-N_CASES, SEED = 500, 22
+SEED = 22
 MOST_BYTES = 6 << 30
 WORDS = r"""
 0 | -1 | 1 | 16 | 2147483647 | 2147483648 | 1e30 | 1.0e+30 | -1.0e+30 | .nan | .inf | -.inf | 1e-400
@@ -34,14 +36,14 @@ LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2)
 from tests.unit.test_settings_fuzz import try_all
-print(*try_all(), "tried", sep="\\n")
+print(*try_all(int(sys.argv[2])), "tried", sep="\\n")
 """
 
 
-def cases():
+def cases(n_cases):
     """Return for each case settings as `NAME=VALUE`: every one of them, with others beside it at random."""
     draw, names = random.Random(SEED), list(PLACES)
-    for i in range(N_CASES):
+    for i in range(n_cases):
         chosen = [names[i % len(names)], *draw.sample(names, draw.choice([0, 0, 0, 1, 2]))]
         yield [f"{name}={draw.choice(VALUES)}" for name in dict.fromkeys(chosen)]
 
@@ -61,18 +63,19 @@ def trouble(case):
     return "" if any(one.partition("=")[0] in said for one in case) else f"not named: {said}"
 
 
-def try_all():
-    """Return what is wrong, of all cases."""
+def try_all(n_cases):
+    """Return what is wrong, of so many cases."""
     serving.serve_forever = lambda read, **_: read(lambda *_: None)
-    found = [([one[:90] for one in case], trouble(case)) for case in cases()]
+    found = [([one[:90] for one in case], trouble(case)) for case in cases(n_cases)]
     return [f"{case} {wrong[:300]!r}" for case, wrong in found if wrong]
 
 
-def test_settings_that_make_no_sense_are_refused_by_name(tmp_path):
+@pytest.mark.parametrize("n_cases", [2 * len(PLACES), pytest.param(1000, marks=pytest.mark.thorough)])
+def test_settings_that_make_no_sense_are_refused_by_name(tmp_path, n_cases):
     """In a process with as much memory as a small machine has, which starts and downloads nothing."""
     environ = {k: v for k, v in os.environ.items() if not k.startswith("COBALI_")}
     done = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(MOST_BYTES)],
+        [sys.executable, "-c", LIMITED, str(MOST_BYTES), str(n_cases)],
         env=environ | {"HOME": str(tmp_path), "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
         cwd=tmp_path,
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Every example of the page and the documents succeeds twenty times of twenty, drawn as the server draws."""
+"""Every example of the page and the documents succeeds whatever is drawn, as the server draws."""
 
 import re
 from collections import Counter
@@ -20,7 +20,6 @@ pytestmark = pytest.mark.model
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = EngineSettings(n_slots=16, n_ctx=2048, n_threads=1, flash_attn="off")
-N_TIMES = 20
 NEEDS_TOOLS = re.compile(r'```python\n(?:(?!```).)*"tools".*?```', re.DOTALL)
 """Such a question is asked in tests/model/test_ollama_real.py, with a tool to call."""
 CHECKS = {
@@ -56,7 +55,8 @@ def test_every_example_has_a_check():
     assert set(offered()) == set(CHECKS)
 
 
-def test_every_example_succeeds_every_time():
+@pytest.mark.parametrize("n_times", [3, pytest.param(20, marks=pytest.mark.thorough)])
+def test_every_example_succeeds_every_time(n_times):
     path = resolve("builtin:tiny")
     backend, vocab = open_backend(SETTINGS, path), Vocab.load(path)
     try:
@@ -74,7 +74,7 @@ def test_every_example_succeeds_every_time():
                 sampling=replace(advised, seed=seed),
             )
             for i, question in enumerate(CHECKS)
-            for seed in range(N_TIMES)
+            for seed in range(n_times)
         ]
         texts = run_offline(partial(engine_on, backend, SETTINGS), requests).texts
     finally:
@@ -83,7 +83,7 @@ def test_every_example_succeeds_every_time():
     failed = Counter(
         (question, texts[f"{i} {seed}"])
         for i, (question, check) in enumerate(CHECKS.items())
-        for seed in range(N_TIMES)
+        for seed in range(n_times)
         if not passes(check, texts[f"{i} {seed}"])
     )
     assert not failed

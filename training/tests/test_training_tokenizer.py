@@ -16,10 +16,14 @@ from training.tokenizer import Encoder, of_vocabulary, own_texts, train, vocabul
 TEXTS = ("LEMON and 1234 + 56", "TTFT of JSON", "\n- a\n- b", "  two  spaces ", "Zażółć 你好 👩‍💻")
 
 
+def trained():
+    texts = [turn.text for example in training_examples(1000, 1) for turn in example.turns]
+    return train(texts + own_texts(), 1500)
+
+
 @pytest.fixture(scope="module")
 def tokenizer():
-    texts = [turn.text for example in training_examples(3000, 1) for turn in example.turns]
-    return train(texts + own_texts(), 1500)
+    return trained()
 
 
 def test_digits_and_capitals_in_a_row_stay_single(tokenizer):
@@ -44,8 +48,7 @@ def test_a_vocabulary_is_the_whole_tokenizer(tokenizer):
 
 
 def test_training_it_twice_gives_the_same(tokenizer):
-    texts = [turn.text for example in training_examples(3000, 1) for turn in example.turns]
-    assert train(texts + own_texts(), 1500).to_str() == tokenizer.to_str()
+    assert trained().to_str() == tokenizer.to_str()
 
 
 def test_pieces_of_a_conversation_are_encoded_like_the_whole(tokenizer):
@@ -70,7 +73,7 @@ def test_only_what_the_assistant_says_is_learnt(tokenizer):
 @pytest.fixture(scope="module")
 def data(tokenizer):
     return encode(
-        training_examples(3000, 2), Encoder(tokenizer), Random(3), share_long=0.01, progress=lambda _: None
+        training_examples(1500, 2), Encoder(tokenizer), Random(3), share_long=0.02, progress=lambda _: None
     )
 
 

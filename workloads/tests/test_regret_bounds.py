@@ -10,13 +10,12 @@ from cobali_workloads.inside.devices import DEVICES
 from cobali_workloads.inside.regret import BUSY_S, CONTENDERS, LOADS, OURS, RECOVERY_S, cells, most_rps, play
 
 MOST_BEHIND, MOST_WAIT, MOST_AFTER = 1.1, 2.0, 1.2
-SOME = [
-    ("tiny", "cold"), pytest.param("0.5b-q8_0", "poisson-0.9", marks=pytest.mark.thorough),
-    pytest.param("0.5b-q8_0", "bursts", marks=pytest.mark.thorough), ("0.5b-q8_0", "cold"),
-    ("0.5b-q8_0", "intruder"), pytest.param("0.5b-q4_0", "poisson-0.9", marks=pytest.mark.thorough),
-    pytest.param("1.5b-152k-vocab", "poisson-0.9", marks=pytest.mark.thorough), ("rtx4090", "bursts"),
-    ("m2-ultra", "cold"),
+MORE = [
+    ("tiny", "cold"), ("0.5b-q8_0", "poisson-0.9"), ("0.5b-q8_0", "bursts"), ("0.5b-q4_0", "poisson-0.9"),
+    ("1.5b-152k-vocab", "poisson-0.9"), ("rtx4090", "bursts"), ("m2-ultra", "cold"),
 ]  # fmt: skip
+SOME = [("0.5b-q8_0", "cold"), ("0.5b-q8_0", "intruder")]
+SOME += [pytest.param(*one, marks=pytest.mark.thorough) for one in MORE]
 
 
 @cache
@@ -44,12 +43,7 @@ def test_who_holds_a_long_prompt_back_is_not_the_best():
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("tiny", marks=pytest.mark.thorough),
-        "0.5b-q8_0",
-        pytest.param("h100", marks=pytest.mark.thorough),
-    ],
+    "name", ["0.5b-q8_0", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("tiny", "h100"))]
 )
 def test_five_seconds_after_a_disturbance_all_is_as_if_it_had_not_been(name):
     device = DEVICES[name]
