@@ -25,7 +25,7 @@ from cobali_ray.store.lines import OPENAI, Answer
 from cobali_ray.store.responses import EventRow, NewResponse, ResponseOrigin
 from cobali_ray.store.states import BatchChange, BatchStatus
 
-N_KILLS = 200
+N_KILLS = 50
 
 
 @pytest.fixture
