@@ -31,7 +31,7 @@ def open_tiny(tiny):
     opened = []
 
     def open_one(*, unified=False, **changes):
-        config = {"n_slots": 4, "n_ctx": 512, "n_batch": 256, "n_threads": 2, "flash_attn": "off"}
+        config = {"n_slots": 4, "n_ctx": 512, "n_batch": 256, "n_threads": 1, "flash_attn": "off"}
         config["kv"] = "unified" if unified else "split"
         opened.append(LlamaBackend(LlamaConfig(**{"path": tiny} | config | changes)))
         return opened[-1]

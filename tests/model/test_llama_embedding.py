@@ -40,7 +40,7 @@ def open_model():
     opened = []
 
     def open_one(path, **changes):
-        config = {"n_slots": 4, "n_ctx": 1024, "n_batch": 256, "n_threads": 2}
+        config = {"n_slots": 4, "n_ctx": 1024, "n_batch": 256, "n_threads": 1}
         opened.append(open_llama(LlamaConfig(path=path, **config | changes)))
         return opened[-1]
 

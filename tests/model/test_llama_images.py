@@ -81,7 +81,7 @@ class Bench:
                 n_slots=N_SLOTS,
                 n_ctx=N_CTX,
                 n_batch=BUDGET,
-                n_threads=2,
+                n_threads=1,
                 mmproj=mmproj,
                 **asked,
             )
