@@ -56,7 +56,11 @@ HEAVY = {
     "no-texts": ("/api/embed", {"input": many(380_000, 1)}, 400),
 }
 ALIKE = {
-    "parts": (CHAT, {"messages": [{"role": "user", "content": many(9_000, {"type": "text", "text": ""})}]}, 200),
+    "parts": (
+        CHAT,
+        {"messages": [{"role": "user", "content": many(9_000, {"type": "text", "text": ""})}]},
+        200,
+    ),
     "message": (CHAT, {"messages": [ASK["messages"][0] | {f"f{i}": 1 for i in range(30_000)}]}, 400),
     "biases": (CHAT, ASK | {"logit_bias": {str(i): 1 for i in range(30_000)}}, 400),
     "far-too-many-fields": (CHAT, ASK | {f"f{i}": 1 for i in range(300_000)}, 400),

@@ -126,7 +126,9 @@ def test_it_is_as_good_as_its_card_says_on_wordings_it_never_saw(ask, every):
     assert ended / len(questions) >= 0.98
 
 
-@pytest.mark.parametrize("name", ["prompts_16.txt", pytest.param("prompts_186.txt", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "name", ["prompts_16.txt", pytest.param("prompts_186.txt", marks=pytest.mark.thorough)]
+)
 def test_long_and_odd_prompts_end_in_order(ask, name):
     prompts = read_prompts((WORKLOADS / name).read_text(encoding="utf-8"))
     report = ask([user(prompt) for prompt in prompts], 48)

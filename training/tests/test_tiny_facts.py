@@ -29,10 +29,8 @@ ABILITIES = {
 KNOWN_WRONG = {"Are images supported?"}
 """Answered with the entry about tools; the other wordings show that it knows (docs/tiny.md)."""
 GREETINGS = ("hi", "Hello!", "Who are you?", "Fix the failing test in src/parser.py")
-PAGES = (
-    "ARCHITECTURE.md",
-    *(pytest.param(f"{page}.md", marks=pytest.mark.thorough) for page in ("CONTRIBUTING", "docs/cache", "docs/alerts")),
-)
+RARE = ("CONTRIBUTING.md", "docs/cache.md", "docs/alerts.md")
+PAGES = ("ARCHITECTURE.md", *(pytest.param(page, marks=pytest.mark.thorough) for page in RARE))
 """Documents that the corpus has nothing of, as the instructions of an agent."""
 
 
