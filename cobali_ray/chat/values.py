@@ -1,4 +1,4 @@
-"""Values of arguments that are written between tags, as JSON; what they do not tell, the tool's schema does."""
+"""Values of arguments that are written between tags, as JSON; the tool's schema tells what they do not."""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import os
 import sys
 import tempfile
@@ -19,10 +18,9 @@ from pathlib import Path
 from cobali_ray.signals import ended_in_order
 from cobali_workloads.servers.process import ServerProcess, cobali_server
 from cobali_workloads.servers.processes import descendants, name_of
-from cobali_workloads.servers.restart import engine_pid
 from tests.chaos.callers import endure_calls
 from tests.chaos.crowd import Pid, Report, endure, ghosts, kill, leave, n_files, stop
-from tests.chaos.deaths import PARTS, kill_one, witness
+from tests.chaos.deaths import PARTS, kill_one, pids_of, witness
 from tests.chaos.devices import endure_losses
 
 STALL_TIMEOUT_S = 5.0
@@ -30,6 +28,7 @@ SCRIPTED = {
     "model": "builtin:scripted:0.02", "n_ctx": 4096, "stall_timeout_s": STALL_TIMEOUT_S,
     "log_level": "warning",
 }  # fmt: skip
+ENGINE = "ray::ServeReplica:cobali:engine"
 WORKER = "cobali_ray.backend.worker"
 """The name of a process that lends an engine a device."""
 EVERY_S = 6.0
@@ -50,23 +49,11 @@ def verdict(name: str, report: Report, most_s: float) -> list[str]:
     return wrong + ([f"{name}: a pause of {longest_s:.2f} s"] if longest_s > most_s + SPARE_S else [])
 
 
-def _pid_of(server: ServerProcess) -> Pid:
+def _pid_of(server: ServerProcess, name: str) -> Pid:
     async def pid() -> int:
-        found = None
-        while found is None:
-            found = await asyncio.to_thread(engine_pid, server.pid)
-        return found
-
-    return pid
-
-
-def _worker_of(server: ServerProcess) -> Pid:
-    async def pid() -> int:
-        while True:
-            for one in await asyncio.to_thread(descendants, server.pid):
-                with contextlib.suppress(OSError):
-                    if name_of(one) == WORKER:
-                        return one
+        while not (found := await asyncio.to_thread(pids_of, server.pid, name)):
+            pass
+        return found[-1]
 
     return pid
 
@@ -74,7 +61,7 @@ def _worker_of(server: ServerProcess) -> Pid:
 async def run(server: ServerProcess, options: argparse.Namespace) -> list[str]:
     """Do all of it; return what is wrong, in words."""
 
-    url, n, pid = server.url, options.streams, _pid_of(server)
+    url, n, pid = server.url, options.streams, _pid_of(server, ENGINE)
     killed = await endure(
         url,
         pid,
@@ -108,7 +95,7 @@ async def run_calls(name: str, server: ServerProcess, pid: Pid, options: argpars
 async def run_losses(server: ServerProcess, options: argparse.Namespace) -> list[str]:
     """Have a device lost under streams again and again; return what is wrong, in words."""
     report = await endure_losses(
-        server.url, _worker_of(server), n_streams=N_LOSERS, every_s=LOSS_S, n_faults=options.losses
+        server.url, _pid_of(server, WORKER), n_streams=N_LOSERS, every_s=LOSS_S, n_faults=options.losses
     )
     return verdict("a device lost under streams", report, max(report.restarts_s) + ANEW_S)
 
@@ -145,9 +132,11 @@ def main() -> None:
         with cobali_server(SCRIPTED | {"n_slots": options.streams}, Path(folder), os.environ) as server:
             wrong = asyncio.run(run(server, options))
         with cobali_server(tiny, Path(folder), os.environ) as server:
-            wrong += asyncio.run(run_calls("killed under calls", server, _pid_of(server), options))
+            wrong += asyncio.run(run_calls("killed under calls", server, _pid_of(server, ENGINE), options))
         with cobali_server(tiny | {"devices": ["worker"] * 2}, Path(folder), os.environ) as server:
-            wrong += asyncio.run(run_calls("a device lost under calls", server, _worker_of(server), options))
+            wrong += asyncio.run(
+                run_calls("a device lost under calls", server, _pid_of(server, WORKER), options)
+            )
             wrong += asyncio.run(run_losses(server, options))
         wrong += die(Path(folder), options)
     print("\n".join(wrong) or "Nothing wrong.")
