@@ -15,6 +15,8 @@ The processes of a server, their threads, what each owns, and how others reach t
         behind or is on another machine
       read, images, and compilers          images, their rows; grammars being compiled     calls; mail
       llama.cpp's threads                  nothing of ours                                 OpenMP
+    lender, for each worker that Ray       the worker's process                            a tunnel, ZeroMQ
+        places, on whatever node
     fork server, of `cobali serve`         imported modules: each worker is a fork of it   a private socket
     span sender, with `otlp_endpoint`      ended spans, in ingress and engine              a bounded queue
 """

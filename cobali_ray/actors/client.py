@@ -52,6 +52,8 @@ from cobali_ray.telemetry.presence import Presence
 _log = structlog.get_logger(__name__)
 
 CONNECT_RETRY_S = 0.5
+WHY_S = 1.0
+"""How often it is asked why an engine does not start, and how long an answer to a client waits for that."""
 
 
 def load_words(path: Path | None, chat_template: str | None) -> Words:
@@ -90,7 +92,11 @@ class ServeEngineClient:
         vocabularies: Vocabularies | None = None,
         *,
         kill: Callable[[int, int], None] = kill_if_same,
+        why: Callable[[], str] = str,
     ) -> None:
+        """`why` tells, called by a thread, why the engine could not be started; "" where nobody knows."""
+        self._why, self._asked_s = why, 0.0
+        self._asking: asyncio.Future[str] | None = None
         self._engine, self._engine_id = engine, engine_id
         self._vocabularies, self._kill = vocabularies or Vocabularies(), kill
         self._log = _log.bind(engine_id=engine_id)
@@ -238,14 +244,25 @@ class ServeEngineClient:
     async def state(self) -> EngineState:
         """Ask the engine how it is; one that does not answer is loading."""
         if self._trouble or not self._described_once:
-            return self._loading(self._trouble or "waiting for the engine")
+            return await self._explained(self._loading(self._trouble or "waiting for the engine"))
         try:
             state: EngineState = await self._ask(self._engine.state)
         except InternalError:
-            return self._away or self._loading("no answer")
+            return await self._explained(self._away or self._loading("no answer"))
         if state.status is EngineStatus.READY and self._card is None and not self._is_read:
             return self._loading("reading the model's vocabulary")
         return state
+
+    async def _explained(self, state: EngineState) -> EngineState:
+        """Add why the engine could not be started, if that was tried, such as a device that is lost."""
+        now_s = time.monotonic()
+        if self._asking is None or (self._asking.done() and now_s - self._asked_s >= WHY_S):
+            self._asked_s, self._asking = now_s, asyncio.ensure_future(asyncio.to_thread(self._why))
+        asking = self._asking
+        await asyncio.wait({asking}, timeout=WHY_S)
+        # It fails while Serve's controller is away, too.
+        why = asking.result() if asking.done() and asking.exception() is None else ""
+        return replace(state, detail=f"{state.detail}: {why}") if why else state
 
     @property
     def _is_read(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from cobali_ray.actors.layout import places, versions
 from cobali_ray.actors.node import one_line
 from cobali_ray.actors.output import EventOutput
+from cobali_ray.actors.startup import reason
 from cobali_ray.errors import CobaliError, StartError
 from cobali_ray.settings import EngineSettings
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 APP_NAME = "cobali"
 POLL_S = 0.1
-DIED = "its process died"
 
 
 def deploy(settings: EngineSettings, *, listens: str, code: str) -> None:
@@ -58,14 +57,6 @@ def _overview() -> ApplicationStatusOverview | None:
         name, message = next(iter(messages.items()), ("The application", app.message.strip()))
         raise StartError(name.capitalize(), reason(message))
     return app
-
-
-def reason(message: str) -> str:
-    """Return why a part of the application did not start: the last line, below the tracebacks of Serve's."""
-    last = message.strip().splitlines()[-1]
-    if "ActorDiedError" in last:
-        return DIED
-    return re.sub(r"^(\w+\.)+\w+: ", "", last)
 
 
 def renewed(

@@ -255,10 +255,14 @@ class EngineServer:
     async def state(self) -> EngineState:
         """Say how the engine is doing."""
         model = self._host.model
-        devices = () if model is None else model.devices.look()
-        return replace(
-            self._host.state(), engine_id=self._engine_id, idle_s=self._host.idle_s, devices=devices
-        )
+        state = replace(self._host.state(), engine_id=self._engine_id, idle_s=self._host.idle_s)
+        if model is None:
+            return state
+        devices = model.devices.look()
+        missing = ", ".join(device.name for device in devices if not device.there)
+        if missing and not state.detail:
+            state = replace(state, detail=f"without {missing}{model.room and f', with {model.room}'}")
+        return replace(state, devices=devices)
 
     async def snapshot(self) -> Snapshot | None:
         """Return the counters, for whoever renders them; None without a model."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
 
 from cobali_ray.actors.client import ServeEngineClient, Vocabularies
 from cobali_ray.actors.layout import ForIngress, Served
+from cobali_ray.actors.startup import why_down
 from cobali_ray.actors.tracing import open_tracing
 from cobali_ray.actors.where import stay_here
 from cobali_ray.api.app import build_api
@@ -38,7 +40,12 @@ class Ingress:
         self._store = None if folder is None else Store(folder)
         vocabularies = Vocabularies()
         self._clients = {
-            one.engine_id: ServeEngineClient(engine, one.engine_id, vocabularies)
+            one.engine_id: ServeEngineClient(
+                engine,
+                one.engine_id,
+                vocabularies,
+                why=partial(why_down, engine.app_name, engine.deployment_name),
+            )
             for engine, one in zip(handles, served, strict=True)
         }
         models: dict[tuple[str, ...], list[Served]] = {}

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
+from cobali_ray.backend.endpoint import RAY_GPU
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import ApiSettings, EngineSettings, listed, settings_of_engines
 from cobali_ray.settings.engine import ServerSettings
@@ -67,10 +68,12 @@ def places(settings: EngineSettings) -> tuple[EngineDeployment, ...]:
 def gpu_shares(found: Sequence[EngineDeployment], n_gpus: int) -> dict[str, float]:
     """Return the part of a GPU that each engine has reserved: equal ones, which fit on whole GPUs.
 
-    Whoever names several devices of this machine has as many; whoever has those of workers alone needs none.
+    Whoever names several devices of this machine has as many; whoever has those of workers alone needs none,
+    and the GPUs that Ray lends them are left out.
     """
     users = [place for place in found if place.settings.llama.n_gpu_layers != 0]
     users = [place for place in users if not place.settings.llama.borrows_all]
+    n_gpus = max(n_gpus - sum(place.settings.llama.devices.count(RAY_GPU) for place in found), 0)
     own = 1.0 / -(-len(users) // n_gpus) if users and n_gpus else 0.0
     shares = {place.engine_id: own if place in users else 0.0 for place in found}
     several = {place.engine_id: place.settings.llama.n_named_here for place in found}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -11,9 +12,11 @@ from typing import NamedTuple
 import structlog
 
 from cobali_ray import __version__
+from cobali_ray.actors.placing import placed_workers
 from cobali_ray.actors.ticks import TickFeeder
 from cobali_ray.backend.port import DeviceWatcher
 from cobali_ray.core.clock import Clock
+from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.views.stats import ModelCard
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.engine.loop import EngineLoop, Observer
@@ -49,6 +52,8 @@ class LoadedModel:
     telemetry: Telemetry
     feeder: TickFeeder
     devices: DeviceWatcher
+    room: str
+    """In words, what there is less of than the settings ask for; "" where there is as much."""
 
     def __init__(
         self,
@@ -63,6 +68,8 @@ class LoadedModel:
         """Load the model and begin to tick. Blocks; raises what loading raises."""
         self._settings, self._path, self._clock = settings, path, clock
         self._engine_id, self._node = engine_id, node
+        self._held = contextlib.ExitStack()
+        """What must outlive the model."""
         self.loop = EngineLoop(
             self._open,
             clock,
@@ -79,12 +86,16 @@ class LoadedModel:
     def close(self) -> None:
         """Give its memory back. Blocks."""
         self.loop.stop(timeout_s=CLOSE_S)
+        self._held.close()
 
     def _open(self, sink: Sink) -> tuple[Engine, Observer]:
         settings, path = self._settings, self._path
         # Other files may lie there than when the process began.
         identity = identity_of(path, projector_path(settings))
-        engine = open_engine(settings, sink, clock=self._clock, path=path)
+        with contextlib.ExitStack() as held:
+            placed = held.enter_context(placed_workers(settings.llama))
+            engine = open_engine(settings, sink, clock=self._clock, path=path, placed=placed)
+            self._held = held.pop_all()
         limits = engine.limits
         runs = {
             "n_ctx": limits.n_ctx_slot, "n_slots": limits.n_slots, "runs_on": runs_on(settings, path),
@@ -95,7 +106,7 @@ class LoadedModel:
         file = settings.log_ticks
         self.telemetry = Telemetry(collector, TickLog(file, self._engine_id) if file else None)
         self.feeder = self._feed(engine, collector)
-        self.devices = engine.backend.devices
+        self.devices, self.room = engine.backend.devices, _room(limits, settings)
         _log.info(
             "engine_open",
             model=card.model_id,
@@ -136,6 +147,13 @@ class LoadedModel:
             itl_target_s=0.0 if target_s == "auto" else target_s,
             words=engine.backend.words if self._settings.log_prompts else None,
         )
+
+
+def _room(limits: EngineLimits, settings: EngineSettings) -> str:
+    n_slots, n_cells = settings.limits.n_slots, settings.llama.kv_cells
+    if limits.n_slots < n_slots:
+        return f"{limits.n_slots} of {n_slots} slots"
+    return f"{limits.n_cells} of {n_cells} KV cells" if n_cells and limits.n_cells < n_cells else ""
 
 
 def _card(engine: Engine, settings: EngineSettings, path: Path | None) -> ModelCard:

@@ -34,7 +34,7 @@ from typing import Any
 import httpx2
 
 from cobali_ray.actors.code import code_version
-from cobali_ray.actors.deployed import APP_NAME, DIED, POLL_S, deploy, renewed, wait_loaded
+from cobali_ray.actors.deployed import APP_NAME, POLL_S, deploy, renewed, wait_loaded
 from cobali_ray.actors.folder import held_session, own_folder, processes_of, take_over
 from cobali_ray.actors.fork_server import ForkServer
 from cobali_ray.actors.front import (
@@ -61,6 +61,7 @@ from cobali_ray.actors.notify import notifying
 from cobali_ray.actors.output import EventOutput, RedirectedOutput, Steps, Workers, open_output
 from cobali_ray.actors.processes import descendants, end_all
 from cobali_ray.actors.ray_private import logs_folder, wait_for_no_proxy
+from cobali_ray.actors.startup import DIED
 from cobali_ray.engine.opening import model_path
 from cobali_ray.errors import ConfigError, StartError
 from cobali_ray.models.builtin import Progress, unheard

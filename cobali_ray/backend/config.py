@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from cobali_ray.backend.endpoint import WORKER, address_of, is_endpoint, is_lent, require_here
+from cobali_ray.backend.endpoint import (
+    PLACED,
+    RAY_CPU,
+    WORKER,
+    address_of,
+    is_endpoint,
+    is_lent,
+    require_here,
+)
 from cobali_ray.backend.memory import TYPES
 from cobali_ray.core.plan.adapters import Adapter
 from cobali_ray.core.request.embedding import ChosenPooling
 from cobali_ray.core.request.limits import MAX_COUNT, MAX_SLOTS, PLAIN_CELL_TYPES, CellType, Grain
 from cobali_ray.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cobali_ray.backend.tunnel_key import TunnelAddress
 
 FLASH = {"auto": -1, "off": 0, "on": 1}
 """How llama.cpp numbers what `flash_attn` may be."""
@@ -61,7 +72,8 @@ class LlamaSettings:
     """Layers on the GPU; auto puts all there if llama.cpp was built for one, -1 means all."""
     devices: tuple[str, ...] = (AUTO,)
     """What layers are put on: devices by llama.cpp's names, HOST:PORT of workers, `worker` for one that is
-    started here with the engine; auto: the GPUs that llama.cpp finds."""
+    started here with the engine, `ray-gpu` or `ray-cpu` for one that Ray places on some node of the cluster;
+    auto: the GPUs that llama.cpp finds."""
     split_mode: Literal["layer", "row", "tensor", "none"] = "layer"
     """How a model lies on several devices: whole layers, or parts of each; none: on one device alone."""
     tensor_split: tuple[Annotated[float, Ge(0)], ...] = ()
@@ -72,7 +84,7 @@ class LlamaSettings:
     main_device: str | None = None
     """The one device used with split_mode: none; None: the first."""
     worker_memory_mib: Annotated[int, Ge(16), Le(MAX_COUNT)] | None = None
-    """Memory that each `worker` in devices may lend; None: what is free."""
+    """Memory that each `worker` and `ray-cpu` in devices may lend; None: what is free."""
     worker_key_file: Path | None = None
     """The file that `cobali worker --listen` has as --key-file. With it, each HOST:PORT in devices is reached
     through an encrypted tunnel, also on another machine; None: on this machine alone, as it is."""
@@ -96,8 +108,9 @@ class LlamaSettings:
 
     @property
     def lies_elsewhere(self) -> bool:
-        """Whether all layers go to workers that others have started, whose memory is not ours to count."""
-        return all(map(is_endpoint, self.devices)) and self.n_gpu_layers in {"auto", -1}
+        """Whether all layers go to workers that others start, whose memory is not ours to count."""
+        elsewhere = self.borrows_all and WORKER not in self.devices
+        return elsewhere and self.n_gpu_layers in {"auto", -1}
 
     @property
     def n_named_here(self) -> int:
@@ -107,7 +120,7 @@ class LlamaSettings:
     def faults_of_devices(self) -> Iterator[str]:
         """Say which settings of devices cannot be meant, and why."""
         named, n = self.devices != (AUTO,), len(self.devices)
-        others = [word for word in self.devices if word != WORKER]
+        others = [word for word in self.devices if word not in {WORKER, *PLACED}]
         if not n or not all(self.devices):
             yield "devices: must name at least one, or be auto"
         if named and AUTO in self.devices:
@@ -138,8 +151,8 @@ class LlamaSettings:
             yield "split_mode: tensor needs flash_attn: on or auto, got off"
         if self.split_mode == "tensor" and not {self.type_k, self.type_v} <= PLAIN_CELL_TYPES:
             yield f"split_mode: tensor takes no quantised cells, got {self.type_k} and {self.type_v}"
-        if self.worker_memory_mib is not None and WORKER not in self.devices:
-            yield "worker_memory_mib: needs a `worker` among the devices"
+        if self.worker_memory_mib is not None and not {WORKER, RAY_CPU} & {*self.devices}:
+            yield "worker_memory_mib: needs a `worker` or `ray-cpu` among the devices"
         if self.split_fallback and (n == 1 or not any(map(is_endpoint, others)) or self.split_mode == "none"):
             yield "split_fallback: needs a worker's HOST:PORT and another device, and a split_mode"
         if self.worker_key_file is not None and not any(map(is_endpoint, others)):
@@ -166,6 +179,8 @@ class LlamaConfig(LlamaSettings):
     """Loaded beside the model; their files were checked."""
     worker_cache: Path | None = None
     """A folder for the library by which workers are reached."""
+    placed: tuple[TunnelAddress, ...] = field(default=(), repr=False)
+    """The workers that Ray has placed for words of `devices`, in their order."""
     cache_bytes: int | None = None
     """What its cache will take, by what its file says; None: that is not known."""
     measurements: Path | None = None

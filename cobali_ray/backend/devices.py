@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from ctypes import c_void_p
 from typing import Any, NamedTuple
@@ -12,13 +13,14 @@ import structlog
 
 from cobali_ray.backend import ggml
 from cobali_ray.backend.config import AUTO, MAX_DEVICES, SPLIT_MODES, LlamaConfig
-from cobali_ray.backend.endpoint import WORKER, is_endpoint, is_lent
+from cobali_ray.backend.endpoint import PLACED, WORKER, is_endpoint, is_lent
 from cobali_ray.backend.rpc import OPEN_S, LentDevices
 from cobali_ray.backend.rpc_build import built
 from cobali_ray.backend.tunnel_key import TunnelKey
 from cobali_ray.backend.workers import WorkerProcess
 from cobali_ray.core.views.stats import DeviceView
 from cobali_ray.errors import ConfigError
+from cobali_ray.ports import authority
 
 _log = structlog.get_logger(__name__)
 
@@ -33,7 +35,7 @@ class ComputeDevice(NamedTuple):
     """A device as llama.cpp tells it."""
 
     name: str
-    """As in the setting `devices`; workers that the engine starts are numbered."""
+    """As in the setting `devices`; workers that the engine or Ray starts are numbered."""
     description: str
     kind: str
     handle: int
@@ -205,12 +207,19 @@ def _found(
         if word == WORKER and cache is not None
     }
     behind += started.values()
-    n_before = 0
+    placed, counts = iter(config.placed), Counter[str]()
     for number, word in enumerate(config.devices):
+        counts[word] += 1
+        name = f"{word}-{counts[word]}"
         if worker := started.get(number):
-            n_before += 1
-            name = f"{WORKER}-{n_before}"
             yield from (_device(base, handle, name, worker) for handle in worker.connect())
+        elif word in PLACED and cache is not None:
+            if (where := next(placed, None)) is None:
+                raise ConfigError("devices", f"{word}: only engines of a server have workers placed by Ray")
+            lent = LentDevices(authority(where.host, where.port), cache, key=where.key)
+            _log.info("placed", device=name, worker=authority(where.host, where.port))
+            behind.append(lent)
+            yield from (_device(base, handle, name, lent) for handle in lent.handles)
         elif is_endpoint(word) and cache is not None:
             spare = config.split_fallback and len(missing) + 1 < len(config.devices)
             try:

@@ -6,11 +6,14 @@ from ipaddress import ip_address
 
 WORKER = "worker"
 """The word of `devices` for a worker that the engine starts itself."""
+RAY_CPU, RAY_GPU = "ray-cpu", "ray-gpu"
+"""The words of `devices` for workers that Ray places, each with a CPU or a GPU of some node."""
+PLACED = frozenset({RAY_CPU, RAY_GPU})
 
 
 def is_lent(word: str) -> bool:
     """Whether a word of `devices` means what a worker lends."""
-    return word == WORKER or is_endpoint(word)
+    return word == WORKER or word in PLACED or is_endpoint(word)
 
 
 def is_endpoint(word: str) -> bool:

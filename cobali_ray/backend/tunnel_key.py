@@ -1,4 +1,7 @@
-"""The key of a tunnel to a worker on another machine: a file that both ends have, and nobody else."""
+"""The key of a tunnel to a worker on another machine: a file that both ends have, and nobody else.
+
+Where Ray starts the worker, each end makes a pair of keys, and the other has the public one.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,17 @@ class CurvePair(NamedTuple):
     """A key pair of CURVE, as ZeroMQ writes it."""
 
     public: bytes
-    secret: bytes
+    secret: bytes = b""
+    """b"" of the other end's."""
+
+    @classmethod
+    def new(cls) -> Self:
+        """Make a pair that nobody else has."""
+        return cls(*zmq.curve_keypair())
 
 
 class TunnelKey(NamedTuple):
-    """A pair for each end. Whoever has the file has both, so either end can be had from it."""
+    """A pair for each end. Whoever has a file has both, so either end can be had from it."""
 
     engine: CurvePair
     worker: CurvePair
@@ -56,6 +65,14 @@ class TunnelKey(NamedTuple):
             why = f"{file} holds no key of a tunnel: those {_N_CHARS} characters `cobali worker` makes"
             raise ConfigError(setting, why)
         return cls.of(secret)
+
+
+class TunnelAddress(NamedTuple):
+    """Where engines of other machines come in, and the key that they need."""
+
+    host: str
+    port: int
+    key: TunnelKey
 
 
 def _pair(secret: bytes, end: bytes) -> CurvePair:

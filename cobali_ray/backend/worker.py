@@ -16,7 +16,7 @@ import threading
 from collections.abc import Sequence
 from ctypes import POINTER, c_size_t, c_void_p
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 import structlog
@@ -24,7 +24,7 @@ import zmq
 
 from cobali_ray.backend import ggml, memory, rpc, threads
 from cobali_ray.backend.tunnel import WorkerFacts
-from cobali_ray.backend.tunnel_key import TunnelKey
+from cobali_ray.backend.tunnel_key import CurvePair, TunnelAddress, TunnelKey
 from cobali_ray.backend.tunnel_listener import TunnelListener
 from cobali_ray.errors import ConfigError
 from cobali_ray.ports import authority, require_free
@@ -38,14 +38,6 @@ class _DeviceHead(ctypes.Structure):
     """How ggml's `ggml_backend_device` begins."""
 
     _fields_ = (("get_name", c_void_p), ("get_description", c_void_p), ("get_memory", _TellMemory))
-
-
-class TunnelAddress(NamedTuple):
-    """Where engines of other machines come in, and the key that they need."""
-
-    host: str
-    port: int
-    key: TunnelKey
 
 
 def serve(
@@ -141,6 +133,21 @@ def _data_bytes() -> int:
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmData:"))
 
 
+def _gpu() -> str:
+    """Return the name of the first GPU that this process sees. Raises ConfigError."""
+    base = ggml.load()
+    handle = base.ggml_backend_dev_by_type(ggml.GPU) or base.ggml_backend_dev_by_type(ggml.INTEGRATED)
+    if not handle:
+        raise ConfigError("devices", "ray-gpu: llama.cpp finds no GPU on this node; see docs/devices.md")
+    return str(base.ggml_backend_dev_name(handle).decode())
+
+
+def _key_of_parent() -> TunnelKey:
+    """Read what the parent writes first: the engine's public key, and a pair of our own."""
+    engine, public, secret = sys.stdin.buffer.readline().split()
+    return TunnelKey(CurvePair(engine), CurvePair(public, secret))
+
+
 def _end_with_parent() -> None:
     """End when the pipe that is our standard input closes: the process that wrote to it is gone."""
 
@@ -158,7 +165,13 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--memory", type=int)
-    given = parser.parse_args(words)
+    parser.add_argument("--gpu", action="store_true")
+    parser.add_argument("--weights", type=Path)
+    parser.add_argument("--listen", nargs=2, metavar=("HOST", "PORT"))
+    given, tunnel = parser.parse_args(words), None
+    if given.listen:
+        host, port = given.listen
+        tunnel = TunnelAddress(host, int(port), _key_of_parent())
     _end_with_parent()
     structlog.configure(
         processors=[
@@ -169,7 +182,15 @@ def main(words: Sequence[str]) -> None:
         wrapper_class=structlog.make_filtering_bound_logger("info"),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),  # which is that of the engine
     )
-    serve(given.port, cache=given.cache, n_threads=given.threads, memory_bytes=given.memory)
+    serve(
+        given.port,
+        cache=given.cache,
+        device=_gpu() if given.gpu else None,
+        n_threads=given.threads,
+        memory_bytes=given.memory,
+        weights=given.weights,
+        tunnel=tunnel,
+    )
 
 
 if __name__ == "__main__":

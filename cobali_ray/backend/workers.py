@@ -1,4 +1,4 @@
-"""Workers that an engine starts on its own machine: watched while it uses them, and gone when it is."""
+"""Workers as child processes: of an engine, watched while it uses them, or of an actor that lends one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import structlog
 
-from cobali_ray.backend.rpc import LentDevices
+from cobali_ray.backend.rpc import LentDevices, greet
 from cobali_ray.errors import ConfigError
 from cobali_ray.ports import free_port
 
@@ -23,22 +24,37 @@ _STOP_S = 10.0
 
 
 class WorkerProcess:
-    """A child process that lends this machine's CPU to the engine in this one."""
+    """A child process that lends a device of this machine: the CPU, to the engine in this process."""
 
-    def __init__(self, cache: Path, *, n_threads: int, memory_mib: int | None) -> None:
-        """Start it, without waiting for it."""
+    def __init__(
+        self,
+        cache: Path,
+        *,
+        n_threads: int,
+        memory_mib: int | None,
+        words: Sequence[str] = (),
+        first: bytes = b"",
+    ) -> None:
+        """Start it, without waiting for it; `words` and what it reads first make it lend otherwise."""
         port, self._ending = free_port(), False
         self.endpoint = f"127.0.0.1:{port}"
         self._cache, self._n_threads = cache, n_threads
         self._lent: LentDevices | None = None
-        words = ["--port", str(port), "--cache", str(cache), "--threads", str(n_threads)]
+        words = ["--port", str(port), "--cache", str(cache), "--threads", str(n_threads), *words]
         if memory_mib is not None:
             words += ["--memory", str(memory_mib << 20)]
         self._process = subprocess.Popen(  # noqa: S603 - words of ours
             [sys.executable, "-m", "cobali_ray.backend.worker", *words],
             stdin=subprocess.PIPE,  # it ends when this closes, however we end
             stdout=subprocess.DEVNULL,
+            bufsize=0,
         )
+        if first and self._process.stdin is not None:
+            self._process.stdin.write(first)
+
+    def wait(self) -> None:
+        """Wait until it lends. Raises ConfigError."""
+        greet(self.endpoint, START_S, self._require_alive)
 
     def connect(self) -> tuple[int, ...]:
         """Wait for it, and return its devices by their handles. Raises ConfigError."""

@@ -14,7 +14,7 @@ from cobali_ray.models.completion import complete_model
 if TYPE_CHECKING:
     from cobali_ray.backend.devices import ComputeDevice
     from cobali_ray.backend.fit import MemoryNeed
-    from cobali_ray.backend.worker import TunnelAddress
+    from cobali_ray.backend.tunnel_key import TunnelAddress
 
 DEFAULT_PORT = 50052
 """Of llama.cpp's own rpc-server."""
@@ -225,8 +225,7 @@ def worker(
 def _tunnel(listen: str | None, key_file: Path | None) -> TunnelAddress:
     """Return where engines come in, with the key, which is made if need be. Raises ConfigError."""
     from cobali_ray.backend.endpoint import address_of
-    from cobali_ray.backend.tunnel_key import TunnelKey, make_key
-    from cobali_ray.backend.worker import TunnelAddress
+    from cobali_ray.backend.tunnel_key import TunnelAddress, TunnelKey, make_key
     from cobali_ray.errors import ConfigError
     from cobali_ray.ports import require_free
 

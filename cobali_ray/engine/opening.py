@@ -8,8 +8,9 @@ import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -40,6 +41,9 @@ from cobali_ray.models.ggufmeta import read_header
 from cobali_ray.models.registry import resolve
 from cobali_ray.models.store import default_cache_dir
 from cobali_ray.settings import EngineSettings, listed, read_text
+
+if TYPE_CHECKING:
+    from cobali_ray.backend.tunnel_key import TunnelAddress
 
 _log = structlog.get_logger(__name__)
 
@@ -242,10 +246,14 @@ def open_engine(
     clock: Clock | None = None,
     path: Path | None = None,
     story: Story | None = None,
+    placed: tuple[TunnelAddress, ...] = (),
 ) -> Engine:
-    """Find the model, load it and put an engine on it. Raises ConfigError that names the setting at fault."""
+    """Find the model, load it and put an engine on it. Raises ConfigError that names the setting at fault.
+
+    `placed` are the workers that Ray has started for the settings.
+    """
     path = path or model_path(settings)
-    backend = open_backend(settings, path)
+    backend = open_backend(settings, path, placed)
     try:
         return engine_on(backend, settings, sink, clock=clock, path=path, story=story)
     except BaseException:  # else its memory would be gone as long as the process lives
@@ -401,7 +409,9 @@ def _host_cache(backend: Backend, settings: EngineSettings) -> tuple[int, int]:
     return cell_bytes, host_bytes
 
 
-def open_backend(settings: EngineSettings, path: Path | None) -> Backend:
+def open_backend(
+    settings: EngineSettings, path: Path | None, placed: tuple[TunnelAddress, ...] = ()
+) -> Backend:
     """Load the model as the settings say. Raises ConfigError that names the setting at fault."""
     if path is None:
         n_ctx = n_ctx_of(settings, path)
@@ -424,7 +434,7 @@ def open_backend(settings: EngineSettings, path: Path | None) -> Backend:
     # Imported only now: libgomp reads its wait policy when it loads.
     from cobali_ray.backend.embedding_only import open_llama
 
-    config = llama_config(settings, path)
+    config = replace(llama_config(settings, path), placed=placed)
     if config.n_gpu_layers and not _n_gpu_layers(settings)[1]:
         what = "this llama.cpp was built without a GPU"
         _log.warning("no_gpu", n_gpu_layers=config.n_gpu_layers, detail=what)

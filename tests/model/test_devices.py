@@ -108,6 +108,7 @@ def test_what_is_too_large_for_one_device_is_served_on_two(tiny):
     [
         pytest.param({"devices": "CPU"}, "devices: CPU holds no layers", id="the-cpu"),
         pytest.param({"devices": "CUDA7"}, "devices: there is no CUDA7", id="not-there"),
+        pytest.param({"devices": "ray-cpu"}, "devices: ray-cpu: only engines of a server", id="without-ray"),
         pytest.param(
             {"split_mode": "none", "main_device": "CUDA7", "n_gpu_layers": -1},
             "main_device: CUDA7 is not among the devices",
@@ -214,6 +215,7 @@ async def test_an_engine_does_without_a_worker_and_takes_it_back(tiny, far, tmp_
     (near, missing) = host.model.devices.look()
     assert (near.there, missing.there, missing.name) == (True, False, address)
     assert host.state().n_slots == 7, "as many as the other device holds"
+    assert host.model.room == "7 of 8 slots"
     with lending(address, key, tmp_path):
 
         def whole():

@@ -48,6 +48,12 @@ MIB = 1 << 20
         pytest.param({"split_mode": "tensor", "flash_attn": "off"}, "split_mode: tensor needs", id="flash"),
         pytest.param({"split_mode": "tensor", "type_k": "q8_0"}, "split_mode: .* no quantised", id="cells"),
         pytest.param({"worker_memory_mib": 64}, "worker_memory_mib: needs a `worker`", id="memory-of-none"),
+        pytest.param(
+            {"devices": "ray-gpu", "worker_memory_mib": 64}, "worker_memory_mib: needs", id="memory-of-a-gpu"
+        ),
+        pytest.param(
+            {"devices": "worker,ray-cpu", "split_fallback": True}, "split_fallback: needs", id="not-of-rays"
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_name(values, why):
@@ -62,14 +68,30 @@ def test_devices_are_read_as_they_are_written():
     assert address_of("[fd00::5]:50053") == ("fd00::5", 50053)
     far = read_settings({"devices": "gpu-box:50053", "worker_key_file": "~/worker.key"}).llama
     assert far.worker_key_file == Path("~/worker.key")
+    placed = read_settings({"devices": "ray-cpu,ray-cpu", "worker_memory_mib": 64, "replicas": 2}).llama
+    assert placed.lies_elsewhere
+    assert not read_settings({"devices": "ray-cpu,worker"}).llama.lies_elsewhere
 
 
 @pytest.mark.parametrize(
     ("devices", "share"),
-    [("auto", 1), ("CUDA0", 1), (f"worker,{HERE}", 0), (f"CUDA0,{HERE}", 1), ("CUDA0,CUDA1", 2)],
+    [
+        ("auto", 1),
+        ("CUDA0", 1),
+        (f"worker,{HERE}", 0),
+        (f"CUDA0,{HERE}", 1),
+        ("CUDA0,CUDA1", 2),
+        ("ray-gpu,ray-gpu", 0),
+        ("CUDA0,ray-gpu", 1),
+    ],
 )
 def test_an_engine_has_as_many_gpus_reserved_as_it_names(devices, share):
     assert list(gpu_shares(places(read_settings({"devices": devices})), 2).values()) == [share]
+
+
+def test_gpus_that_ray_lends_to_one_engine_are_not_shared_among_the_others():
+    engines = {"a": {"model": "a", "devices": "CUDA0,ray-gpu"}, "b": {"model": "b"}}
+    assert gpu_shares(places(read_settings({"engines": engines})), 2) == {"a": 0.5, "b": 0.5}
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from telemetry_records import waited
 
 with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     # Ray Serve's own models use pydantic's old ways when they are imported; nothing of Ray is started here.
-    import ray.serve  # noqa: F401
+    import ray.serve
 
-from cobali_ray.actors import client, engine_server, loaded_model, model_host, remote_wire, wire
+from cobali_ray.actors import client, engine_server, loaded_model, model_host, remote_wire, startup, wire
 from cobali_ray.actors.client import ServeEngineClient, Vocabularies
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.actors.processes import began_at
@@ -28,7 +28,7 @@ from cobali_ray.core.dispatch.messages import EventReceived, Lost, Silent
 from cobali_ray.core.request.embedding import EmbeddingRequest, TextPiece
 from cobali_ray.core.request.events import Delta, End
 from cobali_ray.core.request.request import Request, SamplingParams
-from cobali_ray.core.views.stats import EngineStatus
+from cobali_ray.core.views.stats import DeviceView, EngineStatus
 from cobali_ray.errors import (
     CobaliError,
     ConfigError,
@@ -556,6 +556,53 @@ async def test_an_engine_that_cannot_be_served_says_why(make, tmp_path):
     await asyncio.wait({s.client._connecting}, timeout=WAIT_S)
     await asyncio.sleep(0)
     assert "missing.gguf" in (await s.client.state()).detail
+
+
+async def test_an_engine_that_does_not_come_back_says_why_serve_cannot_start_it(make):
+    s = await make()
+    why = "devices: the worker at far:1, after 30 s: nobody answers there"
+    s.client._why = lambda: why
+    assert not (await s.client.state()).detail, "nobody asks while it is there"
+    s.handle.kill()
+    s.handle.server.state = s.handle.server.attend = dead
+    await s.reaches(lambda state: state.status is EngineStatus.RESTARTING)
+    assert (await s.client.state()).detail.endswith(f"is being restarted: {why}")
+    s.client._why, s.client._asked_s = lambda: 1 / 0, 0.0  # as where Serve's controller is away, too
+    assert (await s.client.state()).detail.endswith("is being restarted")
+
+
+async def dead(*_):
+    raise ActorDiedError
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        pytest.param(
+            "A replica failed to start with exception. Retrying. Error:\nray::replica()\n"
+            "cobali_ray.errors.ConfigError: devices: there is no CUDA0",
+            "devices: there is no CUDA0",
+            id="tried",
+        ),
+        pytest.param("A replica's health check failed.", "", id="not-tried-yet"),
+        pytest.param("", "", id="there"),
+    ],
+)
+def test_serve_tells_why_it_could_not_start_an_engine(monkeypatch, message, why):
+    app = SimpleNamespace(deployments={"engine": SimpleNamespace(message=message)})
+    monkeypatch.setattr(ray.serve, "status", lambda: SimpleNamespace(applications={"mine": app}))
+    assert startup.why_down("mine", "engine") == why
+    assert startup.why_down("another", "engine") == startup.why_down("mine", "other") == ""
+
+
+async def test_an_engine_that_goes_without_a_device_says_so_and_what_it_has_less_of(make):
+    s = await make()
+    views = [DeviceView(name="near", kind="GPU"), DeviceView(name="far:1", kind="worker", there=False)]
+    model = s.handle.server._host.model
+    model.devices = SimpleNamespace(look=lambda: views)
+    assert (await s.client.state()).detail == "without far:1"
+    model.room = "5 of 8 slots"
+    assert (await s.client.state()).detail == "without far:1, with 5 of 8 slots"
 
 
 async def to_end(events):

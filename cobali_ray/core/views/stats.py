@@ -146,7 +146,7 @@ class DeviceView:
     """What an engine tells of a device that it computes on."""
 
     name: str
-    """As in the setting `devices`; workers that the engine starts are numbered."""
+    """As in the setting `devices`; workers that the engine or Ray starts are numbered."""
     kind: str
     there: bool = True
     """Whether layers are on it; if not, it did not answer, and the engine goes without it for now."""

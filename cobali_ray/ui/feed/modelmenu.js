@@ -95,7 +95,7 @@ function Model({ one, devices, names }) {
       ${facts.length > 0 && html`<small>${facts.join(" · ")}</small>`}
       ${description && html`<small>${description}</small>`}
       ${reuse && html`<small>${savingsOf(reuse)}</small>`}
-      ${status.value === "failed" && status.detail && html`<small class="wrong">${status.detail}</small>`}
+      ${status.detail && html`<small class=${status.value === "failed" && "wrong"}>${status.detail}</small>`}
       ${fault && html`<small class="wrong" role="alert">${fault}</small>`}
     </div>
     ${

@@ -12,11 +12,12 @@ const PATIENCE_MS = 2500; // an engine that is away does not keep the others fro
 const TICKS = 60;
 const [WIDE, HIGH] = [120, 22];
 
-/** The choice of the engine that is shown; of one that is alone, its devices, if it has any. */
+/** The choice of the engine that is shown; of one that is alone, its devices and its trouble, if it has any. */
 export function Engines() {
   const { engines } = useStore(feed);
   const [told, setTold] = useState({});
-  const some = engines.length > 1 || told[engines[0]]?.state?.devices?.length > 0;
+  const only = told[engines[0]]?.state;
+  const some = engines.length > 1 || only?.devices?.length > 0 || only?.detail;
   const ask = async () => {
     if (!document.hidden && engines.length) setTold(await askAll(engines).catch(() => ({})));
   };
@@ -56,6 +57,7 @@ function One({ id, told, shown }) {
   return html`<button class="engine-card" aria-pressed=${String(shown)} onClick=${() => show(id)}>
     <span><i class=${`dot ${well ? "good" : "wait"}`}></i><b>${name ?? `engine ${id}`}</b></span>
     <small>engine ${id}${node ? ` on ${node}` : ""} · ${busy}</small>
+    ${state?.detail && html`<small>${state.detail}</small>`}
     ${(state?.devices ?? []).map((device) => html`<${Device} key=${device.name} ...${device} />`)}
     ${packet && html`<${Spark} packet=${packet} />`}
   </button>`;
