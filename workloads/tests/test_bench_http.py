@@ -31,17 +31,6 @@ def bench(tmp_path):
     return run
 
 
-def test_viewers(bench):
-    options = ("--viewers", 2, "--streams", 2, "--tokens", 100, "--rounds", 1)
-    with Site() as site:
-        report = bench("viewers", "--url", site.url, *options)
-    alone, watched = report["tables"][0]["rows"]
-    assert alone[-1] == "0"
-    assert float(watched[-1]) > 0, "viewers are sent what happens"
-    (rounds,) = report["samples"]["rounds"]["viewers"]
-    assert rounds["n_output"] == 200
-
-
 def test_overhead(bench, tmp_path):
     config = tmp_path / "serve_config.yaml"
     config.write_text("applications: [{args: {model: 'builtin:scripted:0'}}]")
@@ -51,17 +40,6 @@ def test_overhead(bench, tmp_path):
     inside, http = (list(map(len, report["samples"]["rounds"][path])) for path in ("in process", "HTTP"))
     assert inside == [8, 8]
     assert all(2 <= n <= 8 for n in http), "tokens that waited for the event loop come as one"
-
-
-def test_delivery(bench, tmp_path):
-    ticks = tmp_path / "ticks.jsonl"
-    with Site(log_ticks=ticks) as site:
-        options = ("--streams", "1,3", "--seconds", 0.5, "--tick-s", 0.01)
-        report = bench("delivery", "--url", site.url, "--ticks", ticks, *options)
-    assert [row[0] for row in report["tables"][0]["rows"]] == ["1", "3"]
-    lags_ms = report["samples"]["lags_ms"]
-    assert len(lags_ms["3 streams"]) > len(lags_ms["1 streams"]) > 20
-    assert min(lags_ms["3 streams"]) > 0, "no token comes before it was sampled"
 
 
 def test_servers_are_started_for_each_load_and_round_and_loaded_twice(tmp_path):

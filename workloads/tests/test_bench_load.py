@@ -160,10 +160,6 @@ def test_traces(text):
     assert read_trace(text, speed=4.0)[1].time_s == pytest.approx(0.5)
 
 
-def test_a_time_column_in_milliseconds():
-    assert read_trace("timestamp,input_length,output_length\n0,1,1\n1500,1,1\n", unit_s=1e-3)[1].time_s == 1.5
-
-
 @pytest.mark.parametrize(("text", "says"), [
     pytest.param("", "no request", id="empty"),
     pytest.param("a,b\n1,2\n", "line 2 has none", id="columns"),
