@@ -129,7 +129,8 @@ class Tiers:
         if place.from_host and not self.moves.affords(n_keep):
             return None
         if place.from_host:
-            self.host.use(blocks)  # first, so that what is saved now does not displace them
+            self.host.needed = blocks
+            self.host.use(blocks)
         self._use_states(begin.states, n_keep)
         in_place = place.donor_id is None and not place.from_host
         if n_keep and not place.from_host:
@@ -141,7 +142,8 @@ class Tiers:
             self.keep_state(slot_id, held.tokens, n_keep, held.salt)
         if place.from_host:
             self._tell(messages.Truncate(slot_id, 0))
-            return place._replace(n_keep=self._restore(held, sequence, begin, n_keep))
+            n_keep, self.host.needed = self._restore(held, sequence, begin, n_keep), ()
+            return place._replace(n_keep=n_keep)
         if depths is not None:
             return self._go_back(place, begin.states)
         self._tell(messages.Truncate(slot_id, n_keep if in_place else 0))
@@ -308,7 +310,6 @@ class Tiers:
                 self._tell(messages.Hold((), ((new.state_id, name),)))
 
     def empty(self, event: messages.Emptied) -> None:
-        """Have an idle slot hold nothing."""
         self._take_off(event.slot_id)
         self._tell(messages.Truncate(event.slot_id, 0))
 

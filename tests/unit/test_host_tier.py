@@ -56,19 +56,6 @@ def test_what_was_used_last_stays_and_an_entry_goes_from_its_end():
     assert (tier.n_saved, tier.n_evicted) == (320, 64)
 
 
-def test_what_was_used_often_fades_too():
-    tier = HostTier(2 * BLOCK)
-    often = text(run(0, 64))
-    tier.insert(often, 64)
-    for _ in range(1000):
-        tier.use(tier.match(often, 64))
-    n = 0
-    while found(tier, often):
-        n += 1
-        tier.insert(text(run(1000 * n, 64)), 64)
-    assert 3 < n < 20
-
-
 def test_more_than_there_is_room_for_is_kept_in_part():
     tier = HostTier(100)
     new, gone = tier.insert(text(run(0, 300)), 300)

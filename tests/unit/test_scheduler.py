@@ -329,8 +329,7 @@ def test_what_is_needed_now_is_not_given_up_for_what_is_saved_now():
     assert [one.n_keep for one in s.tick() if isinstance(one, Restore)] == [10]
 
 
-def test_no_more_is_brought_back_than_room_for_it_left():
-    """Other prefixes are dropped for its cells, and saved in the place of its end."""
+def test_what_is_brought_back_is_not_given_up_for_what_is_dropped_for_its_cells():
     s = Tiered(n_slots=3, n_cells=30, n_ctx_slot=30, n_host_cells=18, token_budget=30)
     s.submit(numbers("a", 0, n_prompt=16))
     s.tick()
@@ -340,8 +339,9 @@ def test_no_more_is_brought_back_than_room_for_it_left():
     assert (s.scheduler.slots.n_cells_idle, s.scheduler.tiers.host.n_used) == (30, 16)
     s.submit(numbers("again", 0, n_prompt=18))
     plan, out = s.begin()
-    assert [(one.n_keep, len(one.block_ids)) for one in out if isinstance(one, Restore)] == [(8, 2)]
-    assert [(c.start, c.length) for c in plan.chunks] == [(8, 10)]
+    assert [(one.n_keep, len(one.block_ids)) for one in out if isinstance(one, Restore)] == [(16, 4)]
+    assert [(c.start, c.length) for c in plan.chunks] == [(16, 2)]
+    assert s.scheduler.tiers.host.n_used == 16
 
 
 def test_after_a_failure_nothing_is_trusted():

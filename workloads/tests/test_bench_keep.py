@@ -50,13 +50,12 @@ def test_seeded_hours_stay_within_the_bound(hours):
 
 
 @pytest.mark.parametrize("share", [0.01, pytest.param(0.1, marks=pytest.mark.thorough)])
-def test_less_is_left_to_compute_than_by_other_rules(share):
+def test_less_is_left_to_compute_than_by_llama_servers_rule(share):
     trace = generated(1200, seed=1)
     n_cells = int(share * trace.n_distinct)
-    ours, lru, whole = (play(trace, rule(n_cells, trace.block), n_cells) for rule in RULES.values())
-    assert ours.computed <= 1.01 * lru.computed
-    assert ours.computed <= 0.97 * whole.computed
-    assert max(ours.fullest, lru.fullest, whole.fullest) <= 1
+    ours, whole = (play(trace, rule(n_cells, trace.block), n_cells) for rule in RULES.values())
+    assert ours.computed <= 0.98 * whole.computed
+    assert max(ours.fullest, whole.fullest) <= 1
 
 
 def test_a_trace_of_hashes():

@@ -5,12 +5,9 @@ from its end, and a lookup takes a dictionary per block. The last block of an en
 sequence comes back to the very token where it was left; nothing lies behind such a tail. Each salt has a root
 of its own, so that what was kept under one is never found under another; room is made among all of them.
 
-A hit leaves everything where it is. What goes first is the leaf that is worth least: a block stands its
-worth above the level of its last use, and the level is that of what was given up last, so that everything
-fades. All blocks cost about the same per token, to keep and to compute again, which leaves how often one
-was used, damped: counted in full, as GDSF does (Cherkasova, "Improving WWW Proxies Performance with Greedy-
-Dual-Size-Frequency Caching Policy", HP 1998), conversations that are over stay longer than those that go
-on.
+A hit leaves everything where it is. What was used longest ago goes first, from its end: who uses a block has
+used all before it. All blocks cost about the same per token, to keep and to compute again, and how often one
+was used says little more (`cobali bench keep`): conversations that are over were used often, too.
 
 It takes what a slot is about to lose, if that is at least a block long: a prefix that is cut or dropped, or a
 preempted sequence. A tick moves one sequence and, beyond that, what fits in `MOVE_S`. What could not be saved
@@ -21,18 +18,14 @@ a cache that cannot be cut, or whose state llama.cpp writes in an unexpected for
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Sequence
 from hashlib import blake2b
-from heapq import heapify, heappop, heappush
-from math import log2
 
 MOVE_S = 0.002
 """Time of a tick that may go into moving cells between the tiers, beyond the first move."""
-_USE_WEIGHT = 0.25
-"""What twice the uses are worth, in those of a block used once."""
 _S_PER_BYTE = 1e-9
 _LEARN = 0.2
-_FEW = 64
 NAME_BYTES = 20
 """Of a block's name."""
 
@@ -62,10 +55,7 @@ def chain(tokens: array[int], most: int, salt: str, block: int) -> Iterator[tupl
 class Block:
     """A few tokens behind those of its parent."""
 
-    __slots__ = (
-        "block_id", "children", "end", "key", "n_uses", "name", "parent", "start", "tails",
-        "worth_until",
-    )  # fmt: skip
+    __slots__ = ("block_id", "children", "end", "key", "name", "parent", "start", "tails")
 
     def __init__(self, block_id: int, parent: Block | None, key: bytes, start: int, end: int) -> None:
         self.block_id, self.parent, self.key = block_id, parent, key
@@ -77,9 +67,6 @@ class Block:
         """Shorter ones."""
         self.name = b""
         """What it is called outside; see `name_behind`."""
-        self.n_uses = 0
-        self.worth_until = 0.0
-        """The level at which it is worth nothing."""
 
     @property
     def n_tokens(self) -> int:
@@ -88,10 +75,6 @@ class Block:
     @property
     def behind(self) -> Sequence[Block]:
         return [*self.children.values(), *self.tails.values()]
-
-    @property
-    def is_leaf(self) -> bool:
-        return not self.children and not self.tails
 
 
 class HostTier:
@@ -106,11 +89,11 @@ class HostTier:
         """Sequences that began from here so far, and tokens: brought back, moved here, given up for room."""
         self._roots: dict[str, Block] = {}
         """By salt; one that nothing lies behind is let go."""
-        self._blocks: dict[int, Block] = {}
+        self._blocks: OrderedDict[int, Block] = OrderedDict()
+        """Those first that were used longest ago; a block never comes before what lies behind it."""
+        self.needed: Sequence[Block] = ()
+        """A beginning that is being restored: what is saved meanwhile does not displace it."""
         self._next_id = 0
-        self._level = 0.0
-        self._leaves: list[tuple[float, int]] = []
-        """A heap by `worth_until`; what is true no longer is passed over."""
 
     @property
     def n_blocks(self) -> int:
@@ -139,11 +122,10 @@ class HostTier:
         parent = blocks[at - 1] if at else self._root_of(salt)
         return parent.tails.get(tokens[parent.end : end].tobytes())
 
-    def use(self, blocks: Iterable[Block]) -> None:
-        for block in blocks:
-            block.n_uses += 1
-            block.worth_until = self._level + 1.0 + _USE_WEIGHT * log2(block.n_uses)
-            self._note_leaf(block)
+    def use(self, blocks: Sequence[Block]) -> None:
+        """Note that a beginning is used: blocks from the first one on, all of which are kept."""
+        for block in reversed(blocks):
+            self._blocks.move_to_end(block.block_id)
 
     def keeps(self, block: Block) -> bool:
         return block.block_id in self._blocks
@@ -185,6 +167,7 @@ class HostTier:
         if len(path) > 1:
             self._roots[salt] = path[0]
         self.use(path[1:])
+        self.use([block for block in self.needed if self.keeps(block)])
         evicted = [block for block in self._make_room() if block not in path[n_known:]]
         new = [block for block in path[n_known:] if self.keeps(block)]
         self.n_evicted += sum([block.n_tokens for block in evicted])
@@ -199,8 +182,9 @@ class HostTier:
         return [block.block_id for block in gone]
 
     def clear(self) -> None:
-        self._roots, self._blocks, self._leaves = {}, {}, []
-        self.n_used = 0
+        self._roots.clear()
+        self._blocks.clear()
+        self.n_used, self.needed = 0, ()
 
     def _root_of(self, salt: str) -> Block:
         if (root := self._roots.get(salt)) is None:
@@ -242,37 +226,23 @@ class HostTier:
         if (parent := block.parent) is None:
             return
         del self._siblings(parent, block)[block.key]
-        if parent.parent is not None:
-            self._note_leaf(parent)
-        elif parent.is_leaf:
+        if parent.parent is None and not parent.behind:
             self._roots.pop(parent.key.decode(), None)
-
-    def _note_leaf(self, block: Block) -> None:
-        if block.is_leaf:
-            heappush(self._leaves, (block.worth_until, block.block_id))
-            if len(self._leaves) > 2 * len(self._blocks) + _FEW:
-                self._leaves = [(b.worth_until, i) for i, b in self._blocks.items() if b.is_leaf]
-                heapify(self._leaves)
 
     def _make_room(self) -> list[Block]:
         gone: list[Block] = []
         while self.n_used > self.n_cells:
-            worth_until, block_id = heappop(self._leaves)
-            block = self._blocks.get(block_id)
-            if block is not None and block.is_leaf and block.worth_until == worth_until:
-                self._level = max(self._level, worth_until)
-                self._remove(block, gone)
+            self._remove(next(iter(self._blocks.values())), gone)
         return gone
 
     def problems(self) -> list[str]:
-        """Return what does not balance."""
         problems = []
         if self.n_used != sum([block.n_tokens for block in self._blocks.values()]):
             problems.append("the cells in host memory are miscounted")
         if self.n_used > self.n_cells:
             problems.append("more cells in host memory than there may be")
-        leaves, n_reached = set(self._leaves), 0
-        if any(root.is_leaf for root in self._roots.values()):
+        n_reached, place = 0, {block_id: i for i, block_id in enumerate(self._blocks)}
+        if any(not root.behind for root in self._roots.values()):
             problems.append("a root is kept that nothing lies behind")
         below = [block for root in self._roots.values() for block in root.behind]
         while below:
@@ -280,8 +250,8 @@ class HostTier:
             n_reached += 1
             if self._blocks.get(block.block_id) is not block:
                 problems.append(f"block {block.block_id} is in the tree and not in the books")
-            if block.is_leaf and (block.worth_until, block.block_id) not in leaves:
-                problems.append(f"block {block.block_id} can never be given up")
+            elif any(place.get(child.block_id, 0) > place[block.block_id] for child in block.behind):
+                problems.append(f"block {block.block_id} would go before what lies behind it")
             if any(child.parent is not block or child.start != block.end for child in block.behind):
                 problems.append(f"something else lies behind block {block.block_id}")
             below += block.behind

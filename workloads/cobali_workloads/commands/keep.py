@@ -15,9 +15,9 @@ from cobali_workloads.report.report import Report, Table, deliver
 
 NOTE = (
     "Computed: what was left of all prompts' cost, deep tokens weighed as the engine does; less is better. "
-    "LRU is the same tree with recency alone. llama-server's: whole sequences, the oldest saved goes, a hit "
-    "takes the entry out, entries of which less than a quarter would be kept are not looked at. Room is a "
-    "share of all tokens that were ever said. Nothing here depends on the machine."
+    "llama-server's: whole sequences, the oldest saved goes, a hit takes the entry out, entries of which "
+    "less than a quarter would be kept are not looked at. Room is a share of all tokens that were ever said. "
+    "Nothing here depends on the machine."
 )
 
 
@@ -51,7 +51,6 @@ def keep(
             "room",
             "tokens",
             *RULES,
-            "ours / LRU",
             "ours / llama-server's",
             "cached by ours",
             "fullest / bound",

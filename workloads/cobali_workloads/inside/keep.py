@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import NamedTuple, Protocol
 
-from cobali_ray.core.cache.host_tier import Block, HostTier
+from cobali_ray.core.cache.host_tier import HostTier
 from cobali_ray.core.cache.placement import n_shared, recompute_cost
 from cobali_ray.errors import ConfigError
 from cobali_workloads.inside.oracle import Visit
@@ -81,26 +81,6 @@ class Tree:
         return min(blocks[-1].end, most) if blocks else 0
 
 
-class _LastUse(HostTier):
-    """The same tree; what was used last stays."""
-
-    _n_uses = 0
-
-    def use(self, blocks: Iterable[Block]) -> None:
-        """Note the time instead of the worth."""
-        self._n_uses += 1
-        for block in blocks:
-            block.worth_until = float(self._n_uses)
-            self._note_leaf(block)
-
-
-class Lru(Tree):
-    """Recency alone, in the same tree."""
-
-    def __init__(self, n_cells: int, block: int) -> None:
-        self.tier = _LastUse(n_cells, block)
-
-
 class Whole:
     """llama-server's prompt cache: whole sequences, the oldest saved goes, and a hit takes the entry out.
 
@@ -136,7 +116,7 @@ class Whole:
         return n_hit
 
 
-RULES: dict[str, type[Tree | Whole]] = {"ours": Tree, "LRU": Lru, "llama-server's": Whole}
+RULES: dict[str, type[Tree | Whole]] = {"ours": Tree, "llama-server's": Whole}
 
 
 class CacheResult(NamedTuple):
