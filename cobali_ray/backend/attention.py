@@ -9,22 +9,19 @@ cells. Nothing is prefilled for that: the cells are copies of a few.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import time
-import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import msgspec
 import numpy as np
 import structlog
 
-from cobali_ray.backend import cgroup, library
+from cobali_ray.backend import library
+from cobali_ray.backend.kept import kept_or_measured
 
 _log = structlog.get_logger(__name__)
 
@@ -42,7 +39,6 @@ UNREACHABLE_CELLS = 1 << 40
 _CLEARLY = 0.95
 """How much faster, as a mean, something must be than what llama.cpp would choose."""
 _ON, _OFF = 1, 0
-_CPU = ("model name", "flags", "CPU implementer", "CPU part", "Features")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +75,15 @@ def measured(
     n_cells = N_ROWS
     while 2 * n_cells <= min(n_ctx // 2, MAX_CELLS):
         n_cells *= 2
-    file = None if known is None else known / f"{_key(lc, path, n_cells, n_threads, types)}.json"
-    found = None if file is None else _read(file)
-    was_known = found is not None
-    if found is None:
-        found = _measure(lc, model, n_cells=n_cells, n_threads=n_threads, types=types)
-        if found is not None and file is not None:
-            write_kept(file, msgspec.json.encode(found).decode())
+    facts = (n_cells, n_threads, types, N_ROWS, lc.llama_print_system_info().decode())
+    found, was_known = kept_or_measured(
+        known,
+        "attention",
+        path,
+        facts,
+        AttentionTimes,
+        lambda: _measure(lc, model, n_cells=n_cells, n_threads=n_threads, types=types),
+    )
     _log.info(
         "flash_attention",
         chosen="off" if found is not None and found.off_wins else "auto",
@@ -101,48 +99,6 @@ def measured(
 
 def _ms(seconds: Sequence[float]) -> list[float]:
     return [round(1000 * s, 3) for s in seconds]
-
-
-def _key(lc: Any, path: Path, n_cells: int, n_threads: int, types: tuple[int, int]) -> str:
-    """Name what a measurement depends on: the file, llama.cpp's build, the processor, cells and threads.
-
-    `types` are those of keys and values.
-    """
-    stat = path.stat()
-    file = (str(path.resolve()), stat.st_size, stat.st_mtime_ns)
-    facts = (*file, n_cells, n_threads, types, N_ROWS, processor(),
-             version("llama-cpp-python"), lc.llama_print_system_info().decode())  # fmt: skip
-    return hashlib.sha256(repr(facts).encode()).hexdigest()[:24]
-
-
-def processor() -> list[str]:
-    """Return what tells this machine's processor from others."""
-    info = cgroup.ROOT / "proc/cpuinfo"
-    lines = info.read_text().splitlines() if info.exists() else []
-    return sorted({line for line in lines if line.startswith(_CPU)})
-
-
-def _read(file: Path) -> AttentionTimes | None:
-    """Return what a file says; None if there is none or it says nothing sensible."""
-    try:
-        found = msgspec.json.decode(file.read_bytes(), type=AttentionTimes)
-    except (OSError, msgspec.MsgspecError):
-        return None
-    times = (*found.on_s, *found.off_s, found.n_cells, found.pass_cells)
-    return found if all(0 < t < float("inf") for t in times) else None
-
-
-def write_kept(file: Path, text: str) -> None:
-    """Keep a measurement, whole or not at all; without a folder the next start measures again."""
-    part = file.with_name(f".{file.name}.{uuid.uuid4().hex}.part")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8")
-        part.replace(file)
-    except OSError as error:
-        _log.warning("not_kept", file=str(file), error=str(error))
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
 
 
 def _measure(

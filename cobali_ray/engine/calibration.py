@@ -6,19 +6,16 @@ only where the tick-time model begins: ticks put it right.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
 import structlog
 
-from cobali_ray.backend.attention import processor, write_kept
 from cobali_ray.backend.batch import TickBatch
+from cobali_ray.backend.kept import kept_or_measured
 from cobali_ray.backend.port import Backend
 from cobali_ray.core.cost.ticktime import KNOTS, TickShape
 from cobali_ray.core.plan.plan import Span
@@ -44,12 +41,16 @@ def calibration(
     The backend must hold nothing; it holds nothing afterwards.
     """
     began = time.perf_counter()
-    file = kept / f"{_key(settings, limits, path)}.json"
-    found = _read(file)
-    was_known = found is not None
-    if found is None:
-        found = measure(backend, limits)
-        write_kept(file, json.dumps(found))
+    llama = settings.llama
+    facts = (
+        settings.processes.cores, llama.n_threads, llama.threads_wait, llama.n_gpu_layers, llama.flash_attn,
+        llama.kv, llama.type_k, llama.type_v, llama.devices, llama.split_mode, llama.tensor_split,
+        llama.main_device, limits.n_slots, limits.n_ctx_slot, limits.n_cells, limits.prefill_chunk,
+        limits.token_budget, limits.grain,
+    )  # fmt: skip
+    times = list[tuple[TickShape, float]]
+    found, was_known = kept_or_measured(kept, "ticks", path, facts, times, lambda: measure(backend, limits))
+    found = found or []
     ms = {_name(shape): round(1000 * seconds, 2) for shape, seconds in found}
     _log.info("tick_times", ms=ms, known=was_known, took_s=round(time.perf_counter() - began, 3))
     return found
@@ -114,33 +115,6 @@ def _likely_s(shape: TickShape, times: Mapping[TickShape, Sequence[float]]) -> f
 
 def _size(shape: TickShape) -> int:
     return shape.n_decode + sum([start + length for start, length in shape.chunks])
-
-
-def _key(settings: EngineSettings, limits: EngineLimits, path: Path) -> str:
-    """Name what a measurement depends on."""
-    stat = path.stat()
-    llama = settings.llama
-    facts = (
-        str(path.resolve()), stat.st_size, stat.st_mtime_ns, settings.processes.cores,
-        llama.n_threads, llama.threads_wait, llama.n_gpu_layers, llama.flash_attn, llama.kv,
-        llama.type_k, llama.type_v, llama.devices, llama.split_mode, llama.tensor_split, llama.main_device,
-        limits.n_slots, limits.n_ctx_slot, limits.n_cells, limits.prefill_chunk, limits.token_budget,
-        limits.grain, processor(), version("llama-cpp-python"),
-    )  # fmt: skip
-    return "ticks-" + hashlib.sha256(repr(facts).encode()).hexdigest()[:24]
-
-
-def _read(file: Path) -> list[tuple[TickShape, float]] | None:
-    """Return what a file says; None if there is none or it says nothing sensible."""
-    try:
-        said = json.loads(file.read_bytes())
-        found = [
-            (TickShape(int(n), int(context), tuple([(int(a), int(b)) for a, b in chunks])), float(seconds))
-            for (n, context, chunks, *_), seconds in said
-        ]
-    except (OSError, ValueError, TypeError, LookupError):
-        return None
-    return found if found and all(0 < seconds < float("inf") for _, seconds in found) else None
 
 
 def _name(shape: TickShape) -> str:

@@ -1,0 +1,68 @@
+"""What was measured of a model on this machine, kept in files so that a later start need not measure."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import structlog
+
+from cobali_ray.backend import cgroup
+
+_log = structlog.get_logger(__name__)
+
+_CPU = ("model name", "flags", "CPU implementer", "CPU part", "Features")
+_T = TypeVar("_T")
+
+
+def kept_or_measured(
+    folder: Path | None,
+    what: str,
+    path: Path,
+    facts: tuple[object, ...],
+    kind: type[_T],
+    measure: Callable[[], _T | None],
+) -> tuple[_T | None, bool]:
+    """Return a measurement of the model at `path`, and whether it was kept in `folder` already.
+
+    It holds for one state of the file, build of llama.cpp and processor, and for these facts. What is kept
+    and cannot be read as `kind` is measured again.
+    """
+    if folder is None:
+        return measure(), False
+    stat = path.stat()
+    model = (str(path.resolve()), stat.st_size, stat.st_mtime_ns, _processor(), version("llama-cpp-python"))
+    name = hashlib.sha256(repr((*model, *facts)).encode()).hexdigest()[:24]
+    file = folder / f"{what}-{name}.json"
+    with suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode(file.read_bytes(), type=kind), True
+    found = measure()
+    if found:
+        _write(file, msgspec.json.encode(found))
+    return found, False
+
+
+def _processor() -> list[str]:
+    """Return what tells this machine's processor from others."""
+    info = cgroup.ROOT / "proc/cpuinfo"
+    lines = info.read_text().splitlines() if info.exists() else []
+    return sorted({line for line in lines if line.startswith(_CPU)})
+
+
+def _write(file: Path, data: bytes) -> None:
+    """Write a file whole or not at all; without one the next start measures again."""
+    part = file.with_name(f".{file.name}.{uuid.uuid4().hex}.part")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(data)
+        part.replace(file)
+    except OSError as error:
+        _log.warning("not_kept", file=str(file), error=str(error))
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
