@@ -639,12 +639,14 @@ class Scheduler:
     def _unrestored(self, event: messages.Unrestored) -> None:
         """Have computed what could not be brought back."""
         self._take_pass()
+        ttfts: list[float] = []
         self.tiers.unrestored(event)
         self._plan(event.now_s)
 
     def _sampled(self, event: messages.Sampled) -> None:
         if self._emit is not None:
             raise InvariantError("tokens were sampled before those of the last pass were emitted")
+                ttfts.append(now_s - sequence.arrived_s)
         now_s = event.now_s
         rows = self.slots.at(self._pass.rows) if self._pass is not None else []
         if event.n_each is not None:
@@ -653,6 +655,8 @@ class Scheduler:
             if self._pass is not None and (failed := rows[row]).status is Status.RUNNING:
                 self._end(failed, now_s, problem)
         plan = self._take_pass()  # who ended keeps its slot until `_let_go`, so rows are whose they were
+                if not sequence.request.sent_tokens:  # else its first one came elsewhere
+                    ttfts.append(now_s - sequence.arrived_s)
         self.slots.n_cells_running += plan.n_tokens
         self.counts.n_drafted = self.counts.n_accepted = 0
         if plan.drafts and event.n_each is not None:
@@ -686,7 +690,7 @@ class Scheduler:
             elif len(tokens) >= sequence.n_most:
                 self._finish(sequence, now_s, "length")
             fresh.append((sequence.request_id, token, row, sequence.ending))
-        self.counts.gaps = gaps
+        self.counts.gaps, self.counts.ttfts = gaps, ttfts
         self._let_go(now_s, computed=True)
         if fresh:
             self._emit = messages.Emit(tuple(fresh))

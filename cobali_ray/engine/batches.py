@@ -9,7 +9,7 @@ from cobali_ray.backend.logprobs import PromptRows
 from cobali_ray.core.plan.plan import Plan
 from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.core.scheduler import Scheduler
-from cobali_ray.core.views.spans import TickSpans
+from cobali_ray.core.views.stats import TickSpans
 from cobali_ray.engine.images import RowsOf
 
 
@@ -50,9 +50,8 @@ class Batches:
     def spans(self, plan: Plan) -> TickSpans:
         """Return who computes what in the batch of a plan, for those who look on."""
         if plan.spans is None:
-            n = self._batch.n_tokens
-            return TickSpans(slot_ids=self._batch.slot[:n].copy(), starts=self._batch.position[:n].copy())
-        return TickSpans(plan.spans, frozenset([chunk.slot_id for chunk in plan.chunks]))
+            return TickSpans(plan, self._batch.position[: self._batch.n_tokens].tolist())
+        return TickSpans(plan)
 
     def prompts(self, plan: Plan) -> list[tuple[Sequence, PromptRows]]:
         """Return the prompts of a computed plan whose logprobs are wanted, and the rows that are for them."""

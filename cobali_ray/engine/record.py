@@ -9,8 +9,7 @@ from typing import Any
 
 from cobali_ray.core.plan.plan import Plan
 from cobali_ray.core.scheduler import Scheduler
-from cobali_ray.core.views.spans import TickSpans
-from cobali_ray.core.views.stats import TickStats
+from cobali_ray.core.views.stats import TickSpans, TickStats
 
 
 @dataclass(slots=True)
@@ -63,11 +62,11 @@ class TickRecorder:
             target_s=scheduler.pacer.target_s,
             chunks=chunks,
             gaps_s=counts.gaps,
+            ttfts_s=counts.ttfts,
             spans=spans,
         )
 
     def record_texts(self, scheduler: Scheduler, started_s: float, n_reused: int) -> TickStats:
-        """Return the record of a tick that only embedded."""
         seconds = scheduler.counts.texts.seconds
         return TickStats(
             **self._after(scheduler, n_reused), started_s=started_s, forward_s=seconds, total_s=seconds

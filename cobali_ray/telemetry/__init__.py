@@ -1,7 +1,7 @@
 """Looks on, never steers: metrics built when scraped, one JSON line per request and per tick.
 
 What the engine did is kept by reference and rendered only when somebody looks, by others than the tick
-thread. A tick's record (`core/views/stats.py`) holds its spans as the plan held them (`core/views/spans.py`);
+thread. A tick's record (`core/views/stats.py`) holds its spans as the plan held them;
 an open request is its `Sequence`, read from other threads; at its end a `Life` (`core/request/life.py`) is
 kept and the sequence is let go. The collector keeps the last 4,096 of both.
 

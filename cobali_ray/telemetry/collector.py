@@ -15,8 +15,7 @@ from cobali_ray.core.request.events import TIERS, End
 from cobali_ray.core.request.life import Life
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.sequence import Sequence
-from cobali_ray.core.views.spans import NO_SPANS
-from cobali_ray.core.views.stats import TickStats
+from cobali_ray.core.views.stats import NO_SPANS, TickStats
 from cobali_ray.telemetry.exposition import TOTALS
 from cobali_ray.telemetry.histogram import Histogram
 from cobali_ray.telemetry.lives import Lives, LivesView
@@ -148,10 +147,8 @@ class Collector:
                 self._observe("prefill_chunk_tokens", length)
             if len(stats.gaps_s):
                 self._histograms["itl_seconds", ""].observe_many(stats.gaps_s)
-            n_streams = stats.n_sampled - stats.n_accepted
-            if n_streams > len(stats.gaps_s):  # who gained a token but no gap gained its first one
-                for ttft_s in self._lives.first_tokens():
-                    self._observe("engine_ttft_seconds", ttft_s)
+            for ttft_s in stats.ttfts_s:
+                self._observe("engine_ttft_seconds", ttft_s)
             if stats.predicted_s:
                 error = abs(stats.predicted_s - stats.total_s) / max(stats.total_s, 1e-9)
                 self._observe("tick_prediction_error_ratio", error)
@@ -195,7 +192,7 @@ class Collector:
                 return
             self._tenants.add(*self._lives.whose(end.request_id), stats)
             labels = exemplar_labels(end.request_id, self._lives.trace_of(end.request_id))
-            untold_s = self._lives.end(end, self._n_ticks)
+            self._lives.end(end, self._n_ticks)
             if stats.ttft_s is not None:  # its prompt was computed
                 self._totals["prompt_tokens"] += stats.n_prompt
                 self._totals["cached_prompt_tokens"] += stats.n_cached
@@ -206,7 +203,6 @@ class Collector:
             for name, value in (
                 ("intake_seconds", stats.intake_s),
                 ("queue_seconds", stats.queue_s),
-                ("engine_ttft_seconds", untold_s),
                 ("prefill_seconds", stats.prefill_s),
                 ("decode_seconds", stats.decode_s),
                 (
@@ -277,7 +273,7 @@ class Collector:
             limits=self._limits,
             disk_bytes=self._disk_bytes,
             opened_at_s=self._opened_at_s,
-            last=replace(self._last, target_s=target_s, chunks=(), gaps_s=(), spans=NO_SPANS),
+            last=replace(self._last, target_s=target_s, chunks=(), gaps_s=(), ttfts_s=(), spans=NO_SPANS),
             predictions=dict(self._predictions),
             histograms={key: histogram.view() for key, histogram in self._histograms.items()},
             totals={**self._totals, "idle_seconds": self._pauses.idle_s(now_s)},

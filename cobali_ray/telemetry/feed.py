@@ -9,7 +9,6 @@ import numpy as np
 import orjson
 
 from cobali_ray.core.request.life import Life
-from cobali_ray.core.views.spans import DECODE, TickSpans
 from cobali_ray.core.views.stats import TickStats
 from cobali_ray.telemetry.log import TICK_FIELDS
 
@@ -27,20 +26,8 @@ def ticks_json(ticks: Iterable[TickStats]) -> bytes:
 def _tick(stats: TickStats) -> dict[str, Any]:
     record = {name: _short(getattr(stats, name)) for name in _PLAIN}
     record["gaps_s"] = np.round(np.asarray(stats.gaps_s, np.float64), 6)
-    record["spans"] = _spans(stats.spans)
+    record["spans"] = stats.spans.rows()
     return record
-
-
-def _spans(spans: TickSpans) -> Any:
-    """Return the rows of a tick; where it only decodes, as an array, which is made sooner."""
-    slot_ids: Any = spans.slot_ids
-    starts: Any = spans.starts
-    if slot_ids is None:
-        return spans.rows()
-    table = np.full((len(slot_ids), 4), DECODE, np.int32)  # 1, which is the length of each as well
-    order = np.argsort(slot_ids)
-    table[:, 0], table[:, 1] = slot_ids[order], starts[order]
-    return table
 
 
 def _short(value: Any) -> Any:

@@ -26,7 +26,7 @@ from cobali_ray.core.request.events import Delta
 from cobali_ray.core.request.life import life_of
 from cobali_ray.core.request.limits import EngineLimits, Grain
 from cobali_ray.core.request.request import ReasoningBudget, Request, SamplingParams
-from cobali_ray.core.views.spans import DECODE, PREFILL
+from cobali_ray.core.views.stats import DECODE, PREFILL
 from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.engine import Engine
 from cobali_ray.errors import (

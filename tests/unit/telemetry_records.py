@@ -12,10 +12,9 @@ from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.views.stats import DeviceView, TickStats
 from cobali_ray.errors import DeadlineExceededError, InternalError, RequestCancelledError
 from cobali_ray.telemetry.collector import Collector
-from cobali_ray.telemetry.exposition import EngineMetrics, render_all
+from cobali_ray.telemetry.exposition import EngineMetrics, Presence, render_all
 from cobali_ray.telemetry.families import batch_families
 from cobali_ray.telemetry.names import HttpAnswer
-from cobali_ray.telemetry.presence import Presence
 from cobali_ray.telemetry.usage import ProcessUsage
 
 N_SLOTS = 8

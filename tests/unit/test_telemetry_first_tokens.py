@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from telemetry_records import STOPPED, make_collector
 from test_feed import Setup
 
 
@@ -56,7 +55,9 @@ def test_each_request_with_a_first_token_counts_once(overlaps):
     assert ttft(s).sum == pytest.approx(sum(expected))
 
 
-def test_an_end_of_a_request_that_nobody_submitted_counts_by_itself():
-    collector = make_collector()
-    collector.on_end(STOPPED)
-    assert collector.snapshot().histogram("engine_ttft_seconds").count == 1
+def test_an_answer_that_began_elsewhere_has_its_first_token_there(overlaps):
+    s = Setup(overlaps=overlaps)
+    s.submit("a~1", "hello", max_tokens=9, sent_tokens=(7, 8), attempt=1)
+    s.run()
+    assert s.collector.snapshot().requests["length"] == 1
+    assert ttft(s).count == 0

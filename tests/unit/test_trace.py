@@ -12,7 +12,7 @@ from test_feed import Setup
 from typer.testing import CliRunner
 
 from cobali_ray.cli import app as cli
-from cobali_ray.core.views.spans import DECODE, PREFILL
+from cobali_ray.core.views.stats import DECODE, PREFILL
 from cobali_ray.errors import ConfigError
 from cobali_workloads.commands import trace as command
 from cobali_workloads.trace import watching

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cobali_ray.core.views.spans import DECODE, PREFILL
+from cobali_ray.core.views.stats import DECODE, PREFILL
 from cobali_workloads.trace.requests import slot_rows
 
 NOW_S = 10.0

@@ -61,6 +61,8 @@ class Counts:
     predicted_s: float = 0.0
     gaps: list[float] = field(default_factory=list)
     """Seconds between two tokens of a stream."""
+    ttfts: list[float] = field(default_factory=list)
+    """Seconds from arrival to first token of those that had theirs, and here."""
     n_drafted: int = 0
     n_accepted: int = 0
     """Tokens guessed, and those of them that were right."""

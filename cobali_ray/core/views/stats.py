@@ -9,11 +9,34 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from cobali_ray.core.plan.adapters import Adapter
+from cobali_ray.core.plan.plan import Plan
 from cobali_ray.core.request.embedding import EmbeddingKind
 from cobali_ray.core.request.events import Tier
 from cobali_ray.core.request.limits import Begins, EngineLimits
 from cobali_ray.core.request.request import NEUTRAL, SamplingParams
-from cobali_ray.core.views.spans import NO_SPANS, TickSpans
+
+PREFILL, DECODE = 0, 1
+"""The kinds of span."""
+
+
+class TickSpans(NamedTuple):
+    """The spans of a finished tick: nothing is made of them before somebody looks."""
+
+    plan: Plan | None = None
+    starts: Sequence[int] = ()
+    """Where each stream stood, where the plan has no spans because they say it all."""
+
+    def rows(self) -> list[tuple[int, int, int, int]]:
+        """Return (slot_id, start, length, kind) of each span, in slot order."""
+        if self.plan is None:
+            return []
+        if self.plan.spans is None:
+            return sorted([(i, at, 1, DECODE) for i, at in zip(self.plan.streams, self.starts, strict=True)])
+        own = {chunk.slot_id for chunk in self.plan.chunks}
+        return sorted([(i, start, n, PREFILL if i in own else DECODE) for i, start, n, _ in self.plan.spans])
+
+
+NO_SPANS = TickSpans()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +113,8 @@ class TickStats:
     """Tokens of each prompt chunk; they add up to `n_prefill`."""
     gaps_s: Sequence[float] = ()
     """ITL samples: for each stream that gained a token, time since its previous one."""
+    ttfts_s: Sequence[float] = ()
+    """Of each request that gained its first token, time since it came to the engine."""
     spans: TickSpans = NO_SPANS
     """Who computed what."""
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from cobali_ray.core.views.spans import DECODE, PREFILL
+from cobali_ray.core.views.stats import DECODE, PREFILL
 from cobali_workloads.trace.recording import Json
 from cobali_workloads.trace.shapes import Slice, in_order
 
