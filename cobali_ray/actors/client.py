@@ -45,9 +45,8 @@ from cobali_ray.errors import (
     LoadingError,
     UnloadedError,
 )
-from cobali_ray.telemetry.exposition import EngineMetrics
+from cobali_ray.telemetry.exposition import EngineMetrics, Presence
 from cobali_ray.telemetry.names import ONLY_ENGINE, HttpAnswer, HttpTime
-from cobali_ray.telemetry.presence import Presence
 
 _log = structlog.get_logger(__name__)
 
@@ -289,24 +288,29 @@ class ServeEngineClient:
         away_s = known.away_s(time.monotonic()) or 0.0
         return EngineMetrics(snapshot, Presence(self._engine_id, up, away_s, n_restarts), answers)
 
-    async def _fetch(self, method: Any, *args: Any) -> Any:
-        """Ask for something that only an engine with a model has. Raises LoadingError."""
+    async def _have(self, method: Any, *args: Any, within_s: float | None = None) -> Any:
+        """Have the engine do something, however long that takes. Raises LoadingError, or what it returns."""
         try:
-            found = await self._ask(method, *args)
+            result = await self._ask(method, *args, within_s=within_s)
         except EngineDiedError:
             raise LoadingError from None
-        if found is None:
-            raise UnloadedError
-        return found
+        if isinstance(result, CobaliError):
+            raise result
+        return result
 
     async def ticks(self, *, last: int, since: int = 0, before: int | None = None) -> TickFeed:
         """Fetch records of ticks and requests, encoded by the engine's event loop."""
-        feed: TickFeed = await self._fetch(self._engine.ticks, last, since, before)
+        args = last, since, before
+        feed: TickFeed | None = await self._have(self._engine.ticks, *args, within_s=SILENT_S)
+        if feed is None:
+            raise UnloadedError
         return feed
 
     async def cache(self) -> CacheView:
         """Fetch what the engine's slots and its host memory hold."""
-        view: CacheView = await self._fetch(self._engine.cache)
+        view: CacheView | None = await self._have(self._engine.cache, within_s=SILENT_S)
+        if view is None:
+            raise UnloadedError
         return view
 
     async def find(self, asked: str, tenant: str) -> list[RequestView]:
@@ -318,45 +322,25 @@ class ServeEngineClient:
         return found
 
     async def move_slot(self, action: str, slot_id: int, filename: str) -> SlotMove:
-        """Have the engine save, restore or erase a slot, however long that takes."""
-        if self._away is not None:
-            raise LoadingError
-        moved = await self._ask(self._engine.move_slot, action, slot_id, filename, within_s=None)
-        if isinstance(moved, CobaliError):
-            raise moved
-        return cast("SlotMove", moved)
+        """Have the engine save, restore or erase a slot."""
+        return cast("SlotMove", await self._have(self._engine.move_slot, action, slot_id, filename))
 
     async def pause(self) -> int:
         """Have the engine park who runs and begin nothing."""
-        return await self._switch(self._engine.pause)
+        return cast("int", await self._have(self._engine.pause))
 
     async def resume(self) -> int:
         """Have it go on."""
-        return await self._switch(self._engine.resume)
-
-    async def _switch(self, method: Any) -> int:
-        try:
-            n: int = await self._ask(method, within_s=None)
-        except EngineDiedError:
-            raise LoadingError from None
-        return n
+        return cast("int", await self._have(self._engine.resume))
 
     async def load(self) -> None:
-        """Have the engine load its model, however long that takes, and learn what it is."""
-        await self._move(self._engine.load)
+        """Have the engine load its model, and learn what it is."""
+        await self._have(self._engine.load)
         await self._describe()
 
     async def unload(self) -> None:
         """Have the engine give its model's memory back."""
-        await self._move(self._engine.unload)
-
-    async def _move(self, method: Any) -> None:
-        try:
-            refusal: CobaliError | None = await self._ask(method, within_s=None)
-        except EngineDiedError:
-            raise LoadingError from None
-        if refusal is not None:
-            raise refusal
+        await self._have(self._engine.unload)
 
     async def drain(self, timeout_s: float) -> bool:
         """Let the engine finish what runs and refuse the rest."""

@@ -19,7 +19,6 @@ from cobali_ray.telemetry.aliases import vllm_families
 from cobali_ray.telemetry.devices import device_families
 from cobali_ray.telemetry.families import buckets, counter, gauge, of_engine
 from cobali_ray.telemetry.names import HISTOGRAMS, KINDS, PHASES, HttpAnswer
-from cobali_ray.telemetry.presence import Presence, presence_families
 from cobali_ray.telemetry.snapshot import Snapshot
 from cobali_ray.telemetry.tenants import MEASURES
 from cobali_ray.telemetry.usage import ProcessUsage, usage_families
@@ -50,6 +49,18 @@ TOTALS = {
     "embedded_tokens": "Tokens of texts embedded or scored.",
     "idle_seconds": "Seconds without work.",
 }
+
+
+class Presence(NamedTuple):
+    """What an ingress knows of an engine, also while it is not there."""
+
+    engine_id: str
+    up: bool
+    """Whether it answers."""
+    down_s: float
+    """Since it was there last; 0 while it is there, and before the first time."""
+    n_restarts: int
+    """Since the server started."""
 
 
 class EngineMetrics(NamedTuple):
@@ -103,10 +114,19 @@ class _ServerCollector:
 
 def _of(counts: EngineMetrics) -> Iterator[Metric]:
     if counts.presence is not None:
-        yield from of_engine(counts.presence.engine_id, presence_families(counts.presence))
-        yield from of_engine(counts.presence.engine_id, [_http_family(counts.answers)])
+        yield from of_engine(
+            counts.presence.engine_id, [*_presence(counts.presence), _http_family(counts.answers)]
+        )
     if counts.snapshot is not None:
         yield from of_engine(counts.snapshot.engine_id, _families(counts.snapshot))
+
+
+def _presence(presence: Presence) -> Iterator[Metric]:
+    yield GaugeMetricFamily("cobali_engine_up", "1 while the engine answers, else 0.", int(presence.up))
+    text = "Seconds since the engine last answered; 0 while it does."
+    yield GaugeMetricFamily("cobali_engine_down_seconds", text, presence.down_s)
+    text = "Times that the engine was restarted since the server started."
+    yield CounterMetricFamily("cobali_engine_restarts", text, presence.n_restarts)
 
 
 def _http_family(answers: Mapping[HttpAnswer, int]) -> Metric:

@@ -22,9 +22,8 @@ from cobali_ray.errors import (
     InvalidParameterError,
     TooManyTokensError,
 )
-from cobali_ray.telemetry.exposition import EngineMetrics
+from cobali_ray.telemetry.exposition import EngineMetrics, Presence
 from cobali_ray.telemetry.feed import lives_json
-from cobali_ray.telemetry.presence import Presence
 
 CARD = ModelCard(model_id="fake", n_vocab=1000, n_ctx_slot=64, created_s=1_700_000_000)
 BOS = 0

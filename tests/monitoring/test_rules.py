@@ -13,9 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.settings import PLACES
 from cobali_ray.telemetry.collector import Collector
-from cobali_ray.telemetry.exposition import EngineMetrics, render_all
+from cobali_ray.telemetry.exposition import EngineMetrics, Presence, render_all
 from cobali_ray.telemetry.names import HttpAnswer
-from cobali_ray.telemetry.presence import Presence
 from tools.monitoring import find
 
 ROOT = Path(__file__).parents[2]
