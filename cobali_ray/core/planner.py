@@ -65,7 +65,6 @@ class Planner:
         self.begin(slots)
 
     def begin(self, slots: Slots) -> None:
-        """Plan for these slots from now on."""
         self._slots = slots
         self.changed()
 
@@ -133,6 +132,15 @@ class Planner:
             self.leftovers.took(asked.turnout)
         return self._turns.took(asked.plan.adapter, now_s)
 
+    def passed(self, plan: Plan) -> None:
+        """Note by how many tokens of later prompts each was passed in this plan."""
+        prompts = [s for s in self.prompts if s.adapter == plan.adapter]
+        age = {s.slot_id: i for i, s in enumerate(prompts)}
+        served = {slot_id: n for n, (slot_id, *_) in enumerate(plan.chunks)}
+        for i, prompt in enumerate(prompts):
+            before = plan.chunks[: served.get(prompt.slot_id)]
+            prompt.n_passed += sum([length for slot_id, _, length, _ in before if age[slot_id] > i])
+
     def _shape(self, plan: Plan, streams: Seq[Sequence]) -> TickShape:
         context = plan.context
         if context is None:
@@ -164,7 +172,6 @@ class Planner:
             self._is_sorted = True
 
     def problems(self) -> list[str]:
-        """Return what is wrong with its books."""
         if not self._is_sorted:
             return []
         decoding = self._select(self._slots.by_slot, self._limits.token_budget)

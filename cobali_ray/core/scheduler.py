@@ -29,14 +29,14 @@ from cobali_ray.core.plan.goodput import Speculation
 from cobali_ray.core.plan.pace import EnginePace, Pacer
 from cobali_ray.core.plan.plan import Plan
 from cobali_ray.core.planner import Planner, Select, select_decoding
-from cobali_ray.core.queue.admission import DrainRate, retry_after_s
-from cobali_ray.core.queue.counts import NO_TEXTS, Counts, TextPass
+from cobali_ray.core.queue.admission import DrainRate, displaced
+from cobali_ray.core.queue.counts import NO_TEXTS, Counts
 from cobali_ray.core.queue.deadlines import Deadlines
-from cobali_ray.core.queue.fair import Accounts, used, yields
+from cobali_ray.core.queue.fair import Accounts, yields
 from cobali_ray.core.queue.programs import Programs
 from cobali_ray.core.queue.text_passes import EmbeddingJob, TextPasses
 from cobali_ray.core.queue.waiting import MAX_PARKED, WaitingQueue
-from cobali_ray.core.request.embedding import EmbeddingKind, EmbeddingRequest, TextPiece
+from cobali_ray.core.request.embedding import EmbeddingKind, EmbeddingRequest
 from cobali_ray.core.request.events import End, FinishReason, RequestStats
 from cobali_ray.core.request.lifecycle import Status, StatusChange
 from cobali_ray.core.request.limits import EngineLimits
@@ -50,7 +50,6 @@ from cobali_ray.errors import (
     DeadlineExceededError,
     InternalError,
     InvariantError,
-    QueueFullError,
     RequestCancelledError,
 )
 
@@ -108,10 +107,6 @@ class Scheduler:
         self._open: dict[str, Sequence | EmbeddingJob] = {}
         self._deadlines = Deadlines()
         self.counts = Counts()
-        self._embedding: Seq[TextPiece] = ()
-        """The texts under way."""
-        self._spare_s = inf
-        """How long they may take."""
         self._pass: Plan | None = None
         self._emit: messages.Emit | None = None
         """Tokens whose text is not out yet."""
@@ -185,7 +180,6 @@ class Scheduler:
 
     @property
     def speculates(self) -> bool:
-        """Whether tokens are guessed ahead."""
         return self.planner.speculation is not None
 
     @property
@@ -290,23 +284,9 @@ class Scheduler:
             self._displace(job, queue, 0, len(queue) / wait_s if wait_s else 0.0, now_s)
 
     def _displace(self, one: _T, queue: WaitingQueue[_T], n_free: int, rps: float, now_s: float) -> None:
-        """Keep a queue's bounds where the door let somebody in although it is full; see `admit`.
-
-        The newest of a worse class, or of whoever fills it most, gets the refusal that the door gives: to
-        come back when the queue has moved on, from which `rps` leave in a second.
-        """
-        most, most_tokens = self.limits.max_queue, self.limits.max_queue_tokens
-        while len(queue) > max(n_free, 1):
-            n_ahead = len(queue) - n_free
-            if used(n_ahead, queue.n_tokens, most, most_tokens) <= 1:
-                return
-            newest = queue.newest_worse(one.priority)
-            if newest is None and (account := queue.fullest(one.account, most, most_tokens)):
-                newest = queue.newest(account)
-            if newest is None:
-                return
-            what, limit = ("requests", most) if n_ahead > most else ("tokens", most_tokens)
-            self._end(newest, now_s, QueueFullError(what, limit, retry_after_s(n_ahead, rps)))
+        """Keep a queue's bounds where the door let somebody in although it is full; see `displaced`."""
+        while out := displaced(queue, one, n_free, self.limits, rps):
+            self._end(out[0], now_s, out[1])
 
     def _ready(self, event: messages.Ready) -> None:
         if isinstance(sequence := self._open.get(event.request_id), Sequence):
@@ -343,7 +323,6 @@ class Scheduler:
         self.slots = self.tiers.slots
         self.planner.begin(self.slots)
         self._pass = self._emit = None
-        self._embedding = ()
         self._releasing.clear()
         self.head_waits = False
         self._out.append(messages.Clear())
@@ -413,7 +392,7 @@ class Scheduler:
     # -- a tick begins --------------------------------------------------------------------------------
 
     def _tick_begun(self, event: messages.TickBegun) -> None:
-        if self._pass is not None or self._embedding:
+        if self._pass is not None or (self.texts is not None and self.texts.under_way):
             raise InvariantError("a tick began before the last pass was over")
         self._began_s = now_s = event.now_s
         self.counts.texts = NO_TEXTS
@@ -437,11 +416,11 @@ class Scheduler:
             return False
         if texts.queue.n_lines > 1:
             self._settle()
-        self._spare_s = inf
+        spare_s = inf
         if streams := self.planner.streams:
             decode_s = self.pacer.model.decode_s(len(streams), self.slots.n_cells_running)
-            self._spare_s = self.pacer.most_s(decode_s) - decode_s
-        self._embedding = pieces = tuple(texts.pack(self._spare_s, now_s))
+            spare_s = self.pacer.most_s(decode_s) - decode_s
+        pieces = texts.begin(spare_s, now_s)
         if not pieces:
             return False
         requests = dict.fromkeys([piece.request for piece in pieces])
@@ -450,13 +429,10 @@ class Scheduler:
         return True
 
     def _embedded(self, event: messages.Embedded) -> None:
-        pieces, self._embedding, now_s = self._embedding, (), event.now_s
-        if self.texts is None or not pieces:
+        if self.texts is None or not self.texts.under_way:
             raise InvariantError("no texts are under way")
-        n_texts, n_tokens = sum([one.last for one in pieces]), sum([len(one.tokens) for one in pieces])
-        seconds = now_s - self._began_s
-        self.counts.texts = TextPass(n_texts, n_tokens, seconds)
-        self.texts.times.learn(n_tokens, seconds, self._spare_s)
+        pieces, now_s = self.texts.under_way, event.now_s
+        self.counts.texts = self.texts.end(now_s - self._began_s)
         for request_id, error in event.failed.items():
             if one := self._open.get(request_id):
                 self._end(one, now_s, error)
@@ -637,16 +613,13 @@ class Scheduler:
         self._plan(event.now_s)
 
     def _unrestored(self, event: messages.Unrestored) -> None:
-        """Have computed what could not be brought back."""
         self._take_pass()
-        ttfts: list[float] = []
         self.tiers.unrestored(event)
         self._plan(event.now_s)
 
     def _sampled(self, event: messages.Sampled) -> None:
         if self._emit is not None:
             raise InvariantError("tokens were sampled before those of the last pass were emitted")
-                ttfts.append(now_s - sequence.arrived_s)
         now_s = event.now_s
         rows = self.slots.at(self._pass.rows) if self._pass is not None else []
         if event.n_each is not None:
@@ -655,24 +628,25 @@ class Scheduler:
             if self._pass is not None and (failed := rows[row]).status is Status.RUNNING:
                 self._end(failed, now_s, problem)
         plan = self._take_pass()  # who ended keeps its slot until `_let_go`, so rows are whose they were
-                if not sequence.request.sent_tokens:  # else its first one came elsewhere
-                    ttfts.append(now_s - sequence.arrived_s)
         self.slots.n_cells_running += plan.n_tokens
         self.counts.n_drafted = self.counts.n_accepted = 0
         if plan.drafts and event.n_each is not None:
             self._judge(plan, self.slots.at(plan.rows), event)
         if plan.chunks:
+            self.planner.passed(plan)
             self._prefilled(plan)
         running = Status.RUNNING
         fresh: list[messages.Drawn] = []
         last: Sequence | None = None
         gaps: list[float] = []
+        ttfts: list[float] = []
         for row, (sequence, token) in enumerate(zip(rows, event.tokens, strict=True)):
             if sequence.status is not running:
                 continue
             tokens = sequence.tokens
             if len(tokens) >= sequence.n_most:  # its prompt was all that was wanted
                 sequence.first_token_s = now_s
+                ttfts.append(now_s - sequence.arrived_s)
                 self._end(sequence, now_s, "length")
                 continue
             tokens.append(token)
@@ -681,6 +655,8 @@ class Scheduler:
                 self.planner.changed()
             if sequence.last_token_s is None:
                 sequence.first_token_s = now_s
+                if not sequence.request.sent_tokens:  # else its first one came elsewhere
+                    ttfts.append(now_s - sequence.arrived_s)
                 self.planner.leftovers.spoke(sequence, now_s)
             elif last is not sequence:
                 gaps.append(now_s - sequence.last_token_s)
@@ -714,26 +690,15 @@ class Scheduler:
                 self.counts.n_accepted += n_kept - 1
 
     def _prefilled(self, plan: Plan) -> None:
-        """Note what was computed of the prompts, and by how many tokens of later ones each was passed."""
-        by_slot = self.slots.by_slot
-        prompts = [s for s in self.planner.prompts if s.adapter == plan.adapter]
-        age = {s.slot_id: i for i, s in enumerate(prompts)}
-        ahead: list[tuple[int, int]] = []
         for slot_id, start, length, _ in plan.chunks:
-            sequence = by_slot[slot_id]
-            if sequence is not None:
-                if start < sequence.request.n_plain <= start + length:
+            end = start + length
+            if (sequence := self.slots.by_slot[slot_id]) is not None:
+                if start < sequence.request.n_plain <= end:
                     self.planner.changed()
                 sequence.n_prefilled += length
-                sequence.n_scored = max(sequence.n_scored, min(start + length + 1, sequence.n_prompt))
-                sequence.n_passed += sum([n for i, n in ahead if i > age[slot_id]])
-                if (end := start + length) in sequence.cuts and sequence.status is Status.RUNNING:
+                sequence.n_scored = max(sequence.n_scored, min(end + 1, sequence.n_prompt))
+                if end in sequence.cuts and sequence.status is Status.RUNNING:
                     self.tiers.keep_state(slot_id, sequence.tokens, end, sequence.salt)
-            ahead.append((age[slot_id], length))
-        served = {slot_id for slot_id, *_ in plan.chunks}
-        for prompt in prompts:
-            if prompt.slot_id not in served:
-                prompt.n_passed += sum([n for i, n in ahead if i > age[prompt.slot_id]])
 
     def _finish(self, sequence: Sequence, now_s: float, reason: FinishReason) -> None:
         """Take the slot back of a sequence whose last token was sampled; its end is told with its text."""

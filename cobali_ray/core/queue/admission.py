@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from cobali_ray.core.queue.counts import Counts, LineCounts
 from cobali_ray.core.queue.fair import used
+from cobali_ray.core.queue.waiting import WaitingQueue
 from cobali_ray.core.request.embedding import EmbeddingRequest
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.request import Request
+from cobali_ray.core.request.sequence import OpenRequest
 from cobali_ray.errors import PromptTooLongError, QueueFullError, WaitTooLongError
 
+_T = TypeVar("_T", bound=OpenRequest)
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
 
 
@@ -181,6 +184,26 @@ def _check_room(
     over = occupancy.n_queued_tokens + request.n_prompt > limits.max_queue_tokens
     if over and occupancy.n_queued > 0 and n_ahead >= 0:
         raise QueueFullError("tokens", limits.max_queue_tokens, retry_s)
+
+
+def displaced(
+    queue: WaitingQueue[_T], one: OpenRequest, n_free: int, limits: EngineLimits, drain_rps: float
+) -> tuple[_T, QueueFullError] | None:
+    """Return who goes, if any, where the door let `one` in although the queue is full, and the refusal.
+
+    It is the newest of a worse class, or of whoever fills the queue most; the refusal is the door's: to come
+    back when the queue has moved on.
+    """
+    most, most_tokens, n_ahead = limits.max_queue, limits.max_queue_tokens, len(queue) - n_free
+    if n_ahead <= 0 or used(n_ahead, queue.n_tokens, most, most_tokens) <= 1:
+        return None
+    newest = queue.newest_worse(one.priority)
+    if newest is None and (account := queue.fullest(one.account, most, most_tokens)):
+        newest = queue.newest(account)
+    if newest is None:
+        return None
+    what, limit = ("requests", most) if n_ahead > most else ("tokens", most_tokens)
+    return newest, QueueFullError(what, limit, retry_after_s(n_ahead, drain_rps))
 
 
 def retry_after_s(n_before: float, drain_rps: float) -> float:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from math import inf, sqrt
 
 from cobali_ray.core.cost.leastsquares import LeastSquares
+from cobali_ray.core.queue.counts import TextPass
 from cobali_ray.core.queue.waiting import WaitingQueue
 from cobali_ray.core.request.embedding import MAX_TEXTS, EmbeddingKind, EmbeddingRequest, TextPiece
 from cobali_ray.core.request.events import RequestStats
@@ -80,6 +81,10 @@ class TextPasses:
         """The text that is computed in pieces, and how many of its tokens are."""
         self._had_turn = False
         """Whether the last tick had a pass."""
+        self.under_way: tuple[TextPiece, ...] = ()
+        """What the pass under way computes."""
+        self._spare_s = inf
+        """How long it may take."""
 
     @property
     def wait_s(self) -> float:
@@ -92,7 +97,7 @@ class TextPasses:
         return self.times.token_s(self.kind.n_together)
 
     def clear(self) -> None:
-        self.queue, self.n_texts, self._long = WaitingQueue(), 0, None
+        self.queue, self.n_texts, self._long, self.under_way = WaitingQueue(), 0, None, ()
 
     def takes_turn(self, *, prompts_wait: bool) -> bool:
         """Say whether this tick has a pass: each, or each second one if prompts wait."""
@@ -109,11 +114,22 @@ class TextPasses:
         if self._long is not None and self._long[0] is job:
             self._long = None
 
-    def pack(self, spare_s: float, now_s: float) -> list[TextPiece]:
+    def begin(self, spare_s: float, now_s: float) -> tuple[TextPiece, ...]:
         """Return the next pass: as many tokens as take `spare_s`, or more where no text is so short.
 
         Empty only where nobody waits.
         """
+        self._spare_s, self.under_way = spare_s, tuple(self._pack(spare_s, now_s))
+        return self.under_way
+
+    def end(self, seconds: float) -> TextPass:
+        """Note that the pass under way is over and took so long; return what it was."""
+        pieces, self.under_way = self.under_way, ()
+        n_tokens = sum([len(one.tokens) for one in pieces])
+        self.times.learn(n_tokens, seconds, self._spare_s)
+        return TextPass(sum([one.last for one in pieces]), n_tokens, seconds)
+
+    def _pack(self, spare_s: float, now_s: float) -> list[TextPiece]:
         kind, pieces = self.kind, list[TextPiece]()
         room = min(max(self.times.most(spare_s), 1), kind.n_together)
         if self._long is not None:
@@ -159,7 +175,6 @@ class TextPasses:
         self.n_texts -= piece.last
 
     def problems(self, open_jobs: Sequence[EmbeddingJob]) -> list[str]:
-        """Return what does not balance."""
         problems = []
         if sorted(job.request_id for job in open_jobs) != sorted(job.request_id for job in self.queue):
             problems.append("the queue and the open embedding requests differ")
