@@ -67,8 +67,6 @@ class CobaliError(Exception):
 
 @dataclass(eq=False)
 class MissingExtraError(CobaliError):
-    """Something was asked for whose packages are an optional extra that is not installed."""
-
     module: str
     remedy: str
     """The command that installs it."""
@@ -181,8 +179,6 @@ class WrongTaskError(BadRequestError):
 
 @dataclass(eq=False)
 class TooManyTokensError(BadRequestError):
-    """A text has more tokens than the caller can use; it was not tokenised to its end."""
-
     n_least: int
     n_most: int
     code = "too_many_tokens"
@@ -191,8 +187,6 @@ class TooManyTokensError(BadRequestError):
 
 @dataclass(eq=False)
 class HeadersTooLargeError(BadRequestError):
-    """The headers of a request are too long."""
-
     limit_bytes: int
     status = 431
     code = "headers_too_large"
@@ -201,8 +195,6 @@ class HeadersTooLargeError(BadRequestError):
 
 @dataclass(eq=False)
 class BodyTooLargeError(BadRequestError):
-    """The HTTP body is over the operator's limit."""
-
     limit_bytes: int
     status = 413
     code = "body_too_large"
@@ -211,8 +203,6 @@ class BodyTooLargeError(BadRequestError):
 
 @dataclass(eq=False)
 class BodyTimeoutError(BadRequestError):
-    """The sender of a body stopped in the middle of it."""
-
     timeout_s: float
     status = 408
     code = "body_timeout"
@@ -221,8 +211,6 @@ class BodyTimeoutError(BadRequestError):
 
 @dataclass(eq=False)
 class UnsupportedEncodingError(BadRequestError):
-    """The HTTP body has a content encoding that is not read here."""
-
     encoding: str
     known: str
     status = 415
@@ -232,8 +220,6 @@ class UnsupportedEncodingError(BadRequestError):
 
 @dataclass(eq=False)
 class MalformedBodyError(BadRequestError):
-    """The HTTP body is not a JSON object."""
-
     why: str
     code = "invalid_json"
     template = "The request body must be one JSON object: {why}."
@@ -241,8 +227,6 @@ class MalformedBodyError(BadRequestError):
 
 @dataclass(eq=False)
 class MalformedFormError(BadRequestError):
-    """The HTTP body is not a form with a file."""
-
     why: str
     code = "invalid_form"
     template = "The request body must be a form with a file: {why}."
@@ -250,8 +234,6 @@ class MalformedFormError(BadRequestError):
 
 @dataclass(eq=False)
 class UnknownModelError(BadRequestError):
-    """A model name that this server does not serve."""
-
     asked: str
     served: str
     status = 404
@@ -273,8 +255,6 @@ class NoStoreError(BadRequestError):
 
 @dataclass(eq=False)
 class NotInStoreError(BadRequestError):
-    """Something stored that is not there, or belongs to another key."""
-
     what: str
     asked: str
     status = 404
@@ -284,8 +264,6 @@ class NotInStoreError(BadRequestError):
 
 @dataclass(eq=False)
 class FileInUseError(BadRequestError):
-    """A file of a batch that has not ended cannot be deleted."""
-
     file_id: str
     batch_id: str
     status = 409
@@ -316,8 +294,6 @@ class StoreFailedError(CobaliError):
 
 @dataclass(eq=False)
 class BadLineError(BadRequestError):
-    """A line of a batch that cannot be asked."""
-
     number: int
     why: str
     path = ("file",)
@@ -327,8 +303,6 @@ class BadLineError(BadRequestError):
 
 @dataclass(eq=False)
 class BatchStateError(BadRequestError):
-    """What was asked of a batch cannot happen in the state that it is in."""
-
     batch_id: str
     status_text: str
     wanted: str
@@ -339,8 +313,6 @@ class BatchStateError(BadRequestError):
 
 @dataclass(eq=False)
 class ModelNotAllowedError(BadRequestError):
-    """A model that the request's key may not use."""
-
     asked: str
     status = 403
     path = ("model",)
@@ -349,16 +321,12 @@ class ModelNotAllowedError(BadRequestError):
 
 
 class OperatorKeyError(BadRequestError):
-    """Something that concerns all requests, asked with a key that is not an operator's."""
-
     status = 403
     code = "operator_key_needed"
     template = "This API key may not do that: it needs operator: true in the setting api_keys_file."
 
 
 class WrongKeyError(BadRequestError):
-    """A missing or wrong API key."""
-
     status = 401
     code = "invalid_api_key"
     template = "Missing or wrong API key: send one of the configured api_keys as 'Authorization: Bearer KEY'."
@@ -366,8 +334,6 @@ class WrongKeyError(BadRequestError):
 
 @dataclass(eq=False)
 class ForeignOriginError(BadRequestError):
-    """The request comes from a web page that is neither the server's own nor allowed."""
-
     origin: str
     status = 403
     code = "origin_not_allowed"
@@ -379,8 +345,6 @@ class ForeignOriginError(BadRequestError):
 
 @dataclass(eq=False)
 class ForeignHostError(BadRequestError):
-    """A server on loopback was addressed by a public DNS name."""
-
     host: str
     status = 403
     code = "host_not_allowed"
@@ -392,8 +356,6 @@ class ForeignHostError(BadRequestError):
 
 @dataclass(eq=False)
 class SlotBusyError(BadRequestError):
-    """A slot cannot be saved, filled or emptied now."""
-
     slot_id: int
     why: str
     status = 409
@@ -403,8 +365,6 @@ class SlotBusyError(BadRequestError):
 
 @dataclass(eq=False)
 class ModelBusyError(BadRequestError):
-    """A model cannot be unloaded now."""
-
     n_open: int
     status = 409
     code = "model_busy"
@@ -412,16 +372,12 @@ class ModelBusyError(BadRequestError):
 
 
 class UnknownStreamError(BadRequestError):
-    """A client wants to resume a stream that is not kept."""
-
     status = 404
     code = "stream_not_found"
     template = "This key has no such stream: it was not resumable, or nobody read it for too long."
 
 
 class StreamExistsError(BadRequestError):
-    """A client chose the id of another stream for its own."""
-
     status = 409
     path = ("x-cobali-stream",)
     code = "stream_exists"
@@ -429,16 +385,12 @@ class StreamExistsError(BadRequestError):
 
 
 class StreamStoppedError(BadRequestError):
-    """Somebody whose stream it is had the answer stopped."""
-
     status = 410
     code = "stream_stopped"
     template = "This answer was stopped by DELETE /v1/streams/{{id}}."
 
 
 class UnknownRequestError(BadRequestError):
-    """A client asks where a request is that is not known, or another key's."""
-
     status = 404
     code = "request_not_found"
     template = "This key has no request with this id that is running or has ended recently."
@@ -446,8 +398,6 @@ class UnknownRequestError(BadRequestError):
 
 @dataclass(eq=False)
 class SlotFileError(BadRequestError):
-    """A file from which a slot cannot be restored."""
-
     why: str
     path = ("filename",)
     code = "invalid_slot_file"
@@ -456,8 +406,6 @@ class SlotFileError(BadRequestError):
 
 @dataclass(eq=False)
 class NoInfillError(BadRequestError):
-    """The model's vocabulary has no tokens that say where text is missing."""
-
     model: str
     status = 501
     code = "infill_not_supported"
@@ -478,8 +426,6 @@ class NotOfferedError(BadRequestError):
 
 
 class SlotFilesOffError(BadRequestError):
-    """Slots are not saved here."""
-
     status = 501
     code = "not_supported"
     template = (
@@ -489,16 +435,12 @@ class SlotFilesOffError(BadRequestError):
 
 
 class DownloadsOffError(BadRequestError):
-    """Models are not downloaded through this server."""
-
     status = 501
     code = "not_supported"
     template = "This server does not download models for clients: the setting allow_downloads is off."
 
 
 class FixedScalesError(BadRequestError):
-    """The scales of adapters are not changed while the server runs."""
-
     status = 501
     code = "not_supported"
     template = (
@@ -559,8 +501,6 @@ class RateLimitError(RefusedError):
 
 @dataclass(eq=False)
 class WaitTooLongError(RefusedError):
-    """The request could not begin in the time that it or the operator allows; it was not let in."""
-
     predicted_s: float
     allowed_s: float
     allowed_by: str
@@ -577,8 +517,6 @@ class WaitTooLongError(RefusedError):
 
 
 class DrainingError(RefusedError):
-    """The server is shutting down: running requests finish, new ones are refused."""
-
     code = "draining"
     template = "The server is draining and takes no new requests."
 
@@ -636,8 +574,6 @@ class AdapterGoneError(RefusedError):
 
 @dataclass(eq=False)
 class DeadlineExceededError(CobaliError):
-    """The request's own time limit passed before it was finished."""
-
     timeout_s: float
     status = 504
     code = "deadline_exceeded"
@@ -673,8 +609,6 @@ class InvariantError(InternalError):
 
 @dataclass(eq=False)
 class IllegalTransitionError(InvariantError):
-    """A lifecycle event that the current status does not allow."""
-
     before: str
     event: str
     template = "event {event} is not allowed in status {before}"
