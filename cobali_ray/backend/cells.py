@@ -46,7 +46,6 @@ class TensorGroup(NamedTuple):
 
     @property
     def cell_bytes(self) -> int:
-        """Bytes of one token."""
         return len(self.words) * self.n_rows * self.width
 
     def state_bytes(self, n_tokens: int) -> int:
@@ -131,7 +130,6 @@ class CellLayout:
 
     @property
     def cell_bytes(self) -> int:
-        """Bytes of one token."""
         tensors = sum(group.cell_bytes for group in self.groups)
         return tensors + self._kept_meta if tensors else 0
 

@@ -163,7 +163,6 @@ class LlamaEmbedder:
         return np.ctypeslib.as_array(pointer, (self._n_read,))[: self.kind.width].copy()
 
     def close(self) -> None:
-        """Free the context, before its model."""
         if self._context:
             self._lc.llama_free(self._context)
         self._context = None

@@ -98,7 +98,6 @@ class EmbeddingBackend:
         return "none"
 
     def close(self) -> None:
-        """Free context and model."""
         if self._model:
             self._embedder.close()
             library.load().llama_model_free(self._model)

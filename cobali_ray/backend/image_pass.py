@@ -59,7 +59,6 @@ class Positions:
         self.cut(slot_id, n_keep)
 
     def clear(self) -> None:
-        """Forget every slot."""
         self.__init__(len(self._jumps))  # type: ignore[misc]
 
     def shifted(self, slots: NDArray[np.int32], numbers: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -696,7 +696,6 @@ class LlamaBackend:
         return int(self._lc.llama_perf_context(self._context).n_reused)
 
     def close(self) -> None:
-        """Free context and model."""
         if self._embedder is not None:
             self._embedder.close()
         if self._head is not None:

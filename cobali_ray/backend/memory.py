@@ -78,7 +78,6 @@ def cell_bytes(
 
 
 def number_bytes(n: int, kind: CellType) -> int:
-    """Return the bytes of so many numbers in cells."""
     form = TYPES[kind]
     return -(-n // form.n_together) * form.n_bytes
 

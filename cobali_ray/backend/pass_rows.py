@@ -49,7 +49,6 @@ def verify_rows(
 
 
 def _joined(n_rows: int, steps: Sequence[tuple[list[int], SampleResult]]) -> SampleResult:
-    """Put the tokens of each row one after another."""
     by_row: list[list[tuple[SampleResult, int]]] = [[] for _ in range(n_rows)]
     for going, sampled in steps:
         for place, i in enumerate(going):

@@ -106,7 +106,6 @@ class Patches:
             values[(ids == banned[:, None]).any(axis=0)] = -np.inf
 
     def take(self, token: int) -> None:
-        """Count a drawn token."""
         if self._seen is not None:
             self._seen.count(token)
         if self._bad is not None:
@@ -135,7 +134,6 @@ class _BadWords:
         return np.union1d(self.always, np.array(sorted(more), np.int64)) if more else self.always
 
     def note(self, token: int) -> None:
-        """Add a drawn token."""
         self._output.append(token)
 
 

@@ -82,7 +82,6 @@ class Projector:
             ]
 
     def close(self) -> None:
-        """Free it."""
         if self._context:
             self._mtmd.mtmd_free(self._context)
         self._context = None

@@ -135,7 +135,6 @@ class RowSampler:
         return self._random.random()
 
     def take(self, token: int) -> None:
-        """Note the token drawn."""
         self.n_sampled += 1
         self._patches.take(token)
         if self.reasoning is not None:

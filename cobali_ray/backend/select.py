@@ -115,7 +115,6 @@ def over_arrays(selector: Selector) -> Select:
 
 
 def table_of(by_slot: Seq[Sequence | None]) -> Requests:
-    """Return the table of the sequences by slot."""
     requests = empty_requests(len(by_slot))
     requests[Column.SLOT_ID] = np.arange(len(by_slot))
     for slot_id, s in enumerate(by_slot):

@@ -153,7 +153,6 @@ class Vocab:
         return cls(model, owned=True, chat_template=chat_template)
 
     def close(self) -> None:
-        """Free the model if this object loaded it."""
         if self._owned and self._model:
             self._lc.llama_model_free(self._model)
             self._model = None

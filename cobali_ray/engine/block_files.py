@@ -182,7 +182,6 @@ class BlockFiles:
         return cells
 
     def forget(self, names: Sequence[bytes]) -> None:
-        """Delete blocks, so that they can be written anew."""
         for name in names:
             self._path(name).unlink(missing_ok=True)
 

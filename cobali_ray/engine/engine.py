@@ -108,7 +108,6 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether a tick would do anything."""
         return self.scheduler.has_work or bool(self._out)
 
     @property

@@ -384,7 +384,6 @@ class Slots:
         return [s for s in theirs if yields(s.rank, claimant.rank)][:1]
 
     def problems(self) -> list[str]:
-        """Return what does not balance."""
         problems = []
         busy = {s.slot_id for s in self.running}
         if len(busy) != len(self.running) or self.n_idle + len(busy) != self._limits.n_slots:

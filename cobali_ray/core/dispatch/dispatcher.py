@@ -190,7 +190,6 @@ class Dispatcher:
         self._say(Send(route.engine_id, one.request_id, request))
 
     def _unsend(self, one: RequestRecord, *, cancels: bool = False) -> None:
-        """Take a request from the engine that has it."""
         if one.engine is None:
             return
         engine, one.engine = one.engine, None

@@ -76,7 +76,6 @@ class Loader:
         self._begin()
 
     def leave(self, who: str) -> None:
-        """Let somebody wait no longer."""
         for job in self._all():
             if who in job.waiting:
                 del job.waiting[who]
@@ -135,7 +134,6 @@ class Loader:
             self._next(job)
 
     def failed(self, engine_id: str, error: CobaliError) -> None:
-        """Note why an engine could not be loaded."""
         if (job := self._of(engine_id)) is None or (engine := job.engine) is None:
             return
         if isinstance(error, NoRoomError) and not job.grows:

@@ -166,7 +166,6 @@ class Router:
         engine.since = {i: b for i, b in engine.since.items() if b.booked_s > now_s - LAG_S}
 
     def left(self, engine_id: str) -> None:
-        """Forget an engine and what it held."""
         if self._engines.pop(engine_id, None) is None:
             return
         self._bookings = {i: b for i, b in self._bookings.items() if b.engine_id != engine_id}

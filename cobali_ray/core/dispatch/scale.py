@@ -50,7 +50,6 @@ class Demand:
         return needed
 
     def failed(self, now_s: float) -> None:
-        """Note that no engine could be loaded."""
         self._rests_until_s = now_s + RETRY_S
 
 

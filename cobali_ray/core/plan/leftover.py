@@ -47,7 +47,6 @@ class Turnout(NamedTuple):
 
 
 def any_left(running: Iterable[Sequence]) -> bool:
-    """Whether there are some of the last class."""
     return any(s.priority == MAX_PRIORITY for s in running)
 
 
@@ -61,7 +60,6 @@ class Leftovers:
         """Passes since the last turn in which not all could take part."""
 
     def spoke(self, sequence: Sequence, now_s: float) -> None:
-        """Note that a request had its first token."""
         if sequence.priority != MAX_PRIORITY:
             ttft_s = now_s - sequence.arrived_s
             self._ttft_s += (_LEARN if self._ttft_s else 1.0) * (ttft_s - self._ttft_s)
@@ -96,7 +94,6 @@ class Leftovers:
         return Turnout(taking_part, prompts_of_others, whole=whole)
 
     def took(self, turnout: Turnout) -> None:
-        """Note that a pass is computed."""
         self._n_passed = 0 if turnout.whole else self._n_passed + 1
 
 

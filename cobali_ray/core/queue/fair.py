@@ -88,7 +88,6 @@ class Accounts:
         self.close(sequence.account)
 
     def close(self, account: Account) -> None:
-        """Let an ended request of a tenant go."""
         account.n_open -= 1
         if not account.n_open:
             self._left = max(self._left, account.served)

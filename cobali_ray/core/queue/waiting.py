@@ -126,7 +126,6 @@ class WaitingQueue(Generic[_T]):
 
     @property
     def has_ready(self) -> bool:
-        """Whether somebody could have a turn."""
         lines = (line for of_class in self._classes.values() for line in of_class.lines.values())
         return any(one.status is Status.QUEUED for line in lines for one in line.requests.values())
 
@@ -176,7 +175,6 @@ class WaitingQueue(Generic[_T]):
         return aged
 
     def remove(self, one: _T) -> None:
-        """Take a request out, wherever it stands."""
         of_class, tenant = self._classes[one.priority], one.account.tenant
         line = of_class.lines[tenant]
         del line.requests[one.request_id]

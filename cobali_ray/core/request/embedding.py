@@ -89,7 +89,6 @@ class EmbeddingRequest:
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of each text."""
         return [end - start for start, end in zip((0, *self.ends), self.ends, strict=False)]
 
     def text(self, index: int) -> array[int]:

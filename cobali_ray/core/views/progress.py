@@ -80,7 +80,6 @@ class ProgressReports:
         self._lengths = AnswerLengths()
 
     def __bool__(self) -> bool:
-        """Whether anybody wants to know."""
         return bool(self._listeners)
 
     def add(self, sequence: Sequence) -> None:
