@@ -4,8 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 QUICK := -m "not ray and not model and not gpu"
 THOROUGH := -m "not cluster" --hypothesis-profile=thorough
-# These run on all cores, each file in one process, for what a file opens once; the others have the machine to
-# themselves.
+# These compute: on all cores, each file in one process, for what a file opens once. The others wait for a browser or Ray
+# most of their time, run beside them and go first.
 SIDE_BY_SIDE := tests/api tests/chat tests/model tests/property tests/unit workloads/tests training/tests
 PAGE := tests/page tests/front
 # A machine that others use too may stop a process for seconds: what failed is tried once more, and the summary
@@ -36,10 +36,11 @@ test: install-dev lint ## run every check, and a test of every promise; ARGS="te
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
-	$(BIN)/python -m pytest -n auto --dist loadfile $(AGAIN) $(SIDE_BY_SIDE)
-	@$(MAKE) --no-print-directory test-page
-	@$(MAKE) --no-print-directory test-ray
+	@$(MAKE) --no-print-directory --jobs 3 test-ray test-page test-computing
 endif
+
+test-computing: install-dev ## the part of make test that computes
+	nice -n 5 $(BIN)/python -m pytest -n auto --dist loadfile $(AGAIN) $(SIDE_BY_SIDE)
 
 test-all: install-dev lint ## the same with what is marked `thorough`, before a release; hours. ARGS="workloads/tests" for some
 	$(BIN)/python -m pytest -n auto --dist loadfile $(AGAIN) $(THOROUGH) $(or $(ARGS),$(SIDE_BY_SIDE) $(PAGE))
@@ -47,10 +48,10 @@ ifndef ARGS
 	@$(MAKE) --no-print-directory test-ray
 endif
 
-test-page: install-dev ## the second part of make test: the page in a browser, HAProxy
+test-page: install-dev ## the part that waits for a browser, and for HAProxy
 	$(BIN)/python -m pytest -n auto --dist loadfile $(AGAIN) $(PAGE)
 
-test-ray: install-dev ## the third: what starts Ray, and what other programs say of dashboards/
+test-ray: install-dev ## the part that waits for Ray, and for what other programs say of dashboards/
 	$(BIN)/python -m pytest $(AGAIN) tests $(SIDE_BY_SIDE:%=--ignore=%) $(PAGE:%=--ignore=%)
 
 lint: install-dev ## style, types, layers
@@ -111,4 +112,4 @@ constraints: ## pin every package again, after a change of pyproject.toml
 clean: ## remove the environment and caches; the compiled llama.cpp stays in the user's cache
 	rm -rf .venv .clients site .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
-.PHONY: help install install-dev serve unit coverage test test-all test-page test-ray lint browser cluster fuzz chaos accelerator gpu-report cuda-build flaky boards reference docs monitoring-tools clients train constraints clean
+.PHONY: help install install-dev serve unit coverage test test-all test-computing test-page test-ray lint browser cluster fuzz chaos accelerator gpu-report cuda-build flaky boards reference docs monitoring-tools clients train constraints clean

@@ -8,6 +8,7 @@ import schemathesis
 from fake_client import FakeApiClock, FakeClient
 from hypothesis import HealthCheck, settings
 from schemathesis import checks
+from schemathesis.config import SchemathesisConfig
 
 from cobali_ray.api.app import build_api
 from cobali_ray.api.engines.fleet import Fleet, ServedModel
@@ -31,15 +32,26 @@ def app():
     return build_api(fleet, ApiSettings(), clock=FakeApiClock(), store=store)
 
 
-document = (
-    schemathesis.openapi.from_asgi("/openapi.json", app())
-    .exclude(path="/debug/stream")  # endless
-    .exclude(path="/lora-adapters", method="POST")  # 501, as it says
-)
+def described(*phases):
+    """Return what the document says, to be tried in these of schemathesis's ways to find requests."""
+    ways = {name: {"enabled": name in phases} for name in ("examples", "coverage", "fuzzing", "stateful")}
+    config = SchemathesisConfig.from_dict({"phases": ways})
+    return (
+        schemathesis.openapi.from_asgi("/openapi.json", app(), config=config)
+        .exclude(path="/debug/stream")  # endless
+        .exclude(path="/lora-adapters", method="POST")  # 501, as it says
+    )
 
 
-@document.parametrize()
-@settings(max_examples=12, suppress_health_check=list(HealthCheck), derandomize=True)
+@described("examples", "fuzzing").parametrize()
+@settings(max_examples=6, suppress_health_check=list(HealthCheck), derandomize=True)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_every_route_does_as_it_is_described(case):
+    case.call_and_validate(checks=CHECKS)
+
+
+@pytest.mark.thorough
+@described("coverage").parametrize()
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_every_route_does_so_at_the_edges_of_every_value(case):
     case.call_and_validate(checks=CHECKS)

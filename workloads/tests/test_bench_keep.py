@@ -33,7 +33,7 @@ def test_llama_servers_rule(visits, n_cells, hits):
     assert [rule.ask(one) for one in visits] == hits
 
 
-@pytest.mark.parametrize("hours", [pytest.param(2.0, marks=pytest.mark.thorough), 0.1])
+@pytest.mark.parametrize("hours", [pytest.param(2.0, marks=pytest.mark.thorough), 0.5])
 def test_seeded_hours_stay_within_the_bound(hours):
     trace = generated(3600 * hours, seed=0)
     assert generated(300, seed=0) == generated(300, seed=0) != generated(300, seed=1)
@@ -43,13 +43,13 @@ def test_seeded_hours_stay_within_the_bound(hours):
         rule.ask(one)
         n_asked += 1
         assert rule.n_used <= n_cells
-        if n_asked % 100 == 0:
+        if n_asked % 500 == 0:
             assert rule.tier.problems() == []
     assert n_asked > 2000 * hours
     assert rule.n_used > 0.99 * n_cells
 
 
-@pytest.mark.parametrize("share", [0.01, pytest.param(0.1, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("share", [0.01, 0.1])
 def test_less_is_left_to_compute_than_by_llama_servers_rule(share):
     trace = generated(1200, seed=1)
     n_cells = int(share * trace.n_distinct)
