@@ -49,7 +49,9 @@ export function ModelMenu() {
     return () => clearInterval(timer);
   }, []);
   const devicesOf = ({ status }) =>
-    states.flatMap(({ engine_id: id, devices = [] }) => (id in (status.engines ?? {}) ? devices : []));
+    states
+      .flatMap(({ engine_id: id, devices = [] }) => (id in (status.engines ?? {}) ? devices : []))
+      .filter(({ there }) => there);
   const served = Object.values(Object.groupBy(all, ({ root, parent, id }) => (parent === null ? root : id)));
   return html`<h2>Models</h2>
     ${trouble && html`<p class="wrong" role="alert">${trouble.message}</p>`}
