@@ -77,7 +77,8 @@ def _of_one(model: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     if model.get("n_ctx") is None:
         yield "Context", "known once it is loaded, for the first request that asks for it"
         return
-    auto = ", as many as memory holds (n_ctx: auto)" if model.get("n_ctx_auto") else ""
+    names = " and ".join(model.get("autos", ()))
+    auto = f", as many as memory holds ({names}: auto)" if names else ""
     yield "Context", f"{model['n_ctx']:,} tokens a request, {model['n_slots']} slots{auto}"
     yield "Runs on", str(model["runs_on"])
 

@@ -143,7 +143,7 @@ class EngineServer:
     async def _expanded(self, model: LoadedModel, request: Request) -> Request:
         """Return a request with the rows that its images come to. Raises RefusedError or BadRequestError."""
         limits = self._settings.limits
-        if self._n_expanding >= limits.max_queue + limits.n_slots:
+        if self._n_expanding >= limits.max_queue + model.loop.state().n_slots:
             raise QueueFullError("requests", limits.max_queue, RETRY_S)
         self._n_expanding += 1
         try:

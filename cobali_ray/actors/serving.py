@@ -62,6 +62,7 @@ from cobali_ray.actors.output import EventOutput, RedirectedOutput, Steps, Worke
 from cobali_ray.actors.processes import descendants, end_all
 from cobali_ray.actors.ray_private import logs_folder, wait_for_no_proxy
 from cobali_ray.actors.startup import DIED
+from cobali_ray.engine.context import autos
 from cobali_ray.engine.opening import model_path
 from cobali_ray.errors import ConfigError, StartError
 from cobali_ray.models.builtin import Progress, unheard
@@ -396,7 +397,7 @@ def _model_facts(place: EngineDeployment) -> dict[str, Any]:
     with contextlib.suppress(Exception):  # a running server does not end because its banner lacks a fact
         told = handle_of(APP_NAME, place.deployment).describe.remote().result(timeout_s=ASK_S)
         facts |= told["runs"]
-    return facts | {"n_ctx_auto": place.settings.llama.n_ctx == "auto"}
+    return facts | {"autos": autos(place.settings)}
 
 
 def _n_open(url: str) -> int | None:

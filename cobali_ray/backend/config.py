@@ -168,6 +168,8 @@ class LlamaConfig(LlamaSettings):
     n_gpu_layers: int = 0
     path: Path
     n_slots: int
+    fewer_slots: bool = False
+    """Whether a device that cannot hold so many may have fewer."""
     n_batch: int
     speculation: bool = False
     """Whether streams' drafts may be computed."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from ctypes import c_int, c_size_t, c_void_p
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import structlog
 
-from cobali_ray.backend import ggml, library
-from cobali_ray.backend.config import FLASH, LlamaConfig
-from cobali_ray.backend.devices import ComputeDevice, Devices
+from cobali_ray.backend import ggml, library, memory
+from cobali_ray.backend.config import LlamaConfig
+from cobali_ray.backend.devices import Devices
+from cobali_ray.backend.memory import HOST_CELL_BYTES
+from cobali_ray.backend.params import context_params, model_params
 from cobali_ray.errors import ConfigError
 
 _log = structlog.get_logger(__name__)
@@ -23,6 +25,8 @@ _BREAKDOWN = "_Z26llama_get_memory_breakdownPK13llama_context"
 _SMALL_CELLS = "q8_0", 17 / 32
 """And what they take of the memory of f16."""
 _MIB = 1 << 20
+_Buffers: TypeAlias = list[tuple[int, list[int]]]
+"""Kinds of buffers, with their bytes for weights, cells and computing."""
 
 
 class _MapHead(ctypes.Structure):
@@ -64,45 +68,55 @@ def needs(config: LlamaConfig, devices: Devices) -> list[MemoryNeed] | None:
 
     The model's file is read, and nothing of it is loaded.
     """
+    if (buffers := _buffers(config, devices)) is None:
+        return None
+    of = ggml.load().ggml_backend_buft_get_device
+    return [
+        _sum(one.name, [sizes for kind, sizes in buffers if of(kind) == one.handle], one.memory[0])
+        for one in devices.used
+    ]
+
+
+def need_here(config: LlamaConfig, devices: Devices) -> MemoryNeed | None:
+    """Return what it will take of this machine's own memory, likewise."""
+    if (buffers := _buffers(config, devices)) is None:
+        return None
+    base = ggml.load()
+    of, is_host, cpu = (
+        base.ggml_backend_buft_get_device, base.ggml_backend_buft_is_host,
+        base.ggml_backend_dev_by_type(ggml.CPU),
+    )  # fmt: skip
+    here = [sizes for kind, sizes in buffers if is_host(kind) or of(kind) == cpu]
+    need = _sum("CPU", here, memory.available_bytes() or 0)
+    return need._replace(cells=need.cells + HOST_CELL_BYTES * config.n_cells_requested)
+
+
+def _buffers(config: LlamaConfig, devices: Devices) -> _Buffers | None:
+    """Open a model without its weights, and return what its buffers would be."""
     lc = library.load()
     library_of_llama = lc.llama_cpp._lib  # noqa: SLF001 - the function is exported, and not wrapped
     account = getattr(library_of_llama, _BREAKDOWN, None) if sys.platform == "linux" else None
     if account is None or config.split_mode == "tensor":  # whose parts are accounted for as one device
         return None
     account.restype, account.argtypes = _MapHead, (c_void_p,)
-    params = lc.llama_model_default_params()
-    params.n_gpu_layers, params.no_alloc, params.load_mode = config.n_gpu_layers, True, 0
-    devices.configure(params, config)
+    params = model_params(lc, config, devices)
+    params.no_alloc, params.load_mode = True, 0
     if not (model := lc.llama_model_load_from_file(str(config.path).encode(), params)):
         return None
     try:
-        if not (context := lc.llama_init_from_model(model, _context_params(lc, config))):
+        if not (context := lc.llama_init_from_model(model, context_params(lc, model, config))):
             return None
         try:
-            return [_need(device, account(context)) for device in devices.used]
+            return [(node.kind, list(node.sizes)) for node in _nodes(account(context).root)]
         finally:
             lc.llama_free(context)
     finally:
         lc.llama_model_free(model)
 
 
-def _context_params(lc: Any, config: LlamaConfig) -> Any:
-    """Return what of a context decides about memory."""
-    params = lc.llama_context_default_params()
-    params.n_ctx, params.n_seq_max = config.n_cells_requested, config.n_slots
-    params.n_batch = params.n_ubatch = config.n_batch
-    params.flash_attn_type = FLASH["on" if config.needs_flash else config.flash_attn]
-    params.type_k, params.type_v = config.ggml_types
-    params.kv_unified = config.unified
-    return params
-
-
-def _need(device: ComputeDevice, account: _MapHead) -> MemoryNeed:
-    base, (weights, cells, buffers) = ggml.load(), (0, 0, 0)
-    for node in _nodes(account.root):
-        if base.ggml_backend_buft_get_device(node.kind) == device.handle:
-            weights, cells, buffers = weights + node.sizes[0], cells + node.sizes[1], buffers + node.sizes[2]
-    return MemoryNeed(device.name, weights, cells, buffers, free=device.memory[0])
+def _sum(name: str, buffers: Iterable[list[int]], free: int) -> MemoryNeed:
+    weights, cells, computing = (sum(sizes) for sizes in zip([0, 0, 0], *buffers, strict=True))
+    return MemoryNeed(name, weights, cells, computing, free)
 
 
 def _nodes(at: int | None) -> Iterator[_MapNode]:
@@ -114,14 +128,15 @@ def _nodes(at: int | None) -> Iterator[_MapNode]:
 
 
 def fitting(config: LlamaConfig, devices: Devices) -> LlamaConfig:
-    """Return how the model fits: as asked, or with fewer slots or cells where a worker is missing.
+    """Return how the model fits: as asked, or with fewer slots or cells where that may be.
 
-    What workers cannot hold is refused: a CPU behind one takes any allocation, and Linux kills it later.
-    What is too large for a GPU of this machine llama.cpp finds out itself. Raises ConfigError.
+    That is where a worker is missing, or `n_slots` is auto. What workers cannot hold is refused: a CPU behind
+    one takes any allocation, and Linux kills it later. What is too large for a GPU of this machine llama.cpp
+    finds out itself. Raises ConfigError.
     """
-    if not devices.lent or (refusal := too_large(config, devices)) is None:
+    if not (devices.lent or config.fewer_slots) or (refusal := too_large(config, devices)) is None:
         return config
-    found = needs(config, devices) if devices.missing else None
+    found = needs(config, devices) if devices.missing or config.fewer_slots else None
     smaller = None if found is None else _smaller(config, found)
     if smaller is None or too_large(smaller, devices) is not None:
         raise refusal

@@ -20,7 +20,7 @@ from cobali_ray.backend import attention, library, memory
 from cobali_ray.backend.advice import advised
 from cobali_ray.backend.batch import TickBatch, by_length, check_batch
 from cobali_ray.backend.cells import CellLayout, Cells, alone, beside
-from cobali_ray.backend.config import FLASH, STATE_DRAFT, LlamaConfig
+from cobali_ray.backend.config import FLASH, LlamaConfig
 from cobali_ray.backend.device_candidates import DeviceCandidates
 from cobali_ray.backend.device_watch import DeviceWatch
 from cobali_ray.backend.devices import Devices, open_devices
@@ -29,13 +29,14 @@ from cobali_ray.backend.head import DraftHead, open_head
 from cobali_ray.backend.image_pass import ImagePasses
 from cobali_ray.backend.logprobs import PromptRows, n_scored_rows
 from cobali_ray.backend.lora import LoraAdapters
+from cobali_ray.backend.params import attends, context_params, forgets, model_params
 from cobali_ray.backend.pass_rows import n_rows_of, use_rows
 from cobali_ray.backend.port import DeviceWatcher, Embedder, State, Words
 from cobali_ray.backend.projector import Projector
 from cobali_ray.backend.sampling import RowSampler, SampleResult
 from cobali_ray.backend.sampling_top import sample_candidates
 from cobali_ray.backend.vocab import Vocab
-from cobali_ray.core.plan.goodput import MAX_ROWS, SIZES
+from cobali_ray.core.plan.goodput import SIZES
 from cobali_ray.core.plan.plan import Span
 from cobali_ray.core.request.limits import PLAIN_CELL_TYPES
 from cobali_ray.errors import (
@@ -63,10 +64,7 @@ _PROBE = array("i", [0] * 5)
 def load_model(config: LlamaConfig, devices: Devices) -> Any:
     """Load the model. Raises ConfigError."""
     lc = library.load()
-    params = lc.llama_model_default_params()
-    params.n_gpu_layers = config.n_gpu_layers
-    params.load_mtp = config.head and config.verifies
-    devices.configure(params, config)
+    params = model_params(lc, config, devices)
     library.forget_errors()
     model = lc.llama_model_load_from_file(str(config.path).encode(), params)
     if not model:
@@ -121,8 +119,7 @@ class LlamaBackend:
             self._device = DeviceCandidates(lc, n_slots=config.n_slots, n_vocab=vocab.n_vocab)
         self.n_scored_rows = n_scored_rows(vocab.n_vocab)
         self._windows = lc.llama_model_n_swa(self._model) > 0
-        # Drafts are cut where they were wrong, which needs cells that have left a window.
-        self._forgets = self._windows and (config.unified or not config.verifies)
+        self._forgets, self._attends = forgets(lc, self._model, config), attends(lc, self._model)
         plain = self._plain(config)
         self._context = self._open(config, plain=plain is not None)
         if plain is None and config.flash_attn != "off" and not config.n_gpu_layers:
@@ -145,9 +142,9 @@ class LlamaBackend:
         # A state lacks the cells that left a window; DeepSeek V4's windows are in its file alone.
         name = library.metadata(lc, self._model, "general.architecture")
         named = library.metadata(lc, self._model, f"{name}.attention.sliding_window")
-        odd = named not in {"", "0"} and not self._attends()
-        self.keeps_states = not odd and (not self._attends() or self._forgets)
-        self.cuts_tails = self._attends() and not self._forgets
+        odd = named not in {"", "0"} and not self._attends
+        self.keeps_states = not odd and (not self._attends or self._forgets)
+        self.cuts_tails = self._attends and not self._forgets
         self.states_alone = bool(lc.llama_model_is_recurrent(self._model))
         self.copies = self.cuts_tails or self.keeps_states
         self.shares = self.copies and config.unified
@@ -185,11 +182,6 @@ class LlamaBackend:
         if self._lora.keys:
             self._try_adapters()
 
-    def _attends(self) -> bool:
-        """Whether the model keeps the keys and values of each token, and not states."""
-        lc, model = self._lc, self._model
-        return not (lc.llama_model_is_recurrent(model) or lc.llama_model_is_hybrid(model))
-
     def _plain(self, config: LlamaConfig) -> attention.AttentionTimes | None:
         """Measure both kinds of attention if need be; None where llama.cpp's own choice holds.
 
@@ -197,7 +189,7 @@ class LlamaBackend:
         """
         lc, model = self._lc, self._model
         windows = lc.llama_model_n_swa(model) > 0
-        if not config.measures_attention or windows or not self._attends():
+        if not config.measures_attention or windows or not self._attends:
             return None
         found = attention.measured(
             lc,
@@ -220,23 +212,10 @@ class LlamaBackend:
 
     def _open(self, config: LlamaConfig, *, plain: bool) -> Any:
         lc = self._lc
-        params = lc.llama_context_default_params()
-        params.n_ctx = config.n_cells_requested
-        params.n_batch = params.n_ubatch = config.n_batch
-        params.n_seq_max = config.n_slots
-        n_drawn = max(config.n_slots, MAX_ROWS if config.verifies else 0)
-        params.n_outputs_max = self._n_outputs = min(params.n_batch, n_drawn + self.n_scored_rows)
-        params.n_threads = params.n_threads_batch = config.n_threads
-        asked = "on" if config.needs_flash else config.flash_attn
-        params.flash_attn_type = FLASH["off" if plain else asked]
-        params.type_k, params.type_v = config.ggml_types
+        params = context_params(lc, self._model, config)
+        self._n_outputs = int(params.n_outputs_max)
         if plain:
-            params.n_ubatch = self._micro_batch(config)
-        params.kv_unified = config.unified
-        params.swa_full = not self._forgets
-        if config.verifies and not config.unified and not self._attends():
-            params.n_rs_seq = STATE_DRAFT
-        params.no_perf = True
+            params.flash_attn_type, params.n_ubatch = FLASH["off"], self._micro_batch(config)
         if self._device is not None:
             self._device.configure(params)
         if not config.n_gpu_layers:
@@ -588,12 +567,12 @@ class LlamaBackend:
         if not self.keeps_states or not 0 < n_tokens == n_cached:
             raise BackendError(f"slot {slot_id} holds {n_cached} tokens and keeps no state of {n_tokens}")
         state = self._read_partial(slot_id)
-        return alone(state) if self._forgets and self._attends() else state.copy()
+        return alone(state) if self._forgets and self._attends else state.copy()
 
     def _of_slots(self, state: State) -> State:
         """Return a saved state as this cache takes it, however many slots the one had that it is of."""
         n_streams = 1 if self._unified else self.n_slots
-        return beside(state, n_streams) if self._forgets and self._attends() else state
+        return beside(state, n_streams) if self._forgets and self._attends else state
 
     def restore_state(self, slot_id: int, state: State, n_keep: int) -> None:
         n_cached = int(self._n_cached[slot_id])

@@ -1,10 +1,10 @@
-"""Contexts: what `n_ctx: auto` comes to, what a model needs, and a cache that can never be held."""
+"""Sizes: what `n_ctx` and `n_slots` come to if auto, what a model needs, and caches too large."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
@@ -12,6 +12,7 @@ from cobali_ray.backend import memory
 from cobali_ray.backend.cache_need import CacheNeed, cache_need
 from cobali_ray.backend.config import DEFAULT_N_CTX, MAX_CELLS, STATE_DRAFT
 from cobali_ray.backend.head import HEADS
+from cobali_ray.core.request.limits import DEFAULT_SLOTS
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.files import parts_of
 from cobali_ray.models.ggufmeta import read_header
@@ -74,21 +75,39 @@ def _has_head(said: Mapping[str, Any]) -> bool:
     return said.get("general.architecture") in HEADS and _number(said, "nextn_predict_layers") == 1
 
 
-def n_ctx_of(settings: EngineSettings, path: Path | None, *, on_gpu: bool = False) -> int:
-    """Return the tokens of one request as a number. Raises ConfigError for a file that cannot be read."""
-    if settings.llama.n_ctx != "auto":
-        return settings.llama.n_ctx
+class Sizes(NamedTuple):
+    """How many slots there are, and the tokens of each."""
+
+    n_slots: int
+    n_ctx: int
+
+
+def autos(settings: EngineSettings) -> tuple[str, ...]:
+    """Return which of the two sizes are left to the memory."""
+    asked = {"n_ctx": settings.llama.n_ctx, "n_slots": settings.limits.n_slots}
+    return tuple([name for name, value in asked.items() if value == "auto"])
+
+
+def sizes_of(settings: EngineSettings, path: Path | None, *, on_gpu: bool = False) -> Sizes:
+    """Return both sizes as numbers. Raises ConfigError for a file that cannot be read."""
+    n_slots, n_ctx = settings.limits.n_slots, settings.llama.n_ctx
+    if n_slots != "auto" and n_ctx != "auto":
+        return Sizes(n_slots, n_ctx)
     if path is None:
-        return DEFAULT_N_CTX
+        return largest_sizes(settings, n_trained=None, need=None, free_bytes=None)
     header = read_header(path)
     n_trained = _number(header.metadata, "context_length")
     need = None if on_gpu else need_of(header.metadata, settings)
     available = memory.available_bytes()
     free = None if available is None else max(available - header.size_bytes, 0)
-    n_ctx = largest_context(settings, n_trained=n_trained, need=need, free_bytes=free)
-    told = {} if need is None else need._asdict()
-    _log.info("n_ctx_auto", n_ctx=n_ctx, n_ctx_train=n_trained, free_bytes=free, **told)
-    return n_ctx
+    sizes = largest_sizes(settings, n_trained=n_trained, need=need, free_bytes=free)
+    told = {}
+    if need is not None:
+        told = {"cache_bytes": _total(settings, need, sizes), **need._asdict()}
+    _log.info(
+        "sizes", auto=autos(settings), **sizes._asdict(), n_ctx_train=n_trained, free_bytes=free, **told
+    )
+    return sizes
 
 
 def needed_bytes(settings: EngineSettings, path: Path | None) -> int:
@@ -102,30 +121,30 @@ def needed_bytes(settings: EngineSettings, path: Path | None) -> int:
     header = read_header(path)
     if _only_embeds(header.metadata):
         return header.size_bytes
-    n_ctx = n_ctx_of(settings, path)
-    n_cells = _n_cells(settings, n_ctx)
-    if settings.llama.pooling is not None:  # a second context
-        n_cells += n_ctx
+    sizes = sizes_of(settings, path)
+    n_more = 0 if settings.llama.pooling is None else sizes.n_ctx  # of a second context
     need = need_of(header.metadata, settings)
-    return header.size_bytes + (0 if need is None else _total(settings, need, n_cells, n_ctx))
+    return header.size_bytes + (0 if need is None else _total(settings, need, sizes, n_more=n_more))
 
 
-def cache_bytes(settings: EngineSettings, path: Path, n_ctx: int) -> int | None:
+def cache_bytes(settings: EngineSettings, path: Path, sizes: Sizes) -> int | None:
     """Return what the cache of a model will take; None where its file does not tell."""
     need = need_of(read_header(path).metadata, settings)
-    return None if need is None else _total(settings, need, _n_cells(settings, n_ctx), n_ctx)
+    return None if need is None else _total(settings, need, sizes)
 
 
-def _total(settings: EngineSettings, need: CacheNeed, n_cells: int, n_ctx: int) -> int:
-    return need.total(n_cells, settings.limits.n_slots, _n_window_cells(settings, need, n_ctx))
+def _total(settings: EngineSettings, need: CacheNeed, sizes: Sizes, *, n_more: int = 0) -> int:
+    """Return the bytes of a cache, with `n_more` cells of another."""
+    n_cells = _n_cells(settings, sizes) + n_more
+    return need.total(n_cells, sizes.n_slots, _n_window_cells(settings, need, sizes))
 
 
-def _n_window_cells(settings: EngineSettings, need: CacheNeed, n_ctx: int) -> int:
+def _n_window_cells(settings: EngineSettings, need: CacheNeed, sizes: Sizes) -> int:
     """Return the cells of layers with windows: all, where drafts have to be cut off (see `LlamaBackend`)."""
-    n_slots, unified = settings.limits.n_slots, settings.llama.unified
+    (n_slots, n_ctx), unified = sizes, settings.llama.unified
     if settings.speculation == "auto" and not unified:
         return n_slots * n_ctx
-    return need.n_window_cells(n_ctx, n_slots, settings.limits.budget(n_ctx), unified=unified)
+    return need.n_window_cells(n_ctx, n_slots, settings.limits.budget(n_slots, n_ctx), unified=unified)
 
 
 def refusal_of_cache(settings: EngineSettings, path: Path) -> ConfigError | None:
@@ -136,10 +155,10 @@ def refusal_of_cache(settings: EngineSettings, path: Path) -> ConfigError | None
     most, said = memory.most_bytes(), (header := read_header(path)).metadata
     name = said.get("general.architecture")
     per_layer = isinstance(said.get(f"{name}.attention.head_count_kv"), list)
-    n_ctx = settings.llama.n_ctx
-    if n_ctx == "auto" or most is None or name not in PLAIN or per_layer or _only_embeds(said):
+    if autos(settings) or most is None or name not in PLAIN or per_layer or _only_embeds(said):
         return None
-    need, n_cells = need_of(said, settings), _n_cells(settings, n_ctx)
+    sizes = sizes_of(settings, path)
+    need, n_cells = need_of(said, settings), _n_cells(settings, sizes)
     cell_bytes = 0 if need is None else need.cell_bytes
     if n_cells * cell_bytes <= most:
         return None
@@ -147,9 +166,8 @@ def refusal_of_cache(settings: EngineSettings, path: Path) -> ConfigError | None
     if settings.llama.kv_cells:
         setting, room, others = "kv_cells", n_free // STEP * STEP, ""
     else:
-        n_slots = settings.limits.n_slots
-        setting, room = "n_ctx", n_free // n_slots // STEP * STEP
-        others = f", or to auto, or lower n_slots ({n_slots})"
+        setting, room = "n_ctx", n_free // sizes.n_slots // STEP * STEP
+        others = f", or to auto, or lower n_slots ({sizes.n_slots})"
     return ConfigError(
         setting,
         f"a KV cache of {n_cells} tokens for {path.name} takes {n_cells * cell_bytes / 1e9:.1f} GB, and this "
@@ -157,18 +175,48 @@ def refusal_of_cache(settings: EngineSettings, path: Path) -> ConfigError | None
     )
 
 
-def _n_cells(settings: EngineSettings, n_ctx: int) -> int:
-    return settings.llama.kv_cells or settings.limits.n_slots * n_ctx
+def _n_cells(settings: EngineSettings, sizes: Sizes) -> int:
+    return settings.llama.kv_cells or sizes.n_slots * sizes.n_ctx
 
 
-def largest_context(
+def largest_sizes(
     settings: EngineSettings, *, n_trained: int | None, need: CacheNeed | None, free_bytes: int | None
+) -> Sizes:
+    """Return slots and the tokens of each, given what is known of a model and of the memory.
+
+    Slots that are left open are the default number, or as many as can have the context that was set, or 4,096
+    tokens each if that is open too; one at least. The rest of the memory is for a longer context.
+    """
+    n_slots, n_ctx = settings.limits.n_slots, settings.llama.n_ctx
+    if n_slots == "auto":
+        each = min(n_trained or DEFAULT_N_CTX, DEFAULT_N_CTX) if n_ctx == "auto" else n_ctx
+        n_slots = _most_slots(settings, each, need, free_bytes)
+    if n_ctx == "auto":
+        n_ctx = _largest_context(settings, n_slots, n_trained, need, free_bytes)
+    return Sizes(n_slots, n_ctx)
+
+
+def _most_slots(settings: EngineSettings, n_ctx: int, need: CacheNeed | None, free_bytes: int | None) -> int:
+    """Return how many slots of so many tokens there is room for, at most the default number."""
+    most = min(DEFAULT_SLOTS, settings.limits.token_budget or DEFAULT_SLOTS)
+    if need is None or free_bytes is None:
+        return most
+    choices = [Sizes(n, n_ctx) for n in range(most, 1, -1)]
+    fit = (one.n_slots for one in choices if _total(settings, need, one) <= MEMORY_SHARE * free_bytes)
+    return next(fit, 1)
+
+
+def _largest_context(
+    settings: EngineSettings,
+    n_slots: int,
+    n_trained: int | None,
+    need: CacheNeed | None,
+    free_bytes: int | None,
 ) -> int:
-    """Return the tokens of one slot, given what is known: nothing that is unknown makes it longer than 4,096.
+    """Return the tokens of one slot of so many: nothing that is unknown makes it longer than 4,096.
 
     `kv_cells` bounds the memory already, where it is set.
     """
-    n_slots = settings.limits.n_slots
     bounds = [MAX_CELLS // n_slots]
     if n_trained:
         bounds.append(n_trained)
@@ -176,7 +224,7 @@ def largest_context(
         bounds.append(settings.llama.kv_cells)
     elif need is not None and free_bytes is not None:
         most = min(bounds)
-        n_window_cells = _n_window_cells(settings, need, most)
+        n_window_cells = _n_window_cells(settings, need, Sizes(n_slots, most))
         if n_window_cells == n_slots * most:  # they keep all tokens, as the others do
             need, n_window_cells = need._replace(cell_bytes=need.cell_bytes + need.window_cell_bytes), 0
         for_cells = max(int(MEMORY_SHARE * free_bytes) - need.total(0, n_slots, n_window_cells), 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -49,7 +50,8 @@ def devices(
       cobali devices ~/models/mine.gguf --set n_slots=8 --set n_ctx=8192
     """
     from cobali_ray.backend.devices import holds_layers, local_devices, open_devices
-    from cobali_ray.backend.fit import needs, refusal_of
+    from cobali_ray.backend.fit import fitting, need_here, needs, refusal_of
+    from cobali_ray.engine.context import autos
     from cobali_ray.engine.opening import llama_config, model_path
     from cobali_ray.errors import ConfigError
     from cobali_ray.settings import read_settings
@@ -62,9 +64,14 @@ def devices(
     config = llama_config(settings, path)
     opened = open_devices(config)
     try:
+        if config.fewer_slots:
+            with contextlib.suppress(ConfigError):  # of what cannot be, it is shown by how much
+                config = fitting(config, opened)
         found = needs(config, opened) if model is not None else None
         shown = [*local_devices(), *(device for device in opened.used if device.lent)]
-        rows = [_row(device, holds_layers(device), found) for device in shown]
+        here = None if found is None else need_here(config, opened)
+        told = [*(found or ()), *([here] if here else ())]
+        rows = [_row(device, holds_layers(device), told) for device in shown]
         refusal = None if found is None else refusal_of(config, found)
     finally:
         opened.close()
@@ -72,19 +79,21 @@ def devices(
         typer.echo(json.dumps({"devices": rows, "refusal": refusal and refusal.message}, indent=2))
         return
     _print(rows, model=model is not None)
+    if model is not None and autos(settings):
+        typer.echo(f"With {config.n_slots} slots of {config.n_ctx} tokens.")
     if refusal is not None:
         typer.echo(f"It does not fit: {refusal.message}.")
     elif model is not None and not opened.used:
         typer.echo("No layers lie on a device: the CPU computes all of them.")
 
 
-def _row(device: ComputeDevice, able: bool, found: list[MemoryNeed] | None) -> dict[str, Any]:
+def _row(device: ComputeDevice, able: bool, told: list[MemoryNeed]) -> dict[str, Any]:
     free, total = device.memory
     row: dict[str, Any] = {
         "name": device.name, "kind": device.kind, "description": device.description, "holds_layers": able,
         "free_bytes": free, "total_bytes": total,
     }  # fmt: skip
-    for need in found or ():
+    for need in told:
         if need.device == device.name:
             row |= {
                 "weights_bytes": need.weights, "cells_bytes": need.cells, "buffers_bytes": need.buffers,

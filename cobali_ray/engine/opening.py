@@ -30,7 +30,7 @@ from cobali_ray.core.request.limits import EngineLimits, PrefillOrder
 from cobali_ray.core.story import Story
 from cobali_ray.engine.block_files import BlockFiles
 from cobali_ray.engine.calibration import calibration
-from cobali_ray.engine.context import brings_head, cache_bytes, n_ctx_of, refusal_of_cache, require_servable
+from cobali_ray.engine.context import brings_head, cache_bytes, refusal_of_cache, require_servable, sizes_of
 from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.errors import ConfigError
@@ -353,12 +353,11 @@ def limits_of(
     """
     if not backend.generates:
         settings = settings.replaced(host_cache_mib=0)
-    if backend.n_slots != settings.limits.n_slots:  # it has one without text, or less room than was asked for
-        settings = settings.replaced(n_slots=backend.n_slots)
     state_bytes, n_states = _state_cache(backend, settings)
     cell_bytes, host_bytes = _host_cache(backend, settings)
     asked, n_ctx = settings.limits, settings.llama.n_ctx
     return asked.on(
+        backend.n_slots,  # one without text, and fewer than asked for where there is less room
         backend.n_ctx_slot if n_ctx == "auto" else n_ctx,
         n_ctx_slot=backend.n_ctx_slot,
         n_cells=backend.n_cells,
@@ -414,12 +413,12 @@ def open_backend(
 ) -> Backend:
     """Load the model as the settings say. Raises ConfigError that names the setting at fault."""
     if path is None:
-        n_ctx = n_ctx_of(settings, path)
+        n_slots, n_ctx = sizes_of(settings, path)
         return ScriptedBackend(
-            n_slots=settings.limits.n_slots,
+            n_slots=n_slots,
             n_ctx_slot=n_ctx,
             n_cells=settings.llama.kv_cells,
-            n_batch=settings.limits.budget(n_ctx),
+            n_batch=settings.limits.budget(n_slots, n_ctx),
             tick_s=scripted_tick_s(settings.model) or 0.0,
             strict=False,
             embedder=None if settings.llama.pooling is None else ScriptedEmbedder(n_ctx),
@@ -444,18 +443,19 @@ def open_backend(
 def llama_config(settings: EngineSettings, path: Path) -> LlamaConfig:
     """Return how a model is to be opened; loads llama.cpp. Raises ConfigError."""
     n_gpu_layers, _ = _n_gpu_layers(settings)
-    n_ctx = n_ctx_of(settings, path, on_gpu=n_gpu_layers != 0)
-    found = {"n_ctx": n_ctx, "n_threads": _n_threads(settings), "n_gpu_layers": n_gpu_layers}
+    sizes = sizes_of(settings, path, on_gpu=n_gpu_layers != 0)
+    found = {"n_ctx": sizes.n_ctx, "n_threads": _n_threads(settings), "n_gpu_layers": n_gpu_layers}
     return LlamaConfig(
         **asdict(settings.llama) | found,
         path=path,
-        n_slots=settings.limits.n_slots,
-        n_batch=settings.limits.budget(n_ctx),
+        n_slots=sizes.n_slots,
+        fewer_slots=settings.limits.n_slots == "auto",
+        n_batch=settings.limits.budget(*sizes),
         speculation=settings.speculation == "auto",
         head=settings.speculation == "auto" and brings_head(path),
         mmproj=projector_path(settings),
         adapters=adapters_of(settings, path),
-        cache_bytes=cache_bytes(settings, path, n_ctx),
+        cache_bytes=cache_bytes(settings, path, sizes),
         measurements=_measurements(settings),
         worker_cache=worker_cache(),
     )

@@ -23,7 +23,14 @@ from pydantic import (
 
 from cobali_ray.backend.config import LlamaSettings
 from cobali_ray.backend.endpoint import is_endpoint
-from cobali_ray.core.request.limits import MAX_COUNT, MAX_S, PLAIN_CELL_TYPES, LimitSettings, Seconds
+from cobali_ray.core.request.limits import (
+    DEFAULT_SLOTS,
+    MAX_COUNT,
+    MAX_S,
+    PLAIN_CELL_TYPES,
+    LimitSettings,
+    Seconds,
+)
 from cobali_ray.core.request.request import NEUTRAL, SamplingParams, tuned
 from cobali_ray.errors import InvalidParameterError
 from cobali_ray.settings.api import ApiSettings, Name
@@ -267,7 +274,8 @@ class EngineSettings(BaseModel):
         if llama.kv_cells is not None and llama.kv == "split":
             raise ValueError("kv_cells: a split cache has n_slots * n_ctx cells; use kv: unified")
         n_cells, n_ctx = llama.kv_cells, llama.n_ctx
-        if n_ctx != "auto" and n_cells is not None and n_cells > limits.n_slots * n_ctx:
+        n_slots = DEFAULT_SLOTS if limits.n_slots == "auto" else limits.n_slots
+        if n_ctx != "auto" and n_cells is not None and n_cells > n_slots * n_ctx:
             raise ValueError(f"kv_cells: {n_cells} is more than n_slots * n_ctx, the most that slots can use")
         if self.kept.disk_cache_dir is not None and not (self.kept.host_cache_mib and limits.min_prefix):
             raise ValueError(
@@ -285,8 +293,8 @@ class EngineSettings(BaseModel):
             )
         if processes.min_replicas and processes.load == "on_demand":
             raise ValueError("min_replicas: with load: on_demand, none is loaded at the start")
-        if limits.token_budget is not None and limits.token_budget < limits.n_slots:
-            raise ValueError(f"token_budget: {limits.token_budget} cannot feed n_slots: {limits.n_slots}")
+        if limits.token_budget is not None and limits.n_slots != "auto" and limits.token_budget < n_slots:
+            raise ValueError(f"token_budget: {limits.token_budget} cannot feed n_slots: {n_slots}")
         return self
 
     @property

@@ -1,9 +1,14 @@
 """The tensors of one layer of each kind, by the order of their sizes in ggml: a row's length first."""
 
-N_VOCAB, WIDTH, HEADS, HEAD, FFN, EXPERTS = 512, 64, 2, 32, 96, 4
+import os
+
+TIMES = int(os.environ.get("ARCHS_TIMES", "1"))
+"""How much wider they are than is enough to compute with: where memory is measured, it is to be some."""
+N_VOCAB, WIDTH, HEADS, HEAD, FFN, EXPERTS = 512, 64 * TIMES, 2 * TIMES, 32, 96 * TIMES, 4
 WINDOW, N_TRAINED = 32, 4096
-D_INNER, D_STATE, GROUPS, RANK = 128, 32, 2, 4
+D_INNER, D_STATE, GROUPS = 128 * TIMES, 32 * min(TIMES, 4), 2
 """Of states: their width, and what they are shared by."""
+RANK = D_INNER // D_STATE
 
 
 def attention(*, head=HEAD, heads_kv=HEADS, norms=False):
@@ -78,7 +83,7 @@ def nextn(layer):
     return layer | {"nextn.eh_proj.weight": (2 * WIDTH, WIDTH)} | norms("nextn.enorm", "nextn.hnorm")
 
 
-LATENT, NOPE, ROPE, Q_LATENT = 64, 32, 32, 32
+LATENT, NOPE, ROPE, Q_LATENT = 64 * TIMES, 32, 32, 32
 INDEX_HEADS, INDEX_WIDTH, MANY = 2, 64, 1024
 """Of what says which tokens to attend to: all of them, or rounding would choose."""
 

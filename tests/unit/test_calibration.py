@@ -32,7 +32,7 @@ class Machine(ScriptedBackend):
 
 @pytest.fixture
 def limits():
-    return SETTINGS.limits.on(8192, n_cells=16 * 8192)
+    return SETTINGS.limits.on(16, 8192, n_cells=16 * 8192)
 
 
 @pytest.mark.parametrize("pass_s", [0.0002, 0.02])

@@ -1,4 +1,4 @@
-"""`n_ctx: auto` in numbers: what bounds it, and what it is where something is not known."""
+"""`n_ctx` and `n_slots`, if they are auto, in numbers: what bounds them, and what they are without that."""
 
 import re
 
@@ -7,11 +7,12 @@ from gguf import GGUFWriter
 
 from cobali_ray.backend.cache_need import CacheNeed
 from cobali_ray.engine.context import (
-    largest_context,
-    n_ctx_of,
+    Sizes,
+    largest_sizes,
     needed_bytes,
     refusal_of_cache,
     require_servable,
+    sizes_of,
 )
 from cobali_ray.engine.opening import files_beside
 from cobali_ray.errors import ConfigError
@@ -54,18 +55,46 @@ CELLS, SMALL = CacheNeed(12_288, 0), CacheNeed(1, 0)
     ],
 )  # fmt: skip
 def test_the_largest_context(settings, known, expected):
-    assert largest_context(read_settings({"n_ctx": "auto"} | settings), **known) == expected
+    assert largest_sizes(read_settings({"n_ctx": "auto"} | settings), **known).n_ctx == expected
 
 
-def test_a_number_is_left_alone_and_the_scripted_model_has_the_default():
-    assert n_ctx_of(read_settings({"n_ctx": 64}), None) == 64
-    assert n_ctx_of(read_settings({"n_ctx": "auto"}), None) == 4096
+TRAINED = {"n_trained": 131_072, "free_bytes": 8 * GB}
+
+
+@pytest.mark.parametrize(
+    ("settings", "known", "expected"),
+    [
+        pytest.param({"n_ctx": 8192}, TRAINED | {"need": CELLS}, (16, 8192), id="all-of-them"),
+        pytest.param({"n_ctx": 32_768}, TRAINED | {"need": CELLS}, (9, 32_768), id="memory"),
+        pytest.param({"n_ctx": 131_072}, TRAINED | {"need": CacheNeed(10**5, 0)}, (1, 131_072), id="one"),
+        pytest.param({"n_ctx": 4096}, TRAINED | {"need": CacheNeed(0, 300 * 10**6)}, (13, 4096), id="states"),
+        pytest.param({"n_ctx": 32_768}, TRAINED | {"need": CacheNeed(12_288, 0, 122_880, 1024)}, (6, 32_768),
+            id="windows-keep-a-window-and-a-batch"),
+        pytest.param({"n_ctx": 32_768, "kv_cells": 65_536},
+            TRAINED | {"need": CacheNeed(12_288, 300 * 10**6)}, (10, 32_768), id="states-beside-a-pool"),
+        pytest.param({"n_ctx": "auto"}, TRAINED | {"need": CELLS}, (16, 20_224), id="both"),
+        pytest.param({"n_ctx": "auto"}, TRAINED | {"need": CacheNeed(122_880, 0)}, (7, 4608),
+            id="both-with-little-memory"),
+        pytest.param({"n_ctx": "auto"}, TRAINED | {"n_trained": 2048, "need": CacheNeed(122_880, 0)},
+            (15, 2048), id="both-with-short-training"),
+        pytest.param({"n_ctx": 10**6}, TRAINED | {"need": None}, (16, 10**6), id="unknown-cells"),
+        pytest.param({"n_ctx": 4096, "token_budget": 8}, TRAINED | {"need": CELLS}, (8, 4096), id="budget"),
+    ],
+)  # fmt: skip
+def test_as_many_slots_as_there_is_room_for(settings, known, expected):
+    sizes = largest_sizes(read_settings({"n_slots": "auto"} | settings), **known)
+    assert sizes == expected
+
+
+def test_numbers_are_left_alone_and_the_scripted_model_has_the_defaults():
+    assert sizes_of(read_settings({"n_slots": 3, "n_ctx": 64}), None) == Sizes(3, 64)
+    assert sizes_of(read_settings({"n_slots": "auto", "n_ctx": "auto"}), None) == Sizes(16, 4096)
 
 
 def test_on_a_gpu_nothing_is_known_of_its_memory(tmp_path):
     settings, path = read_settings({"n_ctx": "auto", "n_slots": 1}), resolve("builtin:synthetic-tiny")
-    assert n_ctx_of(settings, path, on_gpu=True) == 4096
-    assert n_ctx_of(settings, path) == 32_768
+    assert sizes_of(settings, path, on_gpu=True) == Sizes(1, 4096)
+    assert sizes_of(settings, path) == Sizes(1, 32_768)
 
 
 @pytest.mark.parametrize("value", ["all", 15, -1])

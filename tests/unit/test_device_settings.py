@@ -218,11 +218,14 @@ def test_why_a_gpu_could_not_hold_a_model_is_looked_at_afterwards(monkeypatch, f
     [
         pytest.param({}, ["far:1"], {"n_slots": 5}, id="fewer-slots"),
         pytest.param({"kv": "unified", "kv_cells": 20_000}, ["far:1"], {"kv_cells": 12_500}, id="cells"),
+        pytest.param({"fewer_slots": True}, [], {"n_slots": 5}, id="slots-left-open"),
         pytest.param({}, [], None, id="all-are-there"),
         pytest.param({"n_slots": 1}, ["far:1"], None, id="not-even-one-slot"),
     ],
 )
-def test_only_where_a_worker_is_missing_a_model_is_opened_smaller(monkeypatch, changes, missing, fits):
+def test_a_model_is_opened_smaller_where_a_worker_is_missing_or_slots_are_left_open(
+    monkeypatch, changes, missing, fits
+):
     near = ComputeDevice("near:1", "lent by a worker", "GPU", 1, lent=True)
     asked = config(**changes)
 

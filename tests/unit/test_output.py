@@ -360,7 +360,7 @@ def test_the_banner_names_a_command_that_can_be_typed(monkeypatch, argv, found, 
 
 
 def test_several_engines_are_a_table_that_fits():
-    later = {"engine_id": "b", "model": "second", "n_ctx_auto": False}
+    later = {"engine_id": "b", "model": "second"}
     lines = drawn(80, models=[ONE | {"engine_id": "a"}, later], needs_key=True)
     assert any(re.match(r"  a +tiny +4.5M, Q8_0, 4.9 MB +4,096 +16 +2 CPU threads", line) for line in lines)
     assert any(re.match(r"  b +second +- +- +loaded on demand", line) for line in lines)

@@ -28,7 +28,8 @@ REPOSITORY = Path(__file__).parents[2]
 def limits_of(**values):
     settings = read_settings(values)
     n_ctx = settings.llama.n_ctx
-    return settings.limits.on(n_ctx, n_cells=settings.limits.n_slots * n_ctx)
+    n_slots = settings.limits.n_slots
+    return settings.limits.on(n_slots, n_ctx, n_cells=n_slots * n_ctx)
 
 
 def test_the_environment_wins_over_the_file(monkeypatch):

@@ -26,6 +26,7 @@ PLAIN_CELL_TYPES: frozenset[CellType] = frozenset({"f16", "bf16"})
 
 MAX_SLOTS = 256
 """Sequences that llama.cpp keeps apart in one context."""
+DEFAULT_SLOTS = 16
 MIN_SCORED_ROWS = 2
 """A chunk of one token is computed by another kernel, which rounds differently."""
 _MANY_STEPS = 4
@@ -69,7 +70,8 @@ class Grain:
 class LimitSettings:
     """The bounds that an operator sets. Counts are tokens unless the name says otherwise."""
 
-    n_slots: Annotated[int, Ge(1), Le(MAX_SLOTS)] = 16
+    n_slots: Annotated[int, Ge(1), Le(MAX_SLOTS)] | Literal["auto"] = DEFAULT_SLOTS
+    """auto: 16, or as many as half of the memory left after the model's weights holds."""
     prefill_chunk: Count = 512
     """Most prompt tokens of one request in one tick; 0 computes every prompt whole."""
     token_budget: Annotated[int, Ge(1), Le(MAX_COUNT)] | None = None
@@ -88,14 +90,16 @@ class LimitSettings:
         """Most prompt tokens of one request in one tick, where a slot has room for `n_ctx`."""
         return self.prefill_chunk or n_ctx
 
-    def budget(self, n_ctx: int) -> int:
-        """Most tokens in one tick, where a slot has room for `n_ctx`."""
-        n_cells = self.n_slots * n_ctx
-        return self.token_budget or min(min(self.chunk(n_ctx), n_ctx) + self.n_slots, n_cells)
+    def budget(self, n_slots: int, n_ctx: int) -> int:
+        """Most tokens in one tick of so many slots, each of which has room for `n_ctx`."""
+        return self.token_budget or min(min(self.chunk(n_ctx), n_ctx) + n_slots, n_slots * n_ctx)
 
-    def on(self, n_ctx: int, **facts: Any) -> EngineLimits:
+    def on(self, n_slots: int, n_ctx: int, **facts: Any) -> EngineLimits:
         """Return the bounds of an engine, `facts` of whose backend are fields of `EngineLimits`."""
-        found = {"prefill_chunk": self.chunk(n_ctx), "token_budget": self.budget(n_ctx), "n_ctx_slot": n_ctx}
+        found = {
+            "n_slots": n_slots, "prefill_chunk": self.chunk(n_ctx), "n_ctx_slot": n_ctx,
+            "token_budget": self.budget(n_slots, n_ctx),
+        }  # fmt: skip
         return EngineLimits(**asdict(self) | found | facts)
 
 
@@ -103,6 +107,7 @@ class LimitSettings:
 class EngineLimits(LimitSettings):
     """Bounds the scheduler keeps: those that were set, each a number, and what the backend has."""
 
+    n_slots: int = DEFAULT_SLOTS
     token_budget: int
     n_ctx_slot: int
     """Most tokens of one sequence in the KV cache."""

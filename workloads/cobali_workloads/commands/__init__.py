@@ -10,6 +10,7 @@ from cobali_ray.lazy import LazyGroup
 NAMES = (
     "serve", "peers", "modes", "chats", "keep", "tenants", "overlap", "tick", "micro", "select", "threads",
     "overhead", "footprint", "engines", "route", "foresight", "regret", "waits", "agents", "batch",
+    "turns",
 )  # fmt: skip
 
 

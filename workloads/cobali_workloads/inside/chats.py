@@ -14,7 +14,7 @@ from cobali_ray.backend.port import Backend, Words
 from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
 from cobali_ray.core.request.events import Delta, End, EngineEvent, RequestStats
 from cobali_ray.core.request.request import Request, SamplingParams
-from cobali_ray.engine.context import n_ctx_of
+from cobali_ray.engine.context import sizes_of
 from cobali_ray.engine.opening import engine_on, model_path, open_backend
 from cobali_ray.errors import InternalError, PromptTooLongError
 from cobali_ray.settings import EngineSettings
@@ -129,12 +129,12 @@ def plain(settings: EngineSettings) -> Backend:
 
 def hybrid(settings: EngineSettings) -> Backend:
     """Open a scripted model that goes back to states."""
-    n_ctx = n_ctx_of(settings, None)
+    n_slots, n_ctx = sizes_of(settings, None)
     return HybridScript(
-        n_slots=settings.limits.n_slots,
+        n_slots=n_slots,
         n_ctx_slot=n_ctx,
         n_cells=settings.llama.kv_cells,
-        n_batch=settings.limits.budget(n_ctx),
+        n_batch=settings.limits.budget(n_slots, n_ctx),
         keeps_states=True,
     )
 

@@ -63,8 +63,8 @@ class Device:
         """Return the bounds of an engine on it with the product's own settings."""
         pass_s = self._rows_s[1] + self.cut_ms / 1000
         grain = Grain(pass_cells=int(pass_s * 1e9 / self.read_ns), beside=1) if self.split else Grain()
-        return LimitSettings(n_slots=N_SLOTS).on(
-            N_CTX, n_cells=N_SLOTS * N_CTX, copies=True, shares=not self.split, dense=self.split,
+        return LimitSettings().on(
+            N_SLOTS, N_CTX, n_cells=N_SLOTS * N_CTX, copies=True, shares=not self.split, dense=self.split,
             grain=grain,
         )  # fmt: skip
 

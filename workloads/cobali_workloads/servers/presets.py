@@ -19,6 +19,7 @@ from cobali_workloads.load.shape import (
 SPEAKING = "builtin:tiny"
 """What a client sends back of its answers has the same tokens; random ones are read otherwise."""
 TINY, TINY_152K = "builtin:synthetic-tiny", "builtin:synthetic-tiny-152k"
+HYBRID = "builtin:synthetic-hybrid-0.5b"
 SIZES = {"0.5b": "builtin:synthetic-qwen2.5-0.5b:Q8_0", "1.5b": "builtin:synthetic-qwen2.5-1.5b:Q4_K_M"}
 CAPACITY_SHARES = (0.4, 0.6, 0.8)
 _PATIENT = Slo(ttft_s=5.0, tpot_s=0.5)
@@ -106,6 +107,10 @@ _REAL = [
     for size, model in SIZES.items()
     for name, title, n_ctx, shape in LOADS
 ]  # fmt: skip
+_MANY_CHATS = replace(
+    _CHATS, description="64 clients, each a conversation: six turns of 64 new tokens, answers of 32.",
+    concurrency=(64,), requests_per_client=6, turns=Conversations(n_turns=6),
+)  # fmt: skip
 _OVERHEAD = [
     Preset(
         name="overhead-burst", title="16 streams, 152k vocabulary", model=TINY_152K, n_slots=16, n_ctx=1024,
@@ -118,10 +123,11 @@ _OVERHEAD = [
     Preset(
         name="overhead-chats", title="64 conversations of six turns on 16 slots", model=SPEAKING,
         n_slots=16, n_ctx=2048,
-        shape=replace(
-            _CHATS, description="64 clients, each a conversation: six turns of 64 new tokens, answers of 32.",
-            concurrency=(64,), requests_per_client=6, turns=Conversations(n_turns=6),
-        ),
+        shape=_MANY_CHATS,
+    ),
+    Preset(
+        name="hybrid-chats", title="64 conversations of six turns on 16 slots, a hybrid shape of 0.5B",
+        model=HYBRID, n_slots=16, n_ctx=2048, shape=_MANY_CHATS,
     ),
     Preset(
         name="overhead-intruder", title="15 streams, and a 4,096-token prompt every two seconds",

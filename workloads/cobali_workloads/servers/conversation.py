@@ -1,0 +1,47 @@
+"""A conversation with a server over chat completions, which says of each prompt what is known of it."""
+
+from __future__ import annotations
+
+from array import array
+from typing import NamedTuple
+
+import httpx2
+
+from cobali_ray.core.cache.placement import n_shared
+
+TIMEOUT_S = 300.0
+
+
+class AskedTurn(NamedTuple):
+    """One prompt, in tokens."""
+
+    n_prompt: int
+    n_reusable: int
+    """Those that it begins with like an earlier prompt of the conversation, and what was answered to it."""
+    n_cached: int
+    """Those that the server had."""
+
+
+class Conversation:
+    """What was said so far. Answers end where their length does, so that the next prompt's is known."""
+
+    def __init__(self, system: str, *, n_answer: int) -> None:
+        self._messages = [{"role": "system", "content": system}]
+        self._n_answer = n_answer
+        self._past: list[array[int]] = []
+
+    def ask(self, url: str, text: str) -> AskedTurn:
+        """Send a message and wait for the whole answer. Raises httpx2.HTTPError."""
+        self._messages.append({"role": "user", "content": text})
+        body = {
+            "messages": self._messages, "max_tokens": self._n_answer, "ignore_eos": True, "temperature": 0,
+            "return_token_ids": True, "chat_template_kwargs": {"enable_thinking": False},
+        }  # fmt: skip
+        reply = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=TIMEOUT_S).raise_for_status()
+        answer = reply.json()
+        choice, n_cached = answer["choices"][0], answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+        prompt = array("i", answer["prompt_token_ids"])
+        n_reusable = max([n_shared(prompt, one, len(prompt)) for one in self._past], default=0)
+        self._messages.append({"role": "assistant", "content": choice["message"]["content"] or ""})
+        self._past.append(prompt + array("i", choice["token_ids"]))
+        return AskedTurn(len(prompt), n_reusable, n_cached)
