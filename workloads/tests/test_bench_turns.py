@@ -7,7 +7,7 @@ import pytest
 
 from cobali_workloads.commands.turns import _report
 from cobali_workloads.servers import conversation
-from cobali_workloads.servers.conversation import AskedTurn, Conversation
+from cobali_workloads.servers.conversation import AskedTurn, MeasuredConversation
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_what_begins_like_an_earlier_prompt_and_its_answer_is_reusable(answers):
         ([1, 2, 3, 9, 4, 5, 6, 7, 8], [8], 7),  # a template took something out before the answer
         ([2, 2], [8], 0),
     ]
-    talk = Conversation("be brief", n_answer=2)
+    talk = MeasuredConversation("be brief", n_answer=2)
     asked = [talk.ask("http://nobody", f"message {i}") for i in range(4)]
     assert asked == [(4, 0, 0), (9, 6, 5), (9, 8, 7), (2, 0, 0)]
     assert [one["content"] for one in bodies[1]] == ["be brief", "message 0", "answer 1", "message 1"]

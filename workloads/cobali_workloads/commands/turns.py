@@ -19,7 +19,7 @@ from cobali_workloads.load.prompts import PromptMaker
 from cobali_workloads.load.run import word_costs
 from cobali_workloads.load.target import connect
 from cobali_workloads.report.report import Report, Table, deliver
-from cobali_workloads.servers.conversation import AskedTurn, Conversation
+from cobali_workloads.servers.conversation import AskedTurn, MeasuredConversation
 from cobali_workloads.servers.process import ServerProcess, cobali_server
 from cobali_workloads.servers.restart import engine_pid
 
@@ -63,12 +63,14 @@ def _converse(
 
         server = start()
         maker = PromptMaker(word_costs(connect("server", server.url, endpoint="chat"))[0], seed=31)
-        talk = Conversation(maker.text("system", system), n_answer=answer)
+        talk = MeasuredConversation(maker.text("system", system), n_answer=answer)
         for number in range(1, n_turns + 1):
             event = before.get(number)
             if event == OTHERS:
                 for i in range(2 * N_SLOTS):
-                    other = Conversation(maker.text(f"other {i}", system + number * message), n_answer=answer)
+                    other = MeasuredConversation(
+                        maker.text(f"other {i}", system + number * message), n_answer=answer
+                    )
                     other.ask(server.url, maker.text(f"of other {i}", message))
             elif event == KILL and (pid := engine_pid(server.pid)) is not None:
                 os.kill(pid, signal.SIGKILL)

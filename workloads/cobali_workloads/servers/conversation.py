@@ -22,7 +22,7 @@ class AskedTurn(NamedTuple):
     """Those that the server had."""
 
 
-class Conversation:
+class MeasuredConversation:
     """What was said so far. Answers end where their length does, so that the next prompt's is known."""
 
     def __init__(self, system: str, *, n_answer: int) -> None:
