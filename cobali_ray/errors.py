@@ -248,7 +248,7 @@ class NoStoreError(BadRequestError):
     status = 501
     code = "not_supported"
     template = (
-        "This server keeps no files, batches, responses or conversations: start it with the setting "
+        "This server keeps no files, batches, responses, conversations or chats: start it with the setting "
         "data_dir, the folder to keep them in, as in `cobali serve --set data_dir=~/cobali-data`."
     )
 
@@ -280,6 +280,17 @@ class StoreFullError(BadRequestError):
     status = 413
     code = "store_full"
     template = "This key keeps {what} already (setting {setting}): delete some of it first."
+
+
+@dataclass(eq=False)
+class ChatChangedError(BadRequestError):
+    """A chat was changed by another client since this one read it."""
+
+    chat_id: str
+    version: int
+    status = 409
+    code = "chat_changed"
+    template = "The chat '{chat_id}' is at version {version} now: read it, and send version {version}."
 
 
 @dataclass(eq=False)

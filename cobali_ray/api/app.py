@@ -37,6 +37,7 @@ from cobali_ray.api.reply.streams import STREAM_HEADER, StreamRecordings
 from cobali_ray.api.responses.conversations import ConversationRoutes
 from cobali_ray.api.responses.routes import Responses
 from cobali_ray.api.routes.cache import Cache
+from cobali_ray.api.routes.chats import KeptChats
 from cobali_ray.api.routes.debug import Debug
 from cobali_ray.api.routes.downloads import Downloads
 from cobali_ray.api.routes.embeddings import Embeddings
@@ -75,13 +76,13 @@ def build_api(
         title="cobali_ray", version=__version__, redirect_slashes=False, docs_url=None, redoc_url=None
     )
     intake = Intake(settings.max_body_bytes, judges or Judges())
-    app.state.streams = StreamRecordings(clock)
+    keeping = Keeping(store, settings, clock)
+    app.state.streams = StreamRecordings(clock, keeping)
     generation = Generation(fleet, settings, clock, intake, app.state.streams)
     app.include_router(generation.router())
     embeddings = Embeddings(fleet, settings, clock, intake)
     app.include_router(embeddings.router())
     app.include_router(LlamaServer(fleet, settings, generation, embeddings).router())
-    keeping = Keeping(store, settings, clock)
 
     def wake() -> None:
         if app.state.batches is not None:
@@ -90,6 +91,7 @@ def build_api(
     responses = Responses(generation, settings, keeping, clock, wake)
     app.include_router(responses.router())
     app.include_router(ConversationRoutes(keeping, settings, intake).router())
+    app.include_router(KeptChats(keeping, settings, intake).router())
     messages = Messages(generation, settings)
     app.include_router(messages.router())
     app.include_router(Ollama(fleet, settings, generation, embeddings, intake).router())

@@ -132,7 +132,28 @@ CREATE TABLE items (
     UNIQUE (id, conversation_id)
 ) STRICT;
 """
-_SCHEMAS: Final = (_FILES_AND_BATCHES, _RESPONSES)
+_CHATS: Final = """
+CREATE TABLE chats (
+    version INTEGER PRIMARY KEY AUTOINCREMENT,  -- another one with each change
+    owner TEXT NOT NULL,
+    id TEXT NOT NULL,
+    kept_until_s INTEGER NOT NULL,
+    summary TEXT NOT NULL,
+    data TEXT,                    -- NULL: it was deleted
+    bytes INTEGER NOT NULL,
+    UNIQUE (owner, id)
+) STRICT;
+CREATE INDEX chats_of ON chats (owner, version);
+CREATE TABLE streams (
+    owner TEXT NOT NULL,
+    id TEXT NOT NULL,
+    kept_until_s INTEGER NOT NULL,
+    data BLOB NOT NULL,
+    bytes INTEGER NOT NULL,
+    PRIMARY KEY (owner, id)
+) STRICT;
+"""
+_SCHEMAS: Final = (_FILES_AND_BATCHES, _RESPONSES, _CHATS)
 """What each version of the tables adds; a file of more versions is refused."""
 
 

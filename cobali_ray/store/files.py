@@ -15,6 +15,7 @@ INPUT, OUTPUT, INTERNAL = "batch", "batch_output", "internal"
 """Purposes: what a client uploads, what batches write, and what clients never see as a file."""
 UPLOAD_S: Final = 3600
 """How long an upload may pause for good before what came of it is deleted."""
+_COUNTED: Final = ("files", "responses", "conversations", "chats", "streams")
 BLOCK_BYTES: Final = 1 << 20
 """About how much of a file is read at once."""
 
@@ -24,7 +25,7 @@ class StoreQuota(NamedTuple):
 
     max_bytes: int
     max_count: int
-    """Files, batches, responses and conversations, each."""
+    """Files, batches, responses, conversations and chats, each."""
 
 
 class FileRecord(NamedTuple):
@@ -88,9 +89,7 @@ def append(
 
 def used_bytes(db: sqlite3.Connection, owner: str) -> int:
     """Return how much a key keeps."""
-    tables = " UNION ALL ".join(
-        f"SELECT bytes FROM {table} WHERE owner = :owner" for table in ("files", "responses", "conversations")
-    )
+    tables = " UNION ALL ".join(f"SELECT bytes FROM {table} WHERE owner = :owner" for table in _COUNTED)
     (n,) = db.execute(f"SELECT coalesce(sum(bytes), 0) FROM ({tables})", {"owner": owner}).fetchone()
     return int(n)
 

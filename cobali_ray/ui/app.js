@@ -6,7 +6,8 @@
 //      ─► window.js (which part of which axis, which tick) ─► stage.js ─► columns.js ─► tickplots.js, lanes.js
 //                                                          └► record.js, life.js, requests.js, tiles.js
 //   /v1/chat/completions ◄── chat.js ◄── talk.js ◄── chatview.js, message.js ─► answer.js, composer.js, settings.js
-//                                │         └► library.js ─► shelf.js (IndexedDB)   ◄── sidebar.js ─► portable.js
+//                                │         └► library.js ─► place.js ─► shelf.js (IndexedDB) or served.js (/v1/chats)
+//                                │            ▲ sidebar.js ─► portable.js, transfer.js
 //                                └ comparestate.js ◄── compare.js ─► measures.js, difference.js ─► diff.js
 //
 // Folders import only from those below: chat, compare and ticks; answer and record; plots; feed; request; parts.

@@ -82,9 +82,9 @@ class Server:
         self.store._thread.submit(self.store._db.close).result()
         await self.stop()
 
-    def stream(self, path, body):
+    def stream(self, path, body, **more):
         """Begin to read a stream."""
-        wire = Wire(self.app, path, body)
+        wire = Wire(self.app, path, body, **more)
         wire.task = wire.start()
         return wire
 

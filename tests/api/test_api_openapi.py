@@ -28,6 +28,7 @@ GOOD = {
     "/v1/responses": {"input": "hi"},
     "/v1/responses/input_tokens": {"input": "hi"},
     "/v1/responses/{response_id}/cancel": {},
+    "/v1/chats/{chat_id}": {"version": 0, "summary": "", "data": ""},
     "/v1/conversations": {},
     "/v1/conversations/{conversation_id}": {"metadata": {}},
     "/v1/conversations/{conversation_id}/items": {"items": []},

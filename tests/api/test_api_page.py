@@ -153,7 +153,18 @@ def test_every_import_and_link_leads_to_a_file():
 
 
 def test_vendored_files_have_their_licences():
-    for name in ("highlight", "htm", "inter", "katex", "marked", "pdf", "preact", "swagger-ui", "uplot"):
+    for name in (
+        "highlight",
+        "htm",
+        "inter",
+        "katex",
+        "marked",
+        "mermaid",
+        "pdf",
+        "preact",
+        "swagger-ui",
+        "uplot",
+    ):
         assert assets()[f"vendor/{name}-LICENSE.txt"].body
 
 

@@ -20,6 +20,7 @@ from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.api.app import build_api
 from cobali_ray.api.engines.fleet import Fleet, ServedModel
 from cobali_ray.settings import ApiSettings, EngineSettings
+from cobali_ray.store.database import Store
 from cobali_ray.testing import LocalHandle, LocalResponse
 
 SCRIPTED = {
@@ -64,14 +65,14 @@ async def _dead():
 class Site:
     """A server on loopback in a thread of its own, for as long as the `with` lasts."""
 
-    def __init__(self, *, api_keys=(), strict=False, engines=("0",), on_demand=(), **settings):
+    def __init__(self, *, api_keys=(), strict=False, engines=("0",), on_demand=(), data_dir=None, **settings):
         """`engines` are ids; each is a model of its own, if there are several, but b-0 and b-1 are replicas.
 
         Those `on_demand` are not loaded.
         """
         self._engines, self._on_demand = engines, on_demand
         self._settings = EngineSettings(**SCRIPTED | settings)
-        self._api = ApiSettings(api_keys=tuple(api_keys), strict=strict)
+        self._api = ApiSettings(api_keys=tuple(api_keys), strict=strict, data_dir=data_dir)
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
 
@@ -107,7 +108,8 @@ class Site:
             client.start()
             if id_ not in self._on_demand:
                 await client._connecting
-        self._app = build_api(fleet, self._api)
+        store = None if self._api.data_dir is None else Store(self._api.data_dir)
+        self._app = build_api(fleet, self._api, store=store)
         config = uvicorn.Config(self._app, log_level="critical", lifespan="off")
         self._uvicorn = uvicorn.Server(config)
         self._ready.set()
@@ -119,6 +121,8 @@ class Site:
             for handle in handles:
                 if handle.server:
                     handle.server.__del__()
+            if store is not None:
+                store.close()
 
     def _settings_of(self, id_):
         own = {} if id_ == "0" else {"model_id": f"model-{id_.split('-')[0]}"}
@@ -164,7 +168,9 @@ class Site:
     def forget_streams(self):
         """Forget all streams, as if nobody had read for five minutes."""
         streams = self._app.state.streams
-        self._inside(lambda: [streams._forget(one) for one in list(streams._kept.values())])
+        self._inside(
+            lambda: [streams._forget(one) for one in list(streams._kept.values()) if not one.goes_on]
+        )
 
     def n_running(self):
         return self.handle.server._host.model.loop.state().n_running

@@ -112,6 +112,27 @@ def test_a_block_of_html_or_svg_can_be_looked_at_and_reaches_nothing(make_page, 
     until_told(page, lambda: any(frame.url.startswith("chrome-error:") for frame in page.frames))
 
 
+def test_a_diagram_is_drawn_in_the_frame_and_what_is_none_says_so(make_page, site):
+    page = make_page(site, "chat")
+    voice = Voice(page)
+    say(page, "Draw")
+    voice.say(content="```mermaid\nflowchart LR\n  A[One </script> two] --> B[Three]\n```\n\n")
+    voice.say(content="```mermaid\nsequenceDiagram\n  Client->>Server: asks\n```\n\n")
+    voice.say(content="```mermaid\nnonsense {\n```\n\nDone.")
+    voice.end()
+    frame = page.frame_locator("iframe.preview")
+    for button, texts in zip(
+        page.get_by_role("button", name="Preview").all(),
+        (["One", "Three"], ["Client", "Server", "asks"], ["no diagram that Mermaid can draw"]),
+        strict=True,
+    ):
+        button.click()
+        for text in texts:
+            expect(frame.get_by_text(text).last).to_be_visible()  # the first may be in a style
+        button.click()
+        expect(page.locator("iframe.preview")).to_have_count(0)
+
+
 def test_frames_say_by_their_headers_what_they_may(browser, site):
     page = browser.new_page()
     for name in ("request/sandbox.html", "answer/preview.html"):

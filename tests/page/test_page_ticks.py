@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 
 import httpx2
 import pytest
@@ -345,3 +346,28 @@ def test_three_plain_sentences_say_how_to_read_the_ticks_until_they_are_put_away
     expect(said).to_have_count(0)
     back.click()
     expect(said).to_be_visible()
+
+
+DRAWINGS = """async () => {
+    const { feed } = await import("/ui/feed/feed.js");
+    const { prototype } = CanvasRenderingContext2D;
+    const { clearRect } = prototype;
+    const before = feed.get().version;
+    let n = 0;
+    prototype.clearRect = function (...box) {
+        n += 1;
+        return clearRect.apply(this, box);
+    };
+    while (feed.get().version < before + 12) await new Promise((next) => setTimeout(next, 50));
+    prototype.clearRect = clearRect;
+    return n / document.querySelectorAll(".uplot").length;
+}"""
+
+
+def test_an_engine_at_work_is_drawn_less_often_than_it_tells(make_page, site):
+    ask(site, 2)
+    page = open_ticks(make_page, site)
+    asking = threading.Thread(target=ask, args=(site, 800))
+    asking.start()
+    assert 1 <= page.evaluate(DRAWINGS) <= 8, "of twelve packets"
+    asking.join()

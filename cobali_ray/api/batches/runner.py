@@ -30,7 +30,7 @@ from cobali_ray.errors import (
     RefusedError,
     StoreFailedError,
 )
-from cobali_ray.store import batches, responses
+from cobali_ray.store import batches, chats, responses, streams
 from cobali_ray.store.batches import AnsweredLine, BatchRecord, PendingLine
 from cobali_ray.store.database import Store
 from cobali_ray.store.lines import ANTHROPIC, EMBEDDINGS
@@ -127,8 +127,8 @@ class BatchRunner:
         now_s = self._clock.now()
         if self._swept_s is None or now_s - self._swept_s >= SWEEP_S:
             self._swept_s = now_s
-            await self._store(batches.sweep, self._clock.unix())
-            await self._store(responses.sweep, self._clock.unix())
+            for table in (batches, responses, chats, streams):
+                await self._store(table.sweep, self._clock.unix())
         n_running = Counter[str]()
         for batch in await self._store(batches.unfinished):
             n_running[batch.owner] += batch.status in {BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS}

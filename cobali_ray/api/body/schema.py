@@ -236,8 +236,10 @@ class GenerationBody(SampledBody):
     max_completion_tokens: int | None = Field(None, description="Another name for max_tokens.")
     n: int | None = Field(None, description="Answers per prompt; prompts times n are at most 128.")
     stream_options: StreamOptions | None = Field(None, description="include_usage.")
-    resumable: bool | None = Field(
-        None, description="Keep going for five minutes unread; GET /v1/streams/{id} resumes, DELETE stops."
+    resumable: bool | Literal["stored"] | None = Field(
+        None,
+        description="Keep going for five minutes unread, or `stored`: to the end, and keep it then. "
+        "GET /v1/streams/{id} resumes, DELETE stops.",
     )
     supersedes: bool | None = Field(
         None, description="Cancel the older request of the same key, user and route that set this too."

@@ -58,6 +58,8 @@ class Call:
     include_usage: bool
     with_logprobs: bool
     resumable: bool = False
+    stored: bool = False
+    """Then, whether it goes on without a reader, and is stored."""
     return_progress: bool = False
     """Whether a stream says how much of its prompts is computed; next, where in the queue they are."""
     return_queue_progress: bool = False
@@ -266,6 +268,7 @@ def _call(
         include_usage=wants_usage(body),
         with_logprobs=n_logprobs is not None,
         resumable=wants_recording(body),
+        stored=body.resumable == "stored",
         return_progress=progress,
         return_queue_progress=queue_progress,
         ping_s=ping_s(body, settings.sse_ping_interval),

@@ -3,6 +3,7 @@
 A task of its own writes an answer into a recording, as the ASGI messages that the reply sends, which knows
 nothing of it; clients read that, several of them if they like. Each event has a number, its `id:` line. When
 nobody reads, the answer goes on for a while; then its requests are cancelled, and the recording is forgotten.
+One that is to be stored goes on to its end, and is in the store from then on until somebody deletes it.
 """
 
 from __future__ import annotations
@@ -11,26 +12,37 @@ import asyncio
 import re
 from typing import Final
 
+import structlog
 from fastapi import Response
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cobali_ray.api.door.clock import ApiClock
 from cobali_ray.api.door.context import RequestContext
+from cobali_ray.api.door.keeping import Keeping
+from cobali_ray.api.door.keys import Caller
 from cobali_ray.api.engines.apart import begin_apart, unless_gone
+from cobali_ray.api.reply.answer import SSE
 from cobali_ray.api.reply.keepalive import COMMENT
 from cobali_ray.api.reply.replies import StreamReply
 from cobali_ray.errors import (
+    CobaliError,
+    DrainingError,
     InvalidParameterError,
     StreamExistsError,
     StreamStoppedError,
     UnknownStreamError,
 )
+from cobali_ray.store import streams
 
 KEPT_S: Final = 300.0
 """How long a stream waits for a reader."""
 KEPT_BYTES: Final = 1 << 20
 """What is kept of one stream. What was sent goes first; what was not is waited for."""
+STORED_BYTES: Final = 16 << 20
+"""The same of one that is to be stored: all of it, some 60,000 tokens."""
+MAX_STORED, MAX_STORED_OF_KEY = 32, 8
+"""Of those so many may be under way at once; others are not stored."""
 MAX_STREAMS: Final = 128
 """Streams under way that may be recorded at once; others are plain ones."""
 MAX_OF_KEY: Final = 32
@@ -42,6 +54,7 @@ MAX_READERS: Final = 8
 STREAM_HEADER: Final = b"x-cobali-stream"
 """Says the id, in a request the one that the client chose; the front end finds the process again by it."""
 _SANE_ID = re.compile(r"[A-Za-z0-9_-]{16,64}")
+_log = structlog.get_logger(__name__)
 
 
 def chosen_id(headers: Headers) -> str | None:
@@ -53,6 +66,11 @@ def chosen_id(headers: Headers) -> str | None:
     return sent
 
 
+def _check_after(after: int, first: int, last: int) -> None:
+    if not first <= after <= last:
+        raise InvalidParameterError("after", f"must be from {first} to {last} here, got {after}")
+
+
 async def _nothing() -> Message:
     """Receive nothing, ever: readers come and go, and the answer does not hear of it."""
     return await asyncio.Future()
@@ -61,10 +79,14 @@ async def _nothing() -> Message:
 class StreamRecording:
     """The numbered events of one answer, and who reads them now."""
 
-    def __init__(self, stream_id: str, tenant: str, reply: StreamReply, scope: Scope, *, named: bool) -> None:
+    def __init__(
+        self, stream_id: str, caller: Caller, reply: StreamReply, scope: Scope, *, named: bool, stored: bool
+    ) -> None:
         """Begin to answer, on the running event loop. `named`: the client knows its id from the beginning."""
-        self.stream_id, self.tenant, self._reply = stream_id, tenant, reply
-        self._named = named
+        self.stream_id, self.tenant, self._reply = stream_id, caller.tenant, reply
+        self.owner = caller.salt
+        self._named, self.stored = named, stored
+        self._max_bytes = STORED_BYTES if stored else KEPT_BYTES
         self._start: Message | None = None
         self._events: list[bytes] = []
         self._n_comments = 0
@@ -85,9 +107,20 @@ class StreamRecording:
     def read(self) -> bool:
         return bool(self._readers)
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether it is written further though nobody reads."""
+        return self.stored and not self.writing.done() and self.n_bytes <= self._max_bytes
+
+    @property
+    def whole(self) -> bytes | None:
+        """All events of an answer that is to be stored and is over."""
+        return b"".join(self._events) if self.stored and self._events and not self._n_dropped else None
+
     def stop(self) -> None:
-        """Cancel the answer; whoever reads is told so."""
+        """Cancel the answer; whoever reads is told so, and nobody else wants it."""
         self._stopped = not self.writing.done()
+        self.stored = False
         self.writing.cancel()
 
     async def _write(self, reply: ASGIApp, scope: Scope) -> None:
@@ -105,7 +138,7 @@ class StreamRecording:
             return
         self._add(message["body"])
         self._trim()
-        while self.n_bytes > KEPT_BYTES:
+        while self.n_bytes > self._max_bytes:
             self._room.clear()
             await self._room.wait()
 
@@ -120,7 +153,7 @@ class StreamRecording:
         """Drop what was read by whoever is furthest, the oldest first, where too much is kept."""
         self._n_read = max(self._readers.values(), default=self._n_read)
         n = 0
-        while self.n_bytes > KEPT_BYTES and self._n_dropped + n < self._n_read:
+        while self.n_bytes > self._max_bytes and self._n_dropped + n < self._n_read:
             self.n_bytes -= len(self._events[n])
             n += 1
         del self._events[:n]
@@ -130,15 +163,13 @@ class StreamRecording:
     def _end(self, writing: asyncio.Future[None]) -> None:
         if not writing.cancelled():
             writing.exception()  # told to whoever reads
-        elif self._stopped and self._start is not None:
-            self._add(self._reply.failure(StreamStoppedError()))
+        elif (self._stopped or self.stored) and self._start is not None:
+            self._add(self._reply.failure(StreamStoppedError() if self._stopped else DrainingError()))
         self._news.set()
 
     def check(self, after: int) -> None:
         """Raise InvalidParameterError where the events behind this one are not to be had."""
-        first, last = self._n_dropped, self._n_dropped + len(self._events)
-        if not first <= after <= last:
-            raise InvalidParameterError("after", f"must be from {first} to {last} here, got {after}")
+        _check_after(after, self._n_dropped, self._n_dropped + len(self._events))
 
     async def play(self, receive: Receive, send: Send, after: int) -> None:
         """Send the events behind one, and what comes, until it is over, or too many others read.
@@ -193,15 +224,16 @@ class StreamRecording:
 
 
 class StreamRecordings:
-    """The recordings of one process, by their ids."""
+    """The recordings of one process, by their ids, and those in the store."""
 
-    def __init__(self, clock: ApiClock) -> None:
-        self._clock, self._closed = clock, False
+    def __init__(self, clock: ApiClock, keeping: Keeping) -> None:
+        self._clock, self._keeping, self._closed = clock, keeping, False
         self._kept: dict[str, StreamRecording] = {}
         self._live: set[StreamRecording] = set()
         self._over: dict[str, StreamRecording] = {}
         """Those that are written to their ends, the first to end first."""
         self._n_over_bytes = 0
+        self._storing = set[asyncio.Task[None]]()
         self._leaving: dict[str, asyncio.Task[None]] = {}
         """What forgets those that nobody reads."""
 
@@ -210,19 +242,32 @@ class StreamRecordings:
         n_of_key = sum(live.tenant == tenant for live in self._live)
         return len(self._live) < MAX_STREAMS and (not tenant or n_of_key < MAX_OF_KEY)
 
+    def has_room_to_store(self, caller: Caller) -> bool:
+        """Say whether one more of them may be stored. Raises NoStoreError."""
+        _ = self._keeping.store
+        stored = [live for live in self._live if live.stored]
+        return (
+            len(stored) < MAX_STORED and sum(live.owner == caller.salt for live in stored) < MAX_STORED_OF_KEY
+        )
+
     def begin(
-        self, stream_id: str, tenant: str, reply: StreamReply, scope: Scope, *, named: bool
+        self, stream_id: str, caller: Caller, reply: StreamReply, scope: Scope, *, named: bool, stored: bool
     ) -> StreamRecording:
         """Record an answer. Raises StreamExistsError where the client chose the id of another."""
         if stream_id in self._kept:
             raise StreamExistsError
-        recording = self._kept[stream_id] = StreamRecording(stream_id, tenant, reply, scope, named=named)
+        recording = StreamRecording(stream_id, caller, reply, scope, named=named, stored=stored)
+        self._kept[stream_id] = recording
         self._live.add(recording)
         recording.writing.add_done_callback(lambda _: self._end(recording))
         return recording
 
     def _end(self, recording: StreamRecording) -> None:
         self._live.discard(recording)
+        if recording.stored:
+            storing = begin_apart(self._store(recording))
+            self._storing.add(storing)
+            storing.add_done_callback(self._storing.discard)
         if recording.stream_id not in self._kept:
             return
         self._over[recording.stream_id] = recording
@@ -233,12 +278,44 @@ class StreamRecordings:
                 if self._n_over_bytes > ENDED_BYTES:
                     self._forget(over)
 
-    def find(self, stream_id: str, tenant: str) -> StreamRecording:
-        """Return a recording to whose it is. Raises UnknownStreamError."""
-        found = self._kept.get(stream_id)
-        if found is None or found.tenant != tenant:
+    async def _store(self, recording: StreamRecording) -> None:
+        if (events := recording.whole) is None:
+            return
+        keeping, name = self._keeping, (recording.owner, recording.stream_id)
+        try:
+            await keeping(streams.keep, *name, events, kept_until_s=keeping.until_s(), quota=keeping.quota)
+        except CobaliError as error:
+            _log.warning("stream_not_stored", stream_id=recording.stream_id, error=str(error))
+
+    async def resumed(self, stream_id: str, caller: Caller, after: int) -> Response:
+        """Return what sends the events behind one. Raises UnknownStreamError."""
+        if (recording := self._find(stream_id, caller)) is not None:
+            return ResumedReply(self, recording, after)
+        found = await self._keeping(streams.find, caller.salt, stream_id) if self._keeping.on else None
+        if found is None:
             raise UnknownStreamError
-        return found
+        events = found.split(b"\n\n")[:-1]
+        _check_after(after, 0, len(events))
+        behind = b"".join([event + b"\n\n" for event in events[after:]])
+        return Response(behind, headers={STREAM_HEADER.decode(): stream_id}, media_type=SSE.decode())
+
+    async def stop(self, stream_id: str, caller: Caller) -> bool:
+        """Stop an answer and delete what is stored of it; say whether it was under way.
+
+        Raises UnknownStreamError.
+        """
+        recording = self._find(stream_id, caller)
+        stopped = recording is not None and not recording.writing.done()
+        if recording is not None:
+            recording.stop()
+        deleted = self._keeping.on and await self._keeping(streams.delete, caller.salt, stream_id)
+        if recording is None and not deleted:
+            raise UnknownStreamError
+        return stopped
+
+    def _find(self, stream_id: str, caller: Caller) -> StreamRecording | None:
+        found = self._kept.get(stream_id)
+        return found if found is not None and found.tenant == caller.tenant else None
 
     async def play(self, recording: StreamRecording, receive: Receive, send: Send, after: int) -> None:
         """Have a client read; see StreamRecording. When it leaves, the recording waits for the next one."""
@@ -254,6 +331,8 @@ class StreamRecordings:
 
     async def _wait(self, recording: StreamRecording) -> None:
         await self._clock.sleep(KEPT_S)
+        while recording.goes_on:
+            await self._clock.sleep(KEPT_S)
         del self._leaving[recording.stream_id]
         self._forget(recording)
 
@@ -278,15 +357,24 @@ class RecordedReply(Response):
     """An answer that is written into a recording, and its first reader."""
 
     def __init__(
-        self, streams: StreamRecordings, call_id: str, reply: StreamReply, context: RequestContext
+        self,
+        streams: StreamRecordings,
+        call_id: str,
+        reply: StreamReply,
+        context: RequestContext,
+        *,
+        stored: bool,
     ) -> None:
         super().__init__()
         self._streams, self._call_id, self._reply, self._context = streams, call_id, reply, context
+        self._stored = stored
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        tenant, chosen = self._context.caller.tenant, chosen_id(Headers(scope=scope))
-        stream_id = chosen or self._call_id
-        recording = self._streams.begin(stream_id, tenant, self._reply, scope, named=chosen is not None)
+        caller, chosen = self._context.caller, chosen_id(Headers(scope=scope))
+        stream_id, named = chosen or self._call_id, chosen is not None
+        recording = self._streams.begin(
+            stream_id, caller, self._reply, scope, named=named, stored=self._stored
+        )
         self._context.writing = recording.writing
         await self._streams.play(recording, receive, send, 0)
 

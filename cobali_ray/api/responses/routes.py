@@ -162,6 +162,7 @@ class Responses:
             requests=(request,),
             stream=True,
             resumable=False,
+            stored=False,
             return_progress=False,
             return_queue_progress=False,
             ping_s=0.0,

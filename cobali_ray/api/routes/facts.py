@@ -27,6 +27,7 @@ from cobali_ray.api.door.context import RequestContext, context_of
 from cobali_ray.api.door.faults import retry_after
 from cobali_ray.api.engines.fleet import TAKES_WORK, Fleet, ServedModel, overall
 from cobali_ray.api.reply.replies import json_response
+from cobali_ray.api.routes.chats import shelf_of
 from cobali_ray.api.routes.openapi import BODY_STATUSES, MODEL_STATUSES, Responses, content, errors, get, post
 from cobali_ray.backend.port import Gone
 from cobali_ray.core.request.request import TUNABLE
@@ -82,15 +83,16 @@ class Facts:
         router.post("/lora-adapters", response_model=None, responses=errors(401, 500, 501))(self.scale)
         return router
 
-    async def models(self) -> Response:
-        """List models by all of their names, with their state."""
+    async def models(self, http: HttpRequest) -> Response:
+        """List models by all of their names, with their state; `chats` names this key's, if kept at all."""
         data = [
             _described(name, model, status)
             for model in self._fleet.models
             for status in [status_of(await model.states())]
             for name in (*model.names, *model.adapters)
         ]
-        return json_response({"object": "list", "data": data})
+        chats = {} if self._store is None else {"chats": shelf_of(context_of(http).caller.salt)}
+        return json_response({"object": "list", "data": data, **chats})
 
     async def model(self, model_id: str) -> Response:
         """Describe a model by one of its names."""

@@ -38,7 +38,7 @@ from cobali_ray.api.engines.fleet import Fleet
 from cobali_ray.api.reply.answer import Writer
 from cobali_ray.api.reply.replies import StreamReply, WholeReply, json_response
 from cobali_ray.api.reply.sse import ChatWriter, CompletionWriter
-from cobali_ray.api.reply.streams import RecordedReply, ResumedReply, StreamRecordings
+from cobali_ray.api.reply.streams import RecordedReply, StreamRecordings
 from cobali_ray.api.routes.openapi import content, errors, generation_responses, post, query
 from cobali_ray.backend.grammar import CheckedGrammar, Kind, check
 from cobali_ray.backend.port import Gone
@@ -140,15 +140,13 @@ class Generation:
         """Resume a resumable stream after the last event received."""
         context = context_of(http)
         context.stream = True
-        recording = self._streams.find(stream_id, context.caller.tenant)
         last = http.query_params.get("after") or http.headers.get("last-event-id") or "0"
-        return ResumedReply(self._streams, recording, whole_number(last, "after", low=0, high=2**63 - 1))
+        after = whole_number(last, "after", low=0, high=2**63 - 1)
+        return await self._streams.resumed(stream_id, context.caller, after)
 
     async def stop(self, http: HttpRequest, stream_id: str) -> Response:
-        """Stop the answer of a resumable stream."""
-        recording = self._streams.find(stream_id, context_of(http).caller.tenant)
-        stopped = not recording.writing.done()
-        recording.stop()
+        """Stop the answer of a resumable stream, and delete what is stored of it."""
+        stopped = await self._streams.stop(stream_id, context_of(http).caller)
         return json_response({"id": stream_id, "object": "stream", "stopped": stopped})
 
     async def answer(self, http: HttpRequest, read: Read) -> Response:
@@ -374,11 +372,15 @@ class Generation:
         if not call.stream:
             return WholeReply(model, call, context, dialect.writer(call), clock=self._clock)
         reply = StreamReply(model, call, context, dialect.writer(call), clock=self._clock)
-        if call.resumable and self._streams.has_room(context.caller.tenant):
-            return RecordedReply(self._streams, call.call_id, reply, context)
-        if call.resumable:
+        if not call.resumable:
+            return reply
+        recorded = self._streams.has_room(context.caller.tenant)
+        stored = recorded and call.stored and self._streams.has_room_to_store(context.caller)
+        if not recorded or stored != call.stored:
             context.ignore(("resumable",))
-        return reply
+        return (
+            RecordedReply(self._streams, call.call_id, reply, context, stored=stored) if recorded else reply
+        )
 
 
 def _asks(http: HttpRequest, name: str) -> bool:

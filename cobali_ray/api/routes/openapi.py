@@ -122,6 +122,7 @@ TAGS = {
     "llama-server": "llama-server's own routes.",
     "models and health": "Models, health, metrics, tokens and adapters.",
     "batches": "Files and batches, as OpenAI's API has them.",
+    "chats": "The page's conversations, where they are kept on the server.",
     "requests": "Progress of a request; pause and resume.",
     "cache": "The prefix cache and its slots.",
     "ticks": "What the scheduler did, tick by tick.",

@@ -11,7 +11,8 @@ const MOST_CHARS = 60_000; // more of it stays plain
 
 const Preview = later(async () => (await import("./preview.js")).Preview);
 /** Whether a block can be looked at as what it draws. */
-const isDrawing = (lang, text) => /^(?:html|svg)$/i.test(lang) || (/^xml$/i.test(lang) && text.includes("<svg"));
+const isDrawing = (lang, text) =>
+  /^(?:html|svg|mermaid)$/i.test(lang) || (/^xml$/i.test(lang) && text.includes("<svg"));
 
 const highlighter = makeStore({ highlight: null });
 let asked = false;
@@ -44,7 +45,7 @@ export function Code({ lang, text, growing, caret }) {
           onClick=${() => look(!looking)}><${Icon} name="play" size=${14} />Preview</button>`
       }
       <${CopyButton} textOf=${() => text} what="Copy code" /></figcaption>
-    ${looking && html`<${Preview} key=${text} text=${text} />`}
+    ${looking && html`<${Preview} key=${text} lang=${lang} text=${text} />`}
     <pre tabindex="0"><code>${nodes}${text.slice(upTo)}${caret}</code></pre>
   </figure>`;
 }

@@ -13,6 +13,7 @@ import { Settings } from "../request/settings.js";
 import { Chips } from "./chips.js";
 import { NOTHING, attach, dequeue, detach, draftOf, drafts, enqueue, write } from "./draft.js";
 import { addressOf, beginNew, change, library, openLibrary, seeNamed } from "./library.js";
+import { isOnServer } from "./place.js";
 import { Panel, closeDrawers, isCovered, panels, toggle } from "./panels.js";
 import { Context } from "./shorten.js";
 import { Sidebar } from "./sidebar.js";
@@ -63,7 +64,8 @@ export function ChatView() {
       ${trouble && html`<p class="notice bad" role="alert">Not kept: ${trouble}</p>`}
       ${
         missing &&
-        html`<p class="notice wait" role="alert">This browser does not have the conversation of this address.</p>`
+        html`<p class="notice wait" role="alert">${isOnServer() ? "The server" : "This browser"} does not have the
+          conversation of this address.</p>`
       }
       <${Messages} conversation=${conversation} busy=${busy} />
       <${Writing} conversation=${conversation} busy=${busy} />
@@ -199,9 +201,9 @@ function Writing({ conversation, busy }) {
 
 function ChatSettings({ conversation }) {
   const { id, settings, model } = conversation;
-  const set = (patch) => change(id, (was) => ({ ...was, ...patch }));
+  const set = (patch) => change(id, (was) => ({ ...was, ...patch, setMs: Date.now() }));
   const setOne = (name, value) =>
-    change(id, (was) => ({ ...was, settings: { ...was.settings, [name]: value } }));
+    change(id, (was) => ({ ...was, settings: { ...was.settings, [name]: value }, setMs: Date.now() }));
   return html`<${Settings} settings=${settings} model=${model} change=${setOne}
     choose=${(name) => set({ model: name })} reset=${() => set({ settings: DEFAULTS })}
     onClose=${() => toggle("settings", false, idOf("settings"))}>

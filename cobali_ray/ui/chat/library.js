@@ -3,17 +3,16 @@ import { forSession, keep, kept, makeStore } from "../parts/store.js";
 import {
   lookAt,
   newConversation,
-  newId,
   pathOf,
   placeOf,
-  sameAs,
   summaryOf,
   united,
   withTitle,
 } from "../request/conversations.js";
+import { models } from "../request/models.js";
 import { play } from "../request/play.js";
 import { carry } from "./draft.js";
-import { onOthers, read, readAll, remove, write } from "./shelf.js";
+import { isOnServer, places, shelf } from "./place.js";
 
 const PLACE = "conversation"; // what this tab had in sight before it was loaded again
 
@@ -43,15 +42,17 @@ export const library = makeStore({
 /** The conversation in sight. */
 export const current = () => library.get().held[library.get().id];
 
-const saving = new Map(); // by conversation: whether there is more to write
+const AGAIN_MS = 5000; // until what the server did not take is written again
+
+const saving = new Map(); // by conversation: whether there is more to write, and when that is done
 const busy = new Set(); // conversations that something happens to, which stay in memory
 
 /** Keep a conversation in memory until it is released, whichever is in sight. */
 export const hold = (id) => busy.add(id);
 export const release = (id) => busy.delete(id);
 
-/** Change a conversation that is in memory. It is kept once it has a message. */
-export function change(id, turn) {
+/** Change a conversation that is in memory. It is kept once it has a message; resolves when that was tried. */
+export async function change(id, turn) {
   const { held } = library.get();
   if (!held[id]) return; // it was deleted
   const conversation = turn(held[id]);
@@ -62,51 +63,85 @@ export function change(id, turn) {
     keep(forSession, NEW, null);
     if (library.get().missing) library.set({ missing: false });
   }
-  save(id);
+  await save(id);
 }
 
-async function save(id) {
-  if (saving.has(id)) {
-    saving.set(id, true);
-    return;
+function save(id) {
+  if (saving.has(id)) saving.get(id).more = true;
+  else {
+    const work = { more: true };
+    saving.set(id, work);
+    work.done = saveAll(id, work);
   }
-  saving.set(id, true);
-  while (saving.get(id)) {
-    saving.set(id, false);
+  return saving.get(id)?.done;
+}
+
+/** Resolves once what is being kept now is. */
+export const saved = () => Promise.all([...saving.values()].map(({ done }) => done));
+
+async function saveAll(id, work) {
+  while (work.more) {
+    work.more = false;
     try {
+      const { write } = await shelf();
       const mine = library.get().held[id];
       if (mine) note(id, await write(mine));
       if (library.get().trouble) library.set({ trouble: null });
     } catch (error) {
       library.set({ trouble: error.message });
+      if (error.status === 0 || error.status >= 500) setTimeout(() => save(id), AGAIN_MS);
     }
   }
   saving.delete(id);
 }
 
 /** Take what was written of a conversation; null: it is deleted. */
-function note(id, whole) {
-  const { summaries, held } = library.get();
-  const others = summaries.filter((summary) => summary.id !== id);
-  library.set({ summaries: whole ? [summaryOf(whole), ...others] : others });
+export function note(id, whole) {
+  list(id, whole && summaryOf(whole));
+  const { held } = library.get();
   if (whole && held[id]) library.set({ held: { ...held, [id]: united(whole, held[id]) } });
 }
 
-/** Read what is kept, follow what other tabs do, and look again at what this tab had in sight. */
-export async function openLibrary() {
-  onOthers(async (id) => note(id, (await read(id)) ?? null));
+function list(id, summary) {
+  const others = library.get().summaries.filter((other) => other.id !== id);
+  library.set({ summaries: summary ? [summary, ...others] : others });
+}
+
+let opened = { name: null, leave: () => {} }; // the shelf that is read
+const shelfName = () => (isOnServer() ? models.get().chats : "");
+
+/** Read what is kept, follow what others do, and look at a conversation, or again at what this tab had in sight. */
+export async function openLibrary(wanted = null) {
+  opened.leave();
   try {
-    const all = await readAll();
+    const { onOthers, summaries: readSummaries, read } = await shelf();
+    const ends = [models, places].map((store) => store.watch(reopen));
+    const unfollow = onOthers(async (id, summary) => {
+      if (summary === null || (summary && !library.get().held[id])) list(id, summary);
+      else note(id, (await read(id)) ?? null);
+    });
+    opened = { name: shelfName(), leave: () => [...ends, unfollow].forEach((end) => end()) };
+    const all = await readSummaries();
     const { summaries } = library.get();
     const known = new Set(summaries.map(({ id }) => id));
-    library.set({ summaries: [...summaries, ...all.filter(({ id }) => !known.has(id)).map(summaryOf)] });
-    const place = named() ?? kept(forSession, PLACE, null);
-    const before = all.find(({ id }) => id === place);
+    library.set({ summaries: [...summaries, ...all.filter(({ id }) => !known.has(id))] });
+    const place = wanted ?? named() ?? kept(forSession, PLACE, null);
+    const before = all.some(({ id }) => id === place) && (await read(place));
     if (before && !current().messages.length) see(before);
     else if (named() && named() !== "new" && named() !== current().id) library.set({ missing: true });
   } catch (error) {
     library.set({ trouble: error.message });
   }
+}
+
+/** Read another shelf, if another is meant by now: another key, or a choice. */
+export function reopen() {
+  if (shelfName() === opened.name) return;
+  opened.name = shelfName();
+  const { id: wanted } = current();
+  const conversation = fresh();
+  library.set({ summaries: [], id: conversation.id, held: { [conversation.id]: conversation }, deleted: null });
+  openLibrary(wanted);
 }
 
 /** The conversation that the address names, "new" for a new one; null: none. */
@@ -145,7 +180,7 @@ export async function showMessage(id, message) {
 }
 
 /** Return a conversation, from memory or as it is kept. */
-export const lookUp = async (id) => library.get().held[id] ?? (await read(id));
+export const lookUp = async (id) => library.get().held[id] ?? (await shelf()).read(id);
 
 /** Begin a new conversation; one without messages is new already. */
 export function beginNew() {
@@ -176,7 +211,7 @@ export async function discard(id) {
   if (library.get().id === id) see(fresh());
   const { [id]: gone, ...held } = library.get().held;
   library.set({ held, deleted });
-  await tried(() => remove(id));
+  await tried(async () => (await shelf()).remove(id));
   note(id, null);
 }
 
@@ -184,27 +219,7 @@ export async function discard(id) {
 export async function undo() {
   const { deleted } = library.get();
   library.set({ deleted: null });
-  await tried(async () => note(deleted.id, await write(deleted)));
-}
-
-/** Return every conversation that is kept, newest first. */
-export const everything = async () => (await readAll()).sort((a, b) => b.changedMs - a.changedMs);
-
-/**
- * Add conversations from elsewhere: `{nNew, nKnown}`. None is overwritten: where one of the same id differs, the
- * other comes beside it.
- */
-export async function add(conversations) {
-  const known = new Map((await readAll()).map((one) => [one.id, one]));
-  let nNew = 0;
-  for (const one of conversations) {
-    const other = known.get(one.id);
-    if (other && sameAs(other, one)) continue;
-    const added = other ? { ...one, id: newId() } : one;
-    note(added.id, await write(added));
-    nNew += 1;
-  }
-  return { nNew, nKnown: conversations.length - nNew };
+  await tried(async () => note(deleted.id, await (await shelf()).write(deleted)));
 }
 
 /** Search titles and texts. */
@@ -215,8 +230,8 @@ export async function search(query) {
     return;
   }
   await tried(async () => {
-    const places = (await readAll()).map((one) => [one.id, placeOf(one, query)]);
-    if (library.get().query === query) library.set({ found: new Map(places.filter(([, place]) => place)) });
+    const hits = (await (await shelf()).readAll()).map((one) => [one.id, placeOf(one, query)]);
+    if (library.get().query === query) library.set({ found: new Map(hits.filter(([, place]) => place)) });
   });
 }
 

@@ -64,6 +64,7 @@ const CONVERSATION = {
   settings: object,
   model: text,
   pinnedMs: optional(number),
+  setMs: optional(number),
   messages: Array.isArray,
   head: textOrNull,
 };

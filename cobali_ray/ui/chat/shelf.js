@@ -1,5 +1,5 @@
 // Where conversations are kept: this browser's IndexedDB, a record each, united with what other tabs wrote.
-import { united } from "../request/conversations.js";
+import { summaryOf, united } from "../request/conversations.js";
 
 /** Bounds: of conversations, and of one, as JSON. */
 export const MOST_CONVERSATIONS = 1000;
@@ -9,8 +9,12 @@ const STORE = "conversations";
 
 const others = new BroadcastChannel("cobali.conversations");
 
-/** Call with the id of each conversation that another tab wrote or deleted. */
-export const onOthers = (call) => others.addEventListener("message", ({ data }) => call(data));
+/** Call with the id of each conversation that another tab wrote or deleted, until what this returns is called. */
+export function onOthers(call) {
+  const hear = ({ data }) => call(data);
+  others.addEventListener("message", hear);
+  return () => others.removeEventListener("message", hear);
+}
 
 let opened = null;
 
@@ -54,6 +58,9 @@ function told(error) {
 
 /** Return all conversations. */
 export const readAll = () => within("readonly", (store) => store.getAll());
+
+/** Return what a list shows of all of them. */
+export const summaries = async () => (await readAll()).map(summaryOf);
 
 /** Return one conversation, or undefined. */
 export const read = (id) => within("readonly", (store) => store.get(id));

@@ -3,14 +3,14 @@ import { saveText } from "../parts/clipboard.js";
 import { whenDrawn } from "../parts/focus.js";
 import { some } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
+import { later } from "../parts/lazy.js";
 import { html, useLayoutEffect, useRef, useState } from "../parts/preact.js";
 import { useStore } from "../parts/store.js";
 import { byDay } from "../request/conversations.js";
+import { models } from "../request/models.js";
 import {
-  add,
   beginNew,
   discard,
-  everything,
   library,
   lookUp,
   pin,
@@ -23,6 +23,8 @@ import {
 import { running, stop } from "./talk.js";
 
 const portable = () => import("./portable.js");
+const transfer = () => import("./transfer.js");
+const OnServer = later(async () => (await import("./onserver.js")).OnServer);
 
 /** The whole list. `close`: folds it where it hides the conversation; there it also has a button for that. */
 export function Sidebar({ close }) {
@@ -70,7 +72,7 @@ export function Sidebar({ close }) {
         ${told.text}</p>`
     }
     <${Portable} nKept=${summaries.length} tell=${setTold} />
-    <p class="hint">Conversations are kept in this browser only.</p>
+    <${Place} />
   </div>`;
 }
 
@@ -82,12 +84,12 @@ function Row({ one, chosen, onChoose, place }) {
     <button class="conversation" aria-current=${chosen ? "true" : null} title=${one.title}
       onClick=${() => onChoose(one.id)}>${one.title}
       ${one.id in messages && html`<i class="dot wait" role="img" aria-label="answering"></i>`}
-      ${place?.parts && html`<${Place} parts=${place.parts} />`}</button>
+      ${place?.parts && html`<${Hit} parts=${place.parts} />`}</button>
     <${Menu} one=${one} onRename=${() => setNaming(true)} />
   </li>`;
 }
 
-const Place = ({ parts: [before, hit, behind] }) => html`<small>${before}<mark>${hit}</mark>${behind}</small>`;
+const Hit = ({ parts: [before, hit, behind] }) => html`<small>${before}<mark>${hit}</mark>${behind}</small>`;
 
 function Name({ one, onClose }) {
   const field = useRef(null);
@@ -151,6 +153,14 @@ function Menu({ one, onRename }) {
   </details>`;
 }
 
+/** Where they are kept. */
+function Place() {
+  const { chats } = useStore(models);
+  return chats
+    ? html`<${OnServer} chats=${chats} />`
+    : html`<p class="hint">Conversations are kept in this browser only.</p>`;
+}
+
 /** All of them as a file, and such a file back. */
 function Portable({ nKept, tell }) {
   const field = useRef(null);
@@ -158,7 +168,7 @@ function Portable({ nKept, tell }) {
     const [file] = field.current.files;
     field.current.value = "";
     try {
-      const { MOST_BYTES, fromJson } = await portable();
+      const [{ MOST_BYTES, fromJson }, { add }] = await Promise.all([portable(), transfer()]);
       if (file.size > MOST_BYTES) throw new Error("It is too large.");
       const { nNew, nKnown } = await add(fromJson(await file.text()));
       const known = nKnown ? `, ${nKnown} ${nKnown === 1 ? "was" : "were"} here already` : "";
@@ -173,7 +183,10 @@ function Portable({ nKept, tell }) {
     <button class="quiet small" onClick=${() => field.current.click()}>
       <${Icon} name="upload" size=${14} />Import</button>
     <button class="quiet small" disabled=${!nKept}
-      onClick=${async () => saveText((await portable()).asJson(await everything()), "conversations.json")}>
+      onClick=${async () => {
+        const [{ asJson }, { everything }] = await Promise.all([portable(), transfer()]);
+        saveText(asJson(await everything()), "conversations.json");
+      }}>
       <${Icon} name="download" size=${14} />Export all</button>
   </div>`;
 }

@@ -17,11 +17,13 @@ import { pauseOver } from "../request/resume.js";
 import { definitionsOf, runTool, serverOf } from "../request/toolbox.js";
 import { watchEngine } from "./away.js";
 import { change, current, hold, library, release } from "./library.js";
+import { isOnServer } from "./place.js";
 
 /** How often in a row a model may call tools without anybody asking for it. */
 export const MOST_ROUNDS = 8;
 const N_ALTERNATIVES = 6; // of each word, where they are asked for
 const KEEP_MS = 500; // between two writes of a growing answer
+const KEEP_ON_SERVER_MS = 15_000; // which has all of it in the stream
 const CUT = "The page was closed while this answer came. What had come is kept.";
 const TAB = tabName(newId);
 
@@ -132,7 +134,7 @@ function answer(id, place = null, { continued = false } = {}) {
   };
   const { text, reasoning, reasonedS, tokens = [] } = place ?? {};
   const begun = continued ? { text, reasoning, reasonedS, tokens } : {};
-  const run = askToKeep(body, begun, TAB);
+  const run = askToKeep(body, { begun, tab: TAB, resumable: isOnServer() ? "stored" : true });
   const [store] = run.answers;
   const record = { ...recordOf(store.get()), model: body.model ?? null };
   change(id, (all) =>
@@ -163,9 +165,9 @@ async function follow(id, message, run) {
   } = run;
   let written = null;
   const write = () => {
-    if (written === store.get()) return;
+    if (written === store.get()) return null;
     written = store.get();
-    change(id, (was) => withChange(was, message, recordOf(written)));
+    return change(id, (was) => withChange(was, message, recordOf(written)));
   };
   let stopped = false;
   const stopIt = () => {
@@ -176,7 +178,7 @@ async function follow(id, message, run) {
   answers.set(message, { store, live: true, message: null });
   running.set({ messages: { ...running.get().messages, [id]: message } });
   hold(id);
-  const timer = setInterval(write, KEEP_MS);
+  const timer = setInterval(write, isOnServer() ? KEEP_ON_SERVER_MS : KEEP_MS);
   addEventListener("pagehide", write);
   const unwatch = watchEngine(store);
   await run.done;
@@ -187,7 +189,8 @@ async function follow(id, message, run) {
   if (store.get().status === "done" && asker) await useTools(store, settings, () => stopped);
   clearInterval(timer);
   removeEventListener("pagehide", write);
-  write();
+  const saved = write();
+  if (isOnServer()) letGo(saved, store.get().stream);
   const kept = messageOf(library.get().held[id] ?? { messages: [] }, message);
   answers.set(message, { store, live: false, message: kept });
   runs.delete(id);
@@ -195,6 +198,12 @@ async function follow(id, message, run) {
   const { [id]: ended, ...others } = running.get().messages;
   running.set({ messages: others });
   if (asker && !stopped && kept?.calls.length && canGoOn(kept) && nRounds(id) < MOST_ROUNDS) answer(id);
+}
+
+/** Have the server forget the stream of an answer that is whole in its conversation there. */
+async function letGo(saved, { id, after }) {
+  await saved;
+  if (after && !library.get().trouble) (await import("./served.js")).forget(id);
 }
 
 /**

@@ -35,6 +35,26 @@ export function useStore(store) {
   return store.get();
 }
 
+/** Watch a store from a component that is costly to draw, at most once in so many milliseconds. */
+export function useStoreEvery(store, ms) {
+  const [, redraw] = useState(0);
+  useEffect(() => {
+    let timer = null;
+    const unwatch = store.watch(() => {
+      timer ??= setTimeout(() => {
+        timer = null;
+        redraw((n) => n + 1);
+      }, ms);
+    });
+    redraw((n) => n + 1);
+    return () => {
+      unwatch();
+      clearTimeout(timer);
+    };
+  }, [store, ms]);
+  return store.get();
+}
+
 /** Call in the next frame; a hidden page has no frames, so there a timer does it. */
 export function soon(call) {
   if (document.hidden) setTimeout(call, 100);

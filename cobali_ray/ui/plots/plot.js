@@ -1,5 +1,5 @@
 // uPlot inside a component: made once per theme, fed on every draw, as wide as its place.
-import { html, useEffect, useLayoutEffect, useRef } from "../parts/preact.js";
+import { html, useLayoutEffect, useRef } from "../parts/preact.js";
 import { useStore } from "../parts/store.js";
 import { colour, theme } from "../parts/theme.js";
 import { marksOf } from "./axis.js";
@@ -120,8 +120,8 @@ export function Plot({ series, columns, data, part, history, unit, most, height,
       made.destroy();
     };
   }, [version, height, withX]);
-  useEffect(() => {
-    const made = plot.current;
+  useLayoutEffect(() => {
+    const made = plot.current; // in the frame in which the rest changes, or each change would cost two
     const most = Math.max(2, Math.floor((place.current.clientWidth - GUTTER - MARGIN) / WIDE_MARK));
     Object.assign(made, { columns, marks: marksOf(axis, lo, hi, most, history) });
     made.batch(() => {

@@ -21,12 +21,15 @@ export function ask(body, begun = {}) {
   return { answers, body, done, stop: () => abort.abort() };
 }
 
-/** Do the same with one answer that outlives its reader: whoever knows its `stream` reads it on, see `readOn`. */
-export function askToKeep(body, begun = {}, tab = null) {
+/**
+ * Do the same with one answer that outlives its reader: whoever knows its `stream` reads it on, see `readOn`.
+ * `resumable` says for how long: true, a while; "stored", to its end, and from then on.
+ */
+export function askToKeep(body, { begun = {}, tab = null, resumable = true } = {}) {
   const xRequestId = newId(); // and the stream's
   const stream = { id: xRequestId, after: 0, tab };
   const answer = makeStore({ ...nothingOf(body, xRequestId), ...begun, stream });
-  return keptRun(answer, body, (signal) => open({ ...body, resumable: true }, xRequestId, signal, stream.id));
+  return keptRun(answer, body, (signal) => open({ ...body, resumable }, xRequestId, signal, stream.id));
 }
 
 /** Read an answer on, of which `begun` is what is here and says how far that is. */

@@ -17,6 +17,7 @@ export const newConversation = (settings, model, atMs = Date.now()) => ({
   changedMs: atMs,
   settings,
   model,
+  setMs: 0, // when somebody changed one of these two
   messages: [], // each with id, parent, role (user or assistant); in order of time
   head: null, // the message that ends the branch in sight
 });
@@ -79,11 +80,17 @@ function titleOf(message) {
 /** Of two versions of a message the one that holds: of one stream what has more of it, else the newer. */
 function laterOf(one, other) {
   const same = one.stream && one.stream.id === other.stream?.id;
-  const by = (same && one.stream.after - other.stream.after) || one.changedMs - other.changedMs;
+  const further = same && (one.stream.after - other.stream.after || nResults(one) - nResults(other));
+  const by = further || one.changedMs - other.changedMs;
   return by > 0 ? one : other;
 }
 
-/** Unite what two tabs made of one conversation: no message is lost, of two versions the later holds. */
+const nResults = ({ calls = [] }) => calls.filter(({ result }) => result).length;
+
+/**
+ * Unite what two tabs or browsers made of one conversation: no message is lost, of two versions the later holds. The
+ * branch in sight grows with what the other said behind it.
+ */
 export function united(stored, mine) {
   if (!stored) return mine;
   const byId = new Map(stored.messages.map((message) => [message.id, message]));
@@ -94,7 +101,14 @@ export function united(stored, mine) {
   const messages = [...byId.values()].sort((a, b) => a.atMs - b.atMs);
   const { title, titledMs } = stored.titledMs > mine.titledMs ? stored : mine;
   const { pinnedMs = 0 } = Math.abs(stored.pinnedMs ?? 0) > Math.abs(mine.pinnedMs ?? 0) ? stored : mine;
-  return { ...mine, title, titledMs, pinnedMs, messages, changedMs: Math.max(stored.changedMs, mine.changedMs) };
+  const { settings, model, setMs = 0 } = (stored.setMs ?? 0) > (mine.setMs ?? 0) ? stored : mine;
+  const behind = pathTo({ messages }, stored.head).some(({ id }) => id === mine.head);
+  return {
+    ...mine,
+    ...{ title, titledMs, pinnedMs, settings, model, setMs, messages },
+    head: behind ? stored.head : mine.head,
+    changedMs: Math.max(stored.changedMs, mine.changedMs),
+  };
 }
 
 /** Say whether two have the same messages and name. */

@@ -2,14 +2,17 @@
 import { call } from "../parts/api.js";
 import { makeStore } from "../parts/store.js";
 
-/** `all` as /v1/models tells them, or the `trouble` there was. */
-export const models = makeStore({ all: [], trouble: null });
+/**
+ * `all` as /v1/models tells them, or the `trouble` there was. `chats` is the server's name for those that this key
+ * keeps there, null where it keeps none, undefined as long as nobody knows.
+ */
+export const models = makeStore({ all: [], trouble: null, chats: undefined });
 
 /** Ask which names the server's models have. */
 export async function loadModels() {
   try {
-    const { data } = await (await call("v1/models")).json();
-    models.set({ all: data, trouble: null });
+    const { data, chats = null } = await (await call("v1/models")).json();
+    models.set({ all: data, trouble: null, chats });
   } catch (error) {
     models.set({ trouble: error });
   }

@@ -2,7 +2,7 @@
 import { engineNow, feed } from "../feed/feed.js";
 import { Icon } from "../parts/icons.js";
 import { html, useEffect, useState } from "../parts/preact.js";
-import { useStore } from "../parts/store.js";
+import { useStore, useStoreEvery } from "../parts/store.js";
 import { goLive, shownOf, view } from "../plots/window.js";
 import { Life } from "../record/life.js";
 import { TickRecord } from "../record/record.js";
@@ -17,16 +17,18 @@ import { Stage } from "./stage.js";
 import { summaryOf } from "./summary.js";
 import { Tiles } from "./tiles.js";
 
+const DRAW_MS = 300; // a drawing takes some 20 ms, and the page is to leave the machine to the model
+
 /** The whole view. */
 export function Ticks() {
-  const { history, status, cause, version, engine, engines } = useStore(feed);
+  const { history, status, cause, version, engine, engines } = useStoreEvery(feed, DRAW_MS);
   const state = useStore(view);
   const { asked, problem } = useStore(link);
   const [, redraw] = useState(0);
   useEffect(() => {
-    const timer = setInterval(() => redraw((n) => n + 1), 1000); // quantiles age while the engine idles
-    return () => clearInterval(timer);
-  }, []);
+    const timer = setTimeout(() => redraw((n) => n + 1), 1000); // quantiles age while the engine idles
+    return () => clearTimeout(timer);
+  });
   const run = history?.engine.incarnation_id;
   useEffect(() => run && goLive, [run]); // once it is over: a moment of another run is none of the next
   useEffect(() => {

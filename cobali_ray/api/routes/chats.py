@@ -1,0 +1,113 @@
+"""/v1/chats: where the page keeps its conversations, if a key wants them on the server."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import partial
+from typing import Any, Final
+
+from fastapi import APIRouter, Response
+from fastapi import Request as HttpRequest
+from pydantic import Field
+
+from cobali_ray.api.body.fields import read_as
+from cobali_ray.api.body.params import whole_number
+from cobali_ray.api.body.schema import BodyModel
+from cobali_ray.api.call.intake import Intake
+from cobali_ray.api.door.context import RequestContext, context_of
+from cobali_ray.api.door.keeping import Keeping
+from cobali_ray.api.reply.replies import json_response
+from cobali_ray.api.routes.openapi import BODY_STATUSES, errors, get, post, query
+from cobali_ray.backend.port import Gone
+from cobali_ray.errors import InvalidParameterError
+from cobali_ray.settings import ApiSettings
+from cobali_ray.store import chats
+
+MAX_LISTED: Final = 500
+_SANE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_AFTER = query(
+    "after", "The newest version known: only what changed since.", type="integer", minimum=0, default=0
+)
+
+
+class KeptChatBody(BodyModel):
+    """POST /v1/chats/{chat_id}."""
+
+    version: int = Field(ge=0, description="The one that the client knows; 0: none.")
+    summary: str = Field(max_length=4096, description="What a list shows of it.")
+    data: str = Field(description="The chat.")
+
+
+def shelf_of(salt: str) -> str:
+    """Return a name for the chats of a key, which tells nothing of it; "all" where nobody needs one."""
+    return hashlib.sha256(b"chats:" + salt.encode()).hexdigest()[:16] if salt else "all"
+
+
+class KeptChats:
+    def __init__(self, keeping: Keeping, settings: ApiSettings, intake: Intake) -> None:
+        self._keeping, self._settings, self._intake = keeping, settings, intake
+
+    def router(self) -> APIRouter:
+        router = APIRouter(tags=["chats"])
+        path, wrong = "/v1/chats/{chat_id}", errors(400, 401, 404, 500, 501, 503)
+        listed = {"parameters": [_AFTER]}
+        get(
+            router, "/v1/chats", self.listing, responses=errors(400, 401, 500, 501, 503), openapi_extra=listed
+        )
+        get(router, path, self.find, responses=wrong)
+        post(router, path, self.write, KeptChatBody, errors(*BODY_STATUSES, 409, 501))
+        router.delete(path, response_model=None, responses=wrong)(self.delete)
+        return router
+
+    async def listing(self, http: HttpRequest) -> Response:
+        """List this key's chats, or what changed, the oldest change first; one that was deleted says so."""
+        after = whole_number(http.query_params.get("after", "0"), "after", low=0, high=2**63 - 1)
+        rows = await self._keeping(chats.listed, context_of(http).caller.salt, after, MAX_LISTED + 1)
+        data = [
+            _told(
+                row.id,
+                row.version,
+                **({"deleted": True} if row.summary is None else {"summary": row.summary}),
+            )
+            for row in rows[:MAX_LISTED]
+        ]
+        return json_response({"object": "list", "data": data, "has_more": len(rows) > MAX_LISTED})
+
+    async def find(self, http: HttpRequest, chat_id: str) -> Response:
+        """Return a chat."""
+        version, data = await self._keeping(
+            chats.find, context_of(http).caller.salt, chat_id, self._keeping.until_s()
+        )
+        return json_response(_told(chat_id, version, data=data))
+
+    async def write(self, http: HttpRequest, chat_id: str) -> Response:
+        """Write a chat in the place of the version that the client knows."""
+        keeping = self._keeping
+        _ = keeping.store  # without one nothing else matters
+        if not _SANE_ID.fullmatch(chat_id):
+            raise InvalidParameterError("chat_id", "must be 1 to 64 letters, digits, - and _")
+        body = await self._intake.take(http, partial(self._read, context_of(http)))
+        version = await keeping(
+            chats.write,
+            context_of(http).caller.salt,
+            chat_id,
+            body.version,
+            (body.summary, body.data),
+            kept_until_s=keeping.until_s(),
+            quota=keeping.quota,
+        )
+        return json_response(_told(chat_id, version))
+
+    async def delete(self, http: HttpRequest, chat_id: str) -> Response:
+        """Delete a chat; other clients are told so by the list."""
+        await self._keeping(chats.delete, context_of(http).caller.salt, chat_id, self._keeping.until_s())
+        return json_response({"id": chat_id, "object": "chat", "deleted": True})
+
+    def _read(self, context: RequestContext, raw: bytes, gone: Gone) -> KeptChatBody:
+        del gone
+        return read_as(KeptChatBody, raw, context, strict=self._settings.strict)
+
+
+def _told(chat_id: str, version: int, **more: Any) -> dict[str, Any]:
+    return {"id": chat_id, "object": "chat", "version": version, **more}

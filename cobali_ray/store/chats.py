@@ -1,0 +1,103 @@
+"""The page's chats in the store: functions over a connection, called by `Store`, each in one transaction.
+
+What a chat is, the page knows; here it is a text, with a short one for lists. Each change has a number of its
+own, larger than all before: clients say by it what they know of a chat, and from where on they want to hear.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final, NamedTuple
+
+from cobali_ray.errors import ChatChangedError, NotInStoreError, StoreFullError
+from cobali_ray.store.files import StoreQuota, used_bytes
+
+CHAT: Final = "chat"
+"""What one is called where there is none."""
+
+
+class ChatRow(NamedTuple):
+    id: str
+    version: int
+    summary: str | None
+    """None: it was deleted."""
+
+
+def write(
+    db: sqlite3.Connection,
+    owner: str,
+    chat_id: str,
+    known: int,
+    texts: tuple[str, str],
+    *,
+    kept_until_s: int,
+    quota: StoreQuota,
+) -> int:
+    """Write a chat, its summary and its text, in the place of the version that is known; 0: there is none.
+
+    Returns the new version. Raises ChatChangedError where the version is another, and StoreFullError.
+    """
+    row = _row(db, owner, chat_id)
+    version = 0 if row is None else row["version"]
+    if version != known:
+        raise ChatChangedError(chat_id, version)
+    if row is None:
+        query = "SELECT count(*) FROM chats WHERE owner = ? AND data IS NOT NULL"
+        (n,) = db.execute(query, (owner,)).fetchone()
+        if n >= quota.max_count:
+            raise StoreFullError(f"{n} chats", "stored_count")
+    version = _put(db, owner, chat_id, kept_until_s, *texts)
+    if used_bytes(db, owner) > quota.max_bytes:
+        raise StoreFullError(f"{quota.max_bytes:,} bytes, or would with this", "stored_gib")
+    return version
+
+
+def find(db: sqlite3.Connection, owner: str, chat_id: str, kept_until_s: int) -> tuple[int, str]:
+    """Return the version of a chat and its text, and keep it for longer. Raises NotInStoreError."""
+    if (row := _row(db, owner, chat_id)) is None:
+        raise NotInStoreError(CHAT, chat_id[:64])
+    db.execute(
+        "UPDATE chats SET kept_until_s = max(kept_until_s, ?) WHERE version = ?",
+        (kept_until_s, row["version"]),
+    )
+    return row["version"], row["data"]
+
+
+def listed(db: sqlite3.Connection, owner: str, after: int, limit: int) -> list[ChatRow]:
+    """Return what changed behind this version, the oldest change first, chats that were deleted among it."""
+    rows = db.execute(
+        "SELECT id, version, CASE WHEN data IS NULL THEN NULL ELSE summary END FROM chats "
+        "WHERE owner = ? AND version > ? ORDER BY version LIMIT ?",
+        (owner, after, limit),
+    )
+    return [ChatRow(*row) for row in rows]
+
+
+def delete(db: sqlite3.Connection, owner: str, chat_id: str, kept_until_s: int) -> None:
+    """Delete a chat; that it was there is known for as long as one is kept. Raises NotInStoreError."""
+    if _row(db, owner, chat_id) is None:
+        raise NotInStoreError(CHAT, chat_id[:64])
+    _put(db, owner, chat_id, kept_until_s, "", None)
+
+
+def sweep(db: sqlite3.Connection, now_s: int) -> int:
+    """Delete what is too old, and return how many rows that was."""
+    return db.execute("DELETE FROM chats WHERE kept_until_s <= ?", (now_s,)).rowcount
+
+
+def _row(db: sqlite3.Connection, owner: str, chat_id: str) -> sqlite3.Row | None:
+    query = "SELECT version, data FROM chats WHERE owner = ? AND id = ? AND data IS NOT NULL"
+    return db.execute(query, (owner, chat_id)).fetchone()  # type: ignore[no-any-return]
+
+
+def _put(
+    db: sqlite3.Connection, owner: str, chat_id: str, kept_until_s: int, summary: str, data: str | None
+) -> int:
+    db.execute("DELETE FROM chats WHERE owner = ? AND id = ?", (owner, chat_id))
+    n_bytes = 0 if data is None else len(data.encode()) + len(summary.encode())
+    row = db.execute(
+        "INSERT INTO chats (owner, id, kept_until_s, summary, data, bytes) VALUES (?,?,?,?,?,?) "
+        "RETURNING version",
+        (owner, chat_id, kept_until_s, summary, data, n_bytes),
+    ).fetchone()
+    return int(row["version"])

@@ -1,0 +1,42 @@
+"""Streams that ended: functions over a connection, called by `Store`, each in one transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+
+from cobali_ray.errors import StoreFullError
+from cobali_ray.store.files import StoreQuota, used_bytes
+
+LEVEL = 1
+"""Of zlib: events are alike, and become a tenth."""
+
+
+def keep(
+    db: sqlite3.Connection, owner: str, stream_id: str, events: bytes, *, kept_until_s: int, quota: StoreQuota
+) -> None:
+    """Keep all events of a stream. Raises StoreFullError."""
+    data = zlib.compress(events, LEVEL)
+    db.execute(
+        "INSERT OR REPLACE INTO streams (owner, id, kept_until_s, data, bytes) VALUES (?,?,?,?,?)",
+        (owner, stream_id, kept_until_s, data, len(data)),
+    )
+    if used_bytes(db, owner) > quota.max_bytes:
+        raise StoreFullError(f"{quota.max_bytes:,} bytes, or would with this", "stored_gib")
+
+
+def find(db: sqlite3.Connection, owner: str, stream_id: str) -> bytes | None:
+    """Return the events of a stream, if it is there."""
+    query = "SELECT data FROM streams WHERE owner = ? AND id = ?"
+    row = db.execute(query, (owner, stream_id)).fetchone()
+    return None if row is None else zlib.decompress(row["data"])
+
+
+def delete(db: sqlite3.Connection, owner: str, stream_id: str) -> bool:
+    """Delete a stream, and say whether it was there."""
+    return db.execute("DELETE FROM streams WHERE owner = ? AND id = ?", (owner, stream_id)).rowcount > 0
+
+
+def sweep(db: sqlite3.Connection, now_s: int) -> int:
+    """Delete what is too old, and return how many that was."""
+    return db.execute("DELETE FROM streams WHERE kept_until_s <= ?", (now_s,)).rowcount

@@ -1,0 +1,37 @@
+// The switch that keeps conversations on the server. Loaded on demand.
+import { html, useState } from "../parts/preact.js";
+import { useStore } from "../parts/store.js";
+import { isOnServer, places } from "./place.js";
+import { keepOnServer } from "./transfer.js";
+
+const EVERYBODY = "all"; // what the server calls the chats of those who need no key
+
+export function OnServer({ chats }) {
+  useStore(places);
+  const [moving, setMoving] = useState(null); // to where, while they are under way
+  const [wrong, setWrong] = useState(null);
+  const on = isOnServer();
+  const readers =
+    chats === EVERYBODY
+      ? "everybody who reaches this server can read them, as it asks for no key"
+      : "every browser with this key has the same ones";
+  const turn = async ({ target }) => {
+    if (moving !== null) return;
+    setMoving(target.checked);
+    setWrong(null);
+    try {
+      await keepOnServer(target.checked);
+    } catch (error) {
+      setWrong(`Not all conversations were moved: ${error.message}`);
+    }
+    setMoving(null);
+  };
+  return html`<label class="check"><input type="checkbox" checked=${moving ?? on} onChange=${turn} />
+      Keep conversations on the server</label>
+    <p class="hint">${
+      on
+        ? `They are on the server: ${readers}. Answers go on when the page is closed.`
+        : `They are in this browser only. On the server ${readers}; those of this browser move there.`
+    }</p>
+    ${wrong && html`<p class="told wrong" role="alert">${wrong}</p>`}`;
+}

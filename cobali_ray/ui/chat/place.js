@@ -1,0 +1,43 @@
+// Where conversations are kept: in this browser, or on the server under the key of this session. No drawing.
+import { forGood, keep, kept, makeStore } from "../parts/store.js";
+import { models } from "../request/models.js";
+import * as browser from "./shelf.js";
+
+const NAME = "on-server";
+
+/** The shelves of the server, as it names them by key, that this browser keeps its conversations on. */
+export const places = makeStore({ chosen: kept(forGood, NAME, []) });
+
+addEventListener("storage", ({ key }) => {
+  if (key === `cobali.${NAME}`) places.set({ chosen: kept(forGood, NAME, []) }); // another tab chose
+});
+
+/** Whether conversations are kept on the server, as far as is known. */
+export const isOnServer = () => places.get().chosen.includes(models.get().chats);
+
+/** Keep them there from now on, or no longer. */
+export function choose(onServer) {
+  const { chats } = models.get();
+  const others = places.get().chosen.filter((name) => name !== chats);
+  const chosen = onServer ? [...others, chats] : others;
+  places.set({ chosen });
+  keep(forGood, NAME, chosen);
+}
+
+/** Return what reads and writes them there, once it is known which that is. */
+export async function shelf() {
+  if (places.get().chosen.length) await shelvesKnown();
+  return isOnServer() ? import("./served.js") : browser;
+}
+
+function shelvesKnown() {
+  return new Promise((resolve) => {
+    const look = () => {
+      if (models.get().chats === undefined) return;
+      unwatch();
+      resolve();
+    };
+    const unwatch = models.watch(look);
+    look();
+  });
+}

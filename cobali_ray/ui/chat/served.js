@@ -1,0 +1,160 @@
+// Conversations on the server, under the key of this session: what `shelf.js` does in this browser. Loaded on demand.
+//
+// Each has a version there. Who writes says which one it knows; where there is another by now, both are united.
+import { access, call } from "../parts/api.js";
+import { forSession, keep, kept } from "../parts/store.js";
+import { isOpen } from "../request/chat.js";
+import { summaryOf, united } from "../request/conversations.js";
+import { models } from "../request/models.js";
+
+const LOOK_MS = 2000;
+const N_AT_ONCE = 6; // as many connections as browsers open
+
+const known = new Map(); // what is here of each: its version, and the conversation
+const writing = new Map(); // what is being written
+const listed = new Map(); // the version and summary of each, as the server told them last
+let newest = 0; // version
+let owner = access.get().key; // whose all of this is
+
+const address = (id) => `v1/chats/${id}`;
+const json = async (path, options) => (await call(path, options)).json();
+
+/** Forget what another key's are. */
+function sameOwner() {
+  if (owner === access.get().key) return;
+  owner = access.get().key;
+  newest = 0;
+  known.clear();
+  listed.clear();
+}
+
+/** Ask what has changed; return the ids of those that are not known as they are there. */
+async function look() {
+  sameOwner();
+  const changed = [];
+  for (let more = true; more; ) {
+    const { data, has_more: hasMore } = await json(`v1/chats?after=${newest}`);
+    for (const { id, version, summary, deleted } of data) {
+      newest = version;
+      if (known.get(id)?.version !== version) changed.push(id);
+      if (deleted) {
+        listed.delete(id);
+        known.delete(id);
+      } else listed.set(id, { version, summary: JSON.parse(summary) });
+    }
+    more = hasMore;
+  }
+  return changed;
+}
+
+/** Call with the id of each conversation that another browser wrote or deleted, and its summary if it is there. */
+export function onOthers(tell) {
+  const turn = async () => {
+    if (document.hidden || access.get().asked) return;
+    try {
+      for (const id of await look()) tell(id, listed.get(id)?.summary ?? null);
+    } catch {
+      // The page says elsewhere that the server does not answer.
+    }
+  };
+  const timer = setInterval(turn, LOOK_MS);
+  document.addEventListener("visibilitychange", turn);
+  return () => {
+    clearInterval(timer);
+    document.removeEventListener("visibilitychange", turn);
+  };
+}
+
+/** Return what a list shows of all of them; what could not be written before is written now. */
+export async function summaries() {
+  sameOwner();
+  for (const one of Object.values(unsaved())) await write(one);
+  await look();
+  return [...listed.values()].map(({ summary }) => summary);
+}
+
+/** Return all conversations. */
+export async function readAll() {
+  await look();
+  const ids = [...listed.keys()];
+  const found = [];
+  for (let i = 0; i < ids.length; i += N_AT_ONCE)
+    found.push(...(await Promise.all(ids.slice(i, i + N_AT_ONCE).map(read))));
+  return found.filter(Boolean);
+}
+
+/** Return one conversation, or undefined. */
+export async function read(id) {
+  const here = known.get(id);
+  if (here && here.version >= (listed.get(id)?.version ?? 0)) return here.conversation;
+  try {
+    const { version, data } = await json(address(id));
+    known.set(id, { version, conversation: JSON.parse(data) });
+    return known.get(id).conversation;
+  } catch (error) {
+    if (error.status !== 404) throw error;
+    known.delete(id);
+    return undefined;
+  }
+}
+
+/** Write a conversation, united with what is there; resolves to that. Throws an Error that says what to do. */
+export async function write(mine) {
+  for (;;) {
+    const { version = 0, conversation } = known.get(mine.id) ?? {};
+    const whole = united(conversation, mine);
+    writing.set(mine.id, whole);
+    const body = { version, summary: JSON.stringify(summaryOf(whole)), data: JSON.stringify(whole) };
+    try {
+      const { version: written } = await json(address(mine.id), { body });
+      known.set(mine.id, { version: written, conversation: whole });
+      keepUnsaved(mine.id, null);
+      writing.delete(mine.id);
+      return whole;
+    } catch (error) {
+      if (error.code !== "chat_changed") {
+        keepUnsaved(mine.id, whole);
+        writing.delete(mine.id);
+        throw error;
+      }
+    }
+    known.delete(mine.id);
+    await read(mine.id);
+  }
+}
+
+/** What the server could not be given yet, kept by this tab. */
+const unsaved = () => kept(forSession, nameOfUnsaved(), {});
+const nameOfUnsaved = () => `unsaved.${models.get().chats}`;
+
+/** Keep in this tab what could not be written, or (null) no longer. */
+function keepUnsaved(id, conversation) {
+  const { [id]: before, ...others } = unsaved();
+  if (!conversation && !before) return;
+  keep(forSession, nameOfUnsaved(), conversation ? { ...others, [id]: conversation } : others);
+}
+
+addEventListener("pagehide", () => writing.forEach((conversation, id) => keepUnsaved(id, conversation)));
+
+/** Delete a conversation, and answers in it that nobody has read to the end. */
+export async function remove(id) {
+  keepUnsaved(id, null);
+  const { messages } = (await read(id)) ?? { messages: [] };
+  for (const { stream } of messages.filter((message) => message.stream && isOpen(message))) await forget(stream.id);
+  known.delete(id);
+  listed.delete(id);
+  try {
+    await call(address(id), { method: "DELETE" });
+  } catch (error) {
+    if (error.status !== 404) throw error;
+  }
+}
+
+/** Have the server forget an answer that is whole in its conversation. */
+export async function forget(stream) {
+  try {
+    await call(`v1/streams/${stream}`, { method: "DELETE" });
+  } catch {
+    // It is gone already, or goes in time.
+  }
+}

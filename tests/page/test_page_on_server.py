@@ -1,0 +1,174 @@
+"""Conversations on the server: the same in two browsers, and answers that go on without a page."""
+
+import re
+
+import httpx2
+import pytest
+from hands import say, until
+from stack import Site
+
+pytest.importorskip("playwright")
+from playwright.sync_api import expect
+
+LENGTH = 40
+SWITCH = "Keep conversations on the server"
+SAID = "import('/ui/chat/library.js').then(({ current }) => current().messages.at(-1).text)"
+KEPT_HERE = "import('/ui/chat/shelf.js').then(async ({ readAll }) => (await readAll()).length)"
+
+
+@pytest.fixture(scope="module")
+def keeping(tmp_path_factory):
+    with Site(data_dir=tmp_path_factory.mktemp("store")) as site:
+        yield site
+
+
+@pytest.fixture
+def two(make_page, keeping):
+    """Two browsers that keep their conversations on the server, which has none yet."""
+    pages = [
+        make_page(keeping, "chat", allow=["404", "409", "ERR_"], **options)
+        for options in ({}, {"locale": "en-GB"})
+    ]
+    for page in pages:
+        page.get_by_label(SWITCH).check()
+        expect(page.get_by_text("They are on the server")).to_be_visible()
+    yield pages
+    chats = f"{keeping.url}/v1/chats"
+    for one in httpx2.get(chats).json()["data"]:
+        httpx2.delete(f"{chats}/{one['id']}")
+
+
+def listed(page):
+    return page.get_by_role("navigation", name="Conversations").locator(".conversation")
+
+
+def asked(page):
+    return page.locator(".asked")
+
+
+def ask(page, question):
+    say(page, question, temperature=0, max_tokens=LENGTH)
+    expect(page.get_by_role("article").last).to_contain_text("length")
+
+
+def test_two_browsers_have_the_same_conversation_and_both_go_on_with_it(two):
+    phone, desktop = two
+    ask(phone, "Of two browsers")
+    expect(listed(desktop)).to_have_text(["Of two browsers"])
+    listed(desktop).click()
+    expect(asked(desktop)).to_have_text("You: Of two browsers")
+    assert desktop.evaluate(SAID) == phone.evaluate(SAID)
+    ask(desktop, "From the desktop")
+    expect(asked(phone)).to_have_text(["You: Of two browsers", "You: From the desktop"])
+    expect(phone.get_by_role("article").last).to_contain_text("length")
+    phone.get_by_label("More about Of two browsers").click()
+    phone.get_by_role("button", name="Rename").click()
+    phone.keyboard.type("Named on the phone")
+    phone.keyboard.press("Enter")
+    expect(listed(desktop)).to_have_text(["Named on the phone"])
+    desktop.reload()
+    expect(asked(desktop)).to_have_count(2)
+    assert desktop.evaluate(KEPT_HERE) == 0, "nothing is left in the browser"
+    desktop.get_by_label("More about Named on the phone").click()
+    desktop.get_by_role("button", name="Delete").click()
+    expect(listed(phone)).to_have_count(0)
+
+
+def test_neither_of_two_writers_overwrites_the_other(two):
+    phone, desktop = two
+    ask(phone, "Both write")
+    listed(desktop).click()
+    expect(asked(desktop)).to_have_count(1)
+    for page in two:  # neither hears of the other before both have written
+        page.route("**/v1/chats?after=*", lambda route: route.abort())
+    say(phone, "Said on the phone", max_tokens=3)
+    say(desktop, "Said on the desktop", max_tokens=3)
+    for page in two:
+        expect(page.get_by_role("article").last).to_contain_text("length")
+        page.unroute("**/v1/chats?after=*")
+    for page in two:
+        page.reload()
+        expect(asked(page)).to_have_count(2)
+        until(
+            page,
+            """async () => {
+            const { current } = await import("/ui/chat/library.js");
+            const texts = current().messages.map(({ text }) => text);
+            return texts.includes("Said on the phone") && texts.includes("Said on the desktop");
+        }""",
+        )
+        expect(page.get_by_text(re.compile("[12] / 2|[12]/2")).first).to_be_visible()
+
+
+def test_an_answer_goes_on_when_its_browser_is_closed_and_is_whole_in_another(two, keeping):
+    phone, desktop = two
+    with keeping.held(20):
+        say(phone, "The lid closes", temperature=0, max_tokens=LENGTH)
+        expect(phone.get_by_role("article").last.locator(".text")).not_to_be_empty()
+        expect(listed(desktop)).to_have_text(["The lid closes"])
+        phone.goto("about:blank")
+    until(desktop, "() => fetch('health').then((r) => r.json()).then((h) => h.engine.n_running === 0)")
+    keeping.forget_streams()  # as it is after five minutes
+    listed(desktop).click()
+    expect(desktop.get_by_role("article").last).to_contain_text("length")
+    whole = desktop.evaluate(SAID)
+    assert len(whole) == LENGTH, "a character for each token"
+    phone.goto(keeping.url)
+    expect(phone.get_by_role("article").last).to_contain_text("length")
+    assert phone.evaluate(SAID) == whole
+    for page in two:
+        expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_what_the_server_could_not_take_is_written_when_it_answers_again(two):
+    phone, _ = two
+    ask(phone, "Before the cut")
+    phone.route("**/v1/chats/*", lambda route: route.abort())
+    phone.get_by_label("More about Before the cut").click()
+    phone.get_by_role("button", name="Rename").click()
+    phone.keyboard.type("Named in a tunnel")
+    phone.keyboard.press("Enter")
+    expect(phone.get_by_role("alert")).to_contain_text("Not kept: The server does not answer.")
+    phone.unroute("**/v1/chats/*")
+    phone.reload()
+    for page in two:
+        expect(listed(page)).to_have_text(["Named in a tunnel"])
+
+
+def test_the_switch_moves_the_browsers_conversations_and_leaves_others_theirs(make_page, keeping):
+    page = make_page(keeping, "chat")
+    ask(page, "From this browser")
+    page.get_by_label(SWITCH).check()
+    expect(page.get_by_text("everybody who reaches this server")).to_be_visible()
+    expect(listed(page)).to_have_text(["From this browser"])
+    expect(asked(page)).to_have_text("You: From this browser")
+    until(page, f"() => {KEPT_HERE}.then((n) => n === 0)")
+    page.get_by_label(SWITCH).uncheck()
+    expect(listed(page)).to_have_count(0)
+    page.get_by_label(SWITCH).check()
+    expect(listed(page)).to_have_text(["From this browser"])
+
+
+def test_each_key_has_its_own_shelf(make_page, tmp_path):
+    with Site(data_dir=tmp_path, api_keys=["first", "second"]) as site:
+        page = make_page(site, "chat", allow=["401"])
+
+        def use(key):
+            page.evaluate("(key) => import('/ui/parts/api.js').then(({ useKey }) => useKey(key))", key)
+
+        use("first")
+        page.get_by_label(SWITCH).check()
+        expect(page.get_by_text("every browser with this key")).to_be_visible()
+        ask(page, "Of the first key")
+        use("second")
+        expect(listed(page)).to_have_count(0)
+        expect(asked(page)).to_have_count(0)
+        expect(page.get_by_label(SWITCH)).not_to_be_checked()
+        use("first")
+        expect(listed(page)).to_have_text(["Of the first key"])
+
+
+def test_without_a_store_there_is_no_switch(make_page, site):
+    page = make_page(site, "chat")
+    expect(page.get_by_text("kept in this browser only")).to_be_visible()
+    expect(page.get_by_label(SWITCH)).to_have_count(0)
