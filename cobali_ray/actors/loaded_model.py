@@ -151,7 +151,7 @@ class LoadedModel:
 
 def _room(limits: EngineLimits, settings: EngineSettings) -> str:
     n_slots, n_cells = settings.limits.n_slots, settings.llama.kv_cells
-    if limits.n_slots < n_slots:
+    if n_slots != "auto" and limits.n_slots < n_slots:
         return f"{limits.n_slots} of {n_slots} slots"
     return f"{limits.n_cells} of {n_cells} KV cells" if n_cells and limits.n_cells < n_cells else ""
 

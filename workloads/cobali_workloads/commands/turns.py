@@ -21,9 +21,11 @@ from cobali_workloads.load.target import connect
 from cobali_workloads.report.report import Report, Table, deliver
 from cobali_workloads.servers.conversation import AskedTurn, MeasuredConversation
 from cobali_workloads.servers.process import ServerProcess, cobali_server
-from cobali_workloads.servers.restart import engine_pid
+from cobali_workloads.servers.processes import descendants, name_of
 
 N_SLOTS = 2
+ENGINE = "ray::ServeReplica:cobali:engine"
+"""What Ray calls the engine's process."""
 OTHERS, KILL, RESTART = "others took all slots", "engine killed (kill -9)", "server restarted"
 NOTE = (
     "Reusable: the tokens that a prompt begins with like an earlier prompt and its answer. The rest is new, "
@@ -72,8 +74,9 @@ def _converse(
                         maker.text(f"other {i}", system + number * message), n_answer=answer
                     )
                     other.ask(server.url, maker.text(f"of other {i}", message))
-            elif event == KILL and (pid := engine_pid(server.pid)) is not None:
-                os.kill(pid, signal.SIGKILL)
+            elif event == KILL:
+                (engine,) = [pid for pid in descendants(server.pid) if name_of(pid).startswith(ENGINE)]
+                os.kill(engine, signal.SIGKILL)
             elif event == RESTART:
                 stack.close()
                 server = start()
