@@ -539,6 +539,12 @@ class LoadingError(RefusedError):
     template = "The model is still loading."
 
 
+class ReleasedError(LoadingError):
+    """The engine gave its model's memory back in a pause; its requests wait for the end of that."""
+
+    template = "The model's memory was given back in a pause."
+
+
 class UnloadedError(LoadingError):
     """The engine holds no model at the moment; it loads one when it is told to."""
 

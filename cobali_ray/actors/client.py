@@ -329,6 +329,10 @@ class ServeEngineClient:
         """Have the engine park who runs and begin nothing."""
         return cast("int", await self._have(self._engine.pause))
 
+    async def release(self) -> int:
+        """Have it do so and give its model's memory back."""
+        return cast("int", await self._have(self._engine.release))
+
     async def resume(self) -> int:
         """Have it go on."""
         return cast("int", await self._have(self._engine.resume))

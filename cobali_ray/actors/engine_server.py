@@ -37,6 +37,7 @@ from cobali_ray.errors import (
     InternalError,
     QueueFullError,
     RefusedError,
+    ReleasedError,
     UnloadedError,
 )
 from cobali_ray.settings import EngineSettings, listed
@@ -119,7 +120,7 @@ class EngineServer:
         of one whose events did not get out.
         """
         if (model := self._host.model) is None:
-            return UnloadedError()
+            return ReleasedError() if self._host.released else UnloadedError()
         if request.request_id in self._requests:
             return InternalError(f"request id {request.request_id} is in use")
         try:
@@ -133,7 +134,7 @@ class EngineServer:
                         self._tracer.note(request)
                 return await outcome
         except (RefusedError, BadRequestError) as refusal:
-            return refusal
+            return ReleasedError() if self._host.released else refusal
         except BaseException:  # cancelled, or broken: nobody listens to this request any more
             model.loop.cancel(request.request_id)
             raise
@@ -176,8 +177,16 @@ class EngineServer:
         self._paused, model = True, self._host.model
         return 0 if model is None else await asyncio.wrap_future(model.loop.act(Engine.pause))
 
-    async def resume(self) -> int:
-        """Go on; return how many requests waited for that."""
+    async def release(self) -> int:
+        """Do the same and give the model's memory back; its requests wait where they came from."""
+        n_parked = await self.pause()
+        await self._host.release()
+        return n_parked
+
+    async def resume(self) -> int | CobaliError:
+        """Go on; return how many requests waited here for that, or why the model cannot be loaded yet."""
+        if (error := await self._host.regain()) is not None:
+            return error
         self._paused, model = False, self._host.model
         return 0 if model is None else await asyncio.wrap_future(model.loop.act(Engine.resume))
 
@@ -236,6 +245,7 @@ class EngineServer:
             me,
             self._n_restarts,
             loaded=self._host.model is not None,
+            released=self._host.released,
             busy=await self._busy(),
             wire_key=wire_key,
             model=self._host.facts.identity,
@@ -255,7 +265,9 @@ class EngineServer:
     async def state(self) -> EngineState:
         """Say how the engine is doing."""
         model = self._host.model
-        state = replace(self._host.state(), engine_id=self._engine_id, idle_s=self._host.idle_s)
+        state = replace(
+            self._host.state(), engine_id=self._engine_id, idle_s=self._host.idle_s, paused=self._paused
+        )
         if model is None:
             return state
         devices = model.devices.look()

@@ -22,6 +22,7 @@ from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.engine.loop import EngineLoop, Observer
 from cobali_ray.engine.opening import model_hash, open_engine, projector_path, runs_on
 from cobali_ray.engine.slot_files import SlotFiles
+from cobali_ray.errors import CobaliError
 from cobali_ray.models.files import parts_of
 from cobali_ray.settings import EngineSettings
 from cobali_ray.telemetry.collector import Collector
@@ -83,9 +84,9 @@ class LoadedModel:
             self.loop, clock, settings.kept.slot_save_path, lambda: model_hash(settings, path)
         )
 
-    def close(self) -> None:
-        """Give its memory back. Blocks."""
-        self.loop.stop(timeout_s=CLOSE_S)
+    def close(self, last_word: CobaliError | None = None) -> None:
+        """Give its memory back; open requests end with `last_word`. Blocks."""
+        self.loop.stop(timeout_s=CLOSE_S, last_word=last_word)
         self._held.close()
 
     def _open(self, sink: Sink) -> tuple[Engine, Observer]:

@@ -16,7 +16,14 @@ from cobali_ray.core.clock import Clock
 from cobali_ray.core.views.stats import EngineState, EngineStatus
 from cobali_ray.engine.context import needed_bytes
 from cobali_ray.engine.opening import files_beside
-from cobali_ray.errors import CobaliError, InternalError, ModelBusyError, ModelTooLargeError, NoRoomError
+from cobali_ray.errors import (
+    CobaliError,
+    InternalError,
+    ModelBusyError,
+    ModelTooLargeError,
+    NoRoomError,
+    ReleasedError,
+)
 from cobali_ray.settings import EngineSettings
 
 _log = structlog.get_logger(__name__)
@@ -43,6 +50,9 @@ class ModelHost:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="load")
         self._turn, self._moves = asyncio.Lock(), set[asyncio.Task[CobaliError | None]]()
         self._state = EngineState(status=EngineStatus.UNLOADED)
+        self._may_load, self._regains = asyncio.Event(), False
+        """Whether no pause has the memory; whether it is to be loaded at the end of that one."""
+        self._may_load.set()
         self._used_s = self._looked_s = clock.now()
         self.model: LoadedModel | None = None
         self.facts = ModelFacts(identity_of(path))
@@ -61,12 +71,34 @@ class ModelHost:
         self._used_s = self._clock.now()
 
     async def load(self) -> CobaliError | None:
-        """Load the model, unless it is there; return why it cannot be. Goes on if whoever asked has left."""
+        """Load the model, unless it is there; return why it cannot be. Goes on if whoever asked has left.
+
+        In a pause that has its memory, after that.
+        """
+        await self._may_load.wait()
         return await asyncio.shield(self._in_turn(self._load()))
 
     async def unload(self) -> CobaliError | None:
         """Give the model's memory back, unless requests are open."""
         return await asyncio.shield(self._in_turn(self._unload()))
+
+    @property
+    def released(self) -> bool:
+        """Whether a pause has the memory."""
+        return not self._may_load.is_set()
+
+    async def release(self) -> None:
+        """Give the memory back for a pause; open requests end with ReleasedError."""
+        self._may_load.clear()
+        await asyncio.shield(self._in_turn(self._release()))
+
+    async def regain(self) -> CobaliError | None:
+        """Load what was given back; return why it cannot be, and then the pause still has it."""
+        error = await asyncio.shield(self._in_turn(self._load())) if self._regains else None
+        if error is None:
+            self._regains = False
+            self._may_load.set()
+        return error
 
     def unload_if_idle(self) -> None:
         """Begin to give its memory back if it was idle for `keep_alive_s`."""
@@ -139,6 +171,15 @@ class ModelHost:
             return None
         if n_open := self._n_open():
             return ModelBusyError(n_open)
-        model, self.model, self._state = self.model, None, EngineState(status=EngineStatus.UNLOADED)
-        await asyncio.get_running_loop().run_in_executor(self._pool, model.close)
+        await self._close(self.model)
         return None
+
+    async def _release(self) -> CobaliError | None:
+        if self.model is not None:
+            self._regains = True
+            await self._close(self.model, ReleasedError())
+        return None
+
+    async def _close(self, model: LoadedModel, last_word: CobaliError | None = None) -> None:
+        self.model, self._state = None, EngineState(status=EngineStatus.UNLOADED)
+        await asyncio.get_running_loop().run_in_executor(self._pool, model.close, last_word)

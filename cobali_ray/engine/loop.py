@@ -269,14 +269,14 @@ class EngineLoop:
         """Refuse new requests from now on; those inside go on."""
         self._draining = True
 
-    def stop(self, *, timeout_s: float = 10.0) -> None:
+    def stop(self, *, timeout_s: float = 10.0, last_word: CobaliError | None = None) -> None:
         """End every open request, free the model and join the thread.
 
-        With DrainingError if the engine was drained, as the server stops; else with EngineDiedError, as it is
-        stopped alone, and its requests go on with whoever takes its place.
+        With DrainingError if the engine was drained, as the server stops; else with `last_word` or
+        EngineDiedError, as it is stopped alone, and its requests go on with whoever takes its place.
         """
         if not self._draining:
-            self._last_word = EngineDiedError()
+            self._last_word = last_word or EngineDiedError()
         self._draining = True
         self._mailbox.put(None)
         if self._thread.is_alive():

@@ -130,6 +130,7 @@ class FakeClient:
         self.markers, self.end_tokens = Markers(self), frozenset()
         self.incarnation_id, self.n_ticks, self.asked = "e1", 0, []
         self.lives, self.views = [], []
+        self.released = False
         self.held, self.moved, self.moves = HELD, SlotMove(0, 84, "a.bin", 5000, 0.0123), []
 
     def __setattr__(self, name, value):
@@ -297,6 +298,10 @@ class FakeClient:
         if isinstance(self.moved, Exception):
             raise self.moved
         return self.moved
+
+    async def release(self):
+        self.released = True
+        return await self.pause()
 
     async def pause(self):
         self.engine = replace(self.engine, paused=True)

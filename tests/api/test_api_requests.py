@@ -180,7 +180,11 @@ async def test_only_an_operators_key_pauses(key, status, make_app, client, tmp_p
 async def test_without_a_file_of_keys_whoever_may_ask_may_pause(app, make_app, client, get):
     assert (await Wire(app, "/v1/pause").run()).status == 200
     assert (await get("/ready")).json["engine"]["paused"], "it still takes requests, and says that they wait"
-    assert (await Wire(app, "/v1/pause?engine=7").run()).status == 400
+    assert not client.released
+    assert (await Wire(app, "/v1/pause?release=true").run()).status == 200
+    assert client.released
+    for wrong in ("engine=7", "release=perhaps"):
+        assert (await Wire(app, f"/v1/pause?{wrong}").run()).status == 400
     assert (await Wire(app, "/v1/resume?engine=0").run()).status == 200
     assert not client.engine.paused
     keyed = make_app(api_keys=("k",))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from cobali_ray.core.dispatch.dispatcher import BACK_S, Dispatcher
+from cobali_ray.core.dispatch.engines import Phase
 from cobali_ray.core.dispatch.messages import (
     AnswerLoad,
     Attended,
@@ -51,6 +52,7 @@ from cobali_ray.errors import (
     ModelBusyError,
     NoRoomError,
     QueueFullError,
+    ReleasedError,
     RequestCancelledError,
     UnloadedError,
 )
@@ -59,7 +61,7 @@ ENGINES = {"a": "big", "b": "big", "c": "small"}
 IDLE = LoadView(ahead=(), shortest=False, n_free=2, slot_s=1.0, token_s=0.001, depth_s=0.0, n_kept=1 << 16)
 RETURNS = [
     None, EngineDiedError(), QueueFullError("requests", 1, 3.0), DrainingError(), UnloadedError(),
-    InternalError("a bug"), InvalidParameterError("n", "no"),
+    InternalError("a bug"), InvalidParameterError("n", "no"), ReleasedError(),
 ]  # fmt: skip
 LOADS = [None, None, NoRoomError(5, 3), LoadingError(), InternalError("broken file")]
 STALL_S = 10.0
@@ -217,11 +219,14 @@ class DispatcherMachine(RuleBasedStateMachine):
         loaded=st.sampled_from([True, True, True, False]),
         file=st.sampled_from(["one", "one", "one", "one", "other"]),
         up_s=st.sampled_from([0.5, 100.0]),
+        released=st.booleans(),
     )
-    def attend(self, engine_id, anew, loaded, file, up_s):
+    def attend(self, engine_id, anew, loaded, file, up_s, released=False):
         self.process[engine_id] += anew
-        pid = self.process[engine_id]
-        found = Attendance(str(pid), 0, loaded=loaded, busy=IDLE, model=file, pid=pid, up_s=up_s)
+        pid, known = self.process[engine_id], {"busy": IDLE, "model": file}
+        found = Attendance(
+            str(pid), 0, loaded=loaded, released=released and not loaded, pid=pid, up_s=up_s, **known
+        )
         self.do(Attended(engine_id, found, self.now_s - 1.0))
 
     @rule(engine_id=st.sampled_from("abc"))
@@ -249,7 +254,9 @@ class DispatcherMachine(RuleBasedStateMachine):
     @precondition(lambda self: getattr(self, "calls", None))
     @rule(
         data=st.data(),
-        what=st.sampled_from(["computing", "progress", "delta", "delta", "delta", "end", "odd", "full"]),
+        what=st.sampled_from(
+            ["computing", "progress", "delta", "delta", "delta", "end", "odd", "full", "released"]
+        ),
     )
     def say(self, data, what):
         self.say_of(data.draw(st.sampled_from(sorted(self.calls))), what)
@@ -266,7 +273,11 @@ class DispatcherMachine(RuleBasedStateMachine):
         elif what == "progress":
             event = RequestProgress(request_id, n, 0, 70, 0.1, None, None)
         else:
-            error = {"odd": RequestCancelledError(), "full": QueueFullError("requests", 1, 1.0)}.get(what)
+            error = {
+                "odd": RequestCancelledError(),
+                "full": QueueFullError("requests", 1, 1.0),
+                "released": ReleasedError(),
+            }.get(what)
             if what == "full" and n:
                 error = DeadlineExceededError(1.0)
             event = End(request_id, None if error else "stop", error, stats)
@@ -282,7 +293,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         if isinstance(event, Delta):
             self.given[one.engine.engine_id] += 70 + 2 * len(event.tokens)
         if not isinstance(event, Computing | RequestProgress) and not isinstance(
-            getattr(event, "error", None), RequestCancelledError
+            getattr(event, "error", None), RequestCancelledError | ReleasedError
         ):
             self.charges[one.request_id][2] = True
 
@@ -294,6 +305,8 @@ class DispatcherMachine(RuleBasedStateMachine):
     def end_call(self, request_id, error):
         engine_id, client_id, *_ = self.calls.pop(request_id)
         one = self.dispatcher._sent.get(request_id)
+        if one is not None and isinstance(error, ReleasedError):
+            self.former.append(request_id)
         if one is not None and isinstance(error, EngineDiedError):
             self.former.append(request_id)
             self.deaths[client_id] = self.deaths.get(client_id, 0) + one.computing
@@ -415,6 +428,9 @@ class DispatcherMachine(RuleBasedStateMachine):
                 if (call := self.calls.pop(request_id, None)) is not None:
                     self.do(Returned(call[0], request_id, InternalError("the end")))
             self.pass_time(BACK_S)
+            for engine_id, engine in self.dispatcher.engines.items():
+                if engine.phase is Phase.RELEASED:
+                    self.attend(engine_id, anew=False, loaded=False, file="one", up_s=100.0)
         assert self.asked.keys() == self.over.keys() | self.left
         assert not self.tickets, "who waits for a load hears of it"
         for model in self.dispatcher.models.values():

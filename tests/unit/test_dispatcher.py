@@ -16,10 +16,12 @@ from cobali_ray.core.dispatch.messages import (
     HangUp,
     Kill,
     LoadEngine,
+    LoadRequested,
     Log,
     Lost,
     Reattend,
     RequestArrived,
+    RequestLeft,
     Returned,
     Send,
     Silent,
@@ -39,13 +41,14 @@ from cobali_ray.errors import (
     InternalError,
     LoadingError,
     QueueFullError,
+    ReleasedError,
     RequestCancelledError,
     SupersededError,
     UnloadedError,
 )
 
 STATS = RequestStats(3, 1, 1, 0.1, 0.2, 0.3, 0.0, 0.4)
-NEWS = {EngineChange.FOUND, EngineChange.FOUND_EMPTY}
+NEWS = {EngineChange.FOUND, EngineChange.FOUND_EMPTY, EngineChange.RELEASED}
 
 
 @pytest.mark.parametrize("change", EngineChange)
@@ -185,6 +188,50 @@ def test_deaths_count_where_something_was_computed(grammar, words, counts):
         (send,) = site.attend(incarnation_id=f"e{n_deaths}")[-1:]
     assert ends_with(ends, EngineDiedError)
     assert n_deaths == (MAX_DEATHS if counts else MAX_MOVES) + 1
+
+
+@pytest.mark.parametrize("says", ["its end", "its call"])
+def test_a_pause_that_gives_memory_back_is_no_death_and_has_no_end_of_its_own(says):
+    site = Site()
+    (send,) = site.ask("r")
+    for n in range(1, MAX_DEATHS + 3):
+        sent_id = send.request.request_id
+        site.say(Delta(sent_id, "x", (n,)))
+        if says == "its end":
+            assert site.say(End(sent_id, None, ReleasedError(), STATS)) == []
+        assert site.do(Returned("a", sent_id, None if says == "its end" else ReleasedError())) == []
+        assert site.attend(loaded=False, released=True) == []
+        assert site.after(10 * BACK_S) == []
+        (send,) = site.attend()
+        assert send.request.sent_tokens == tuple(range(1, n + 1))
+
+
+def test_a_pause_ends_with_its_engine():
+    site = Site()
+    site.ask("r")
+    site.do(Returned("a", "r", ReleasedError()))
+    site.do(Lost("a"))
+    assert ends_with(site.after(BACK_S), EngineDiedError)
+
+
+def test_as_many_wait_in_a_pause_as_in_a_queue():
+    site = Site()
+    site.ask("r")
+    site.say(End("r", None, ReleasedError(), STATS))
+    assert ends_with(site.ask("new"), QueueFullError)
+    site.do(RequestLeft("r"))
+    assert site.ask("new") == []
+    assert ends_with(site.ask("newer"), QueueFullError)
+    (send,) = site.attend()
+    assert send.request.request_id == "new"
+
+
+def test_an_engine_whose_memory_a_pause_has_is_not_loaded():
+    site = Site(loaded=False)
+    site.attend(loaded=False, released=True)
+    assert site.ask() == []
+    (answer,) = site.do(LoadRequested("t", "m", 1))
+    assert isinstance(answer.error, LoadingError)
 
 
 def test_progress_is_passed_on_and_is_no_answer():

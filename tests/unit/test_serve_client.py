@@ -24,6 +24,7 @@ from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.actors.processes import began_at
 from cobali_ray.api.engines.fleet import Fleet, ServedModel
 from cobali_ray.backend.scripted import ByteVocab, ScriptedEmbedder
+from cobali_ray.core.dispatch.engines import Phase
 from cobali_ray.core.dispatch.messages import EventReceived, Lost, Silent
 from cobali_ray.core.request.embedding import EmbeddingRequest, TextPiece
 from cobali_ray.core.request.events import Delta, End
@@ -865,6 +866,46 @@ async def test_a_paused_engine_keeps_requests_and_says_where_they_are(make):
     await s.counted(length=3)
     ((ended, progress),) = await s.client.find("b", "")
     assert (ended.state, ended.n_output, progress.n_processed) == ("ended", 5, 50)
+
+
+async def test_a_pause_may_give_the_memory_back_and_all_go_on_afterwards(make, monkeypatch):
+    s = await make(n_slots=1)
+    alone = text_of(await s.collect("alone", max_tokens=1000))
+    running = s.generate("a", max_tokens=1000)
+    said = await anext(running)
+    waiting = asyncio.ensure_future(s.collect("b"))
+    await s.reaches(lambda state: state.n_queued)
+    assert await s.client.release() == 1
+    state = await s.client.state()
+    assert (s.handle.server._host.model, state.status, state.paused) == (None, EngineStatus.UNLOADED, True)
+    later = asyncio.ensure_future(s.collect("c"))
+    await until(lambda: len(s.model.dispatch.state._open) == 3)
+    assert await s.client.release() == 0, "once more changes nothing"
+
+    def no_room(host):
+        raise NoRoomError(2, 1)
+
+    with monkeypatch.context() as full:
+        full.setattr(model_host.ModelHost, "_check_room", no_room)
+        with pytest.raises(NoRoomError):
+            await s.client.resume()
+    assert (await s.client.state()).paused, "until there is room for it"
+    assert len(s.model.dispatch.state._open) == 3
+    await s.client.resume()
+    rest = [event async for events in running for event in events]
+    assert text_of([*said, *rest]) == alone, "the answer is the same"
+    assert rest[-1].error is None
+    assert {(await one)[-1].finish_reason for one in (waiting, later)} == {"length"}
+
+
+async def test_a_model_that_was_not_there_is_not_loaded_after_a_pause_but_for_who_asks(make):
+    s = await make(load="on_demand")
+    assert await s.client.release() == 0
+    await until(lambda: s.known.phase is Phase.RELEASED)
+    asked = asyncio.ensure_future(s.collect("a"))
+    await until(lambda: s.model.dispatch.state._open)
+    assert await s.client.resume() == 0
+    assert (await asked)[-1].finish_reason == "length"
 
 
 async def test_a_model_that_is_loaded_in_a_pause_begins_nothing(make):

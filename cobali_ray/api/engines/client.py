@@ -70,8 +70,11 @@ class EngineClient(Protocol):
     async def pause(self) -> int:
         """Park who runs and begin nothing; return how many are parked. Raises LoadingError."""
 
+    async def release(self) -> int:
+        """Do the same, and give the model's memory back until `resume`."""
+
     async def resume(self) -> int:
-        """Go on; return how many requests waited for that. Raises LoadingError."""
+        """Go on; return how many requests waited there for that. Raises why its model cannot be loaded."""
 
     async def load(self) -> None:
         """Load the model, unless it is there, and learn what it is. Raises why it cannot be."""

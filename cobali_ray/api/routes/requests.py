@@ -11,13 +11,15 @@ from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
 from cobali_ray import errors as known_errors
+from cobali_ray.api.body.reading import check_choice
 from cobali_ray.api.door.context import context_of
 from cobali_ray.api.engines.client import EngineClient
 from cobali_ray.api.engines.fleet import Fleet
 from cobali_ray.api.reply.replies import json_response
 from cobali_ray.api.reply.tally import prompt_progress, queue_progress
 from cobali_ray.api.routes.debug import OF_ENGINE
-from cobali_ray.api.routes.openapi import errors, get
+from cobali_ray.api.routes.openapi import errors, get, query
+from cobali_ray.core.dispatch.engines import Phase
 from cobali_ray.core.dispatch.request import RequestRecord, Stage
 from cobali_ray.core.request.events import RequestProgress
 from cobali_ray.core.request.request import Request
@@ -26,6 +28,17 @@ from cobali_ray.errors import OperatorKeyError, UnknownRequestError
 
 STATES: Final = ("generating", "prefilling", "queued", "loading", "restarting", "ended")
 """Where a choice may be; of several the first of these is where the request is."""
+_OF_PAUSE: Final = {
+    "parameters": [
+        *OF_ENGINE["parameters"],
+        query(
+            "release",
+            "Give the memory of the model and its cache back until they are resumed.",
+            type="boolean",
+            default=False,
+        ),
+    ]
+}
 _CHOICE = re.compile(r"(?<=[0-9a-f]{32})-\d+$")
 
 
@@ -39,8 +52,11 @@ class Requests:
         router = APIRouter(tags=["requests"])
         get(router, "/v1/requests/{request_id}", self.where, responses=errors(401, 404, 500))
         fails = errors(400, 401, 403, 500, 503)
-        for path, endpoint in (("/v1/pause", self.pause), ("/v1/resume", self.resume)):
-            router.post(path, response_model=None, responses=fails, openapi_extra=OF_ENGINE)(endpoint)
+        for path, endpoint, extra in (
+            ("/v1/pause", self.pause, _OF_PAUSE),
+            ("/v1/resume", self.resume, OF_ENGINE),
+        ):
+            router.post(path, response_model=None, responses=fails, openapi_extra=extra)(endpoint)
         return router
 
     async def where(self, http: HttpRequest, request_id: str) -> Response:
@@ -60,7 +76,10 @@ class Requests:
         return _described(first.request_id, *names, choices)
 
     async def pause(self, http: HttpRequest) -> Response:
-        """Pause all requests until they are resumed; streams stay open."""
+        """Pause all requests until they are resumed, and give memory back if asked to; streams stay open."""
+        check_choice("release", asked := http.query_params.get("release", "false"), ("true", "false"))
+        if asked == "true":
+            return await self._switch(http, lambda engine: engine.release(), paused=True)
         return await self._switch(http, lambda engine: engine.pause(), paused=True)
 
     async def resume(self, http: HttpRequest) -> Response:
@@ -131,7 +150,8 @@ def _choice(view: RequestView) -> dict[str, Any]:
 
 def _elsewhere(record: RequestRecord) -> dict[str, Any]:
     """Describe a choice that no engine says it has: it waits for one, or is on its way."""
-    states = {Stage.LOAD: "loading", Stage.RETURN: "restarting"}
+    released = any(engine.phase is Phase.RELEASED for engine in record.model.engines.values())
+    states = {Stage.LOAD: "loading", Stage.RETURN: "queued" if released else "restarting"}
     progress = RequestProgress(record.request_id, 0, 0, record.request.n_prompt, 0.0, None, None)
     return {
         "state": states.get(record.stage, "queued"),

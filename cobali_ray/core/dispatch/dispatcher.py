@@ -15,7 +15,7 @@ from math import inf
 from typing import Any, Final
 
 from cobali_ray.core.dispatch.engines import AWAY, LOADABLE, EngineChange, EngineRecord, Phase
-from cobali_ray.core.dispatch.loading import Loader, LoadJob
+from cobali_ray.core.dispatch.loading import RETRY_AFTER_S, Loader, LoadJob
 from cobali_ray.core.dispatch.messages import (
     AnswerLoad,
     Attended,
@@ -61,6 +61,7 @@ from cobali_ray.errors import (
     LoadingError,
     QueueFullError,
     RefusedError,
+    ReleasedError,
     RequestCancelledError,
     SupersededError,
     UnloadedError,
@@ -151,6 +152,7 @@ class Dispatcher:
         | some take requests, have its file, and have not refused it | goes to the best of them |
         | one has refused it, and no other takes it | ends with the refusal that asks for the least patience |
         | one can be loaded | waits for the load; where it had one, its model is gone again: UnloadedError |
+        | one has given its memory back in a pause | waits for the end of that, if not too many do |
         | some are away: silent, or being restarted | waits for the first to return, up to BACK_S |
         | all that are there have another file than it began with | ends, the engine that had it is gone |
 
@@ -173,11 +175,24 @@ class Dispatcher:
                 self._end(one, refusal)
         elif phases & LOADABLE:
             self._end(one, UnloadedError())
+        elif Phase.RELEASED in phases:
+            self._wait_in_pause(one)
         elif phases & AWAY:
             self._wait(one, Stage.RETURN, self._now_s + BACK_S)
         else:
             self._log("warning", "another_model", request_id=one.request_id)
             self._end(one, EngineDiedError())
+
+    def _wait_in_pause(self, one: RequestRecord) -> None:
+        """Let it wait, if it is not new, or fewer wait than its engine would queue after the pause."""
+        model = one.model
+        n_waiting = sum(
+            o.stage is Stage.RETURN for o in self._open.values() if o.model is model and o is not one
+        )
+        if not one.n_moves and n_waiting >= model.plan.max_waiting:
+            self._end(one, QueueFullError("requests", model.plan.max_waiting, RETRY_AFTER_S))
+        else:
+            self._wait(one, Stage.RETURN, inf)
 
     def _send(self, one: RequestRecord, there: dict[str, EngineRecord]) -> None:
         model, now_s = one.model, self._now_s
@@ -210,6 +225,17 @@ class Dispatcher:
         fields = {"n_said": len(one.tokens), "attempt": one.n_moves, "computing": computing}
         self._log("warning", "engine_gone", request_id=one.request_id, **fields)
         self._place(one)
+
+    def _released(self, one: RequestRecord) -> None:
+        """Take a request from an engine that gives its memory back: it goes on behind what was told."""
+        engine, one.computing = one.engine, False
+        self._unsend(one)
+        if engine is not None:
+            self._change(engine, EngineChange.RELEASED)
+        if one.move(self._now_s):
+            self._place(one)
+        else:
+            self._end(one, EngineDiedError())
 
     def _refused(self, one: RequestRecord, error: RefusedError) -> None:
         """Take a request from an engine that does not want it."""
@@ -263,6 +289,9 @@ class Dispatcher:
             one.computing = word.on
             return
         end = word if isinstance(word, End) else None
+        if end is not None and isinstance(end.error, ReleasedError):
+            self._released(one)
+            return
         if end is not None and isinstance(end.error, EngineDiedError | RequestCancelledError):
             # It stops by itself, and another takes its place; or the control call broke, which says why.
             self._wait(one, Stage.VERDICT, self._now_s + VERDICT_S)
@@ -299,6 +328,7 @@ class Dispatcher:
         | nothing, and its end has not | waits for that for END_GRACE_S |
         | nothing, behind an end that nobody asked for | goes on elsewhere: the engine stops |
         | that the engine is gone | goes on elsewhere |
+        | that its memory was given back in a pause | waits for the end of that |
         | a refusal, and it has said nothing | goes elsewhere |
         | any other error | ends with it: the engine is there |
         """
@@ -311,6 +341,8 @@ class Dispatcher:
             self._cut(one, cancels=False)
         elif error is None:
             self._wait(one, Stage.LAST_EVENTS, self._now_s + END_GRACE_S)
+        elif isinstance(error, ReleasedError):
+            self._released(one)
         elif isinstance(error, RefusedError) and not one.responded:
             self._refused(one, error)
         else:
@@ -346,9 +378,8 @@ class Dispatcher:
         engine.attendance = found
         if before is not None and (is_new or found.model != before.model):
             self._say(Describe(engine.engine_id))
-        self._change(
-            engine, EngineChange.FOUND if found.loaded and engine.described else EngineChange.FOUND_EMPTY
-        )
+        change = EngineChange.RELEASED if found.released else EngineChange.FOUND_EMPTY
+        self._change(engine, EngineChange.FOUND if found.loaded and engine.described else change)
         self._publish(engine)
         if before is not None and is_new and found.model == before.model:
             # They move to a successor that goes on with them. Who heard nothing may be with that already.
@@ -399,13 +430,16 @@ class Dispatcher:
             self._lose(one.engine, EngineChange.ENDED, self._now_s)
 
     def _lose(self, engine: EngineRecord, change: EngineChange, since_s: float) -> None:
-        was_away = engine.phase in AWAY
+        was_away, was_released = engine.phase in AWAY, engine.phase is Phase.RELEASED
         if engine.lose(change, since_s):
             status = "stalled" if engine.phase is Phase.STALLED else "restarting"
             self._log("warning", "engine_away", engine_id=engine.engine_id, status=status)
-            self._model_of[engine.engine_id].router.left(engine.engine_id)
+            model = self._model_of[engine.engine_id]
+            model.router.left(engine.engine_id)
             if not was_away:
                 self._say(HangUp(engine.engine_id))
+            if was_released:  # the pause has ended with it, and nobody waits for ever
+                self._place_waiting(model, {Stage.RETURN})
 
     def _change(self, engine: EngineRecord, change: EngineChange) -> None:
         """Note how an engine is that is there; those who waited for that are placed."""
@@ -413,7 +447,9 @@ class Dispatcher:
         if not engine.advance(change):
             return
         self._publish(engine)
-        stages = {Stage.RETURN, Stage.LOAD} if engine.present else {Stage.RETURN}
+        self._place_waiting(model, {Stage.RETURN, Stage.LOAD} if engine.present else {Stage.RETURN})
+
+    def _place_waiting(self, model: ModelRecord, stages: set[Stage]) -> None:
         for one in [o for o in self._open.values() if o.model is model and o.stage in stages]:
             if one.stage is Stage.LOAD:
                 self._loader.leave(one.request_id)

@@ -24,6 +24,8 @@ class Phase(Enum):
     """This ingress has it load its model."""
     FAILED = auto()
     """Its model could not be loaded; the next request tries again."""
+    RELEASED = auto()
+    """It gave its model's memory back in a pause, and loads it again at the end of that by itself."""
 
 
 class EngineChange(Enum):
@@ -41,6 +43,7 @@ class EngineChange(Enum):
     """It could not be loaded now."""
     LOAD_FAILED = auto()
     UNLOADED = auto()
+    RELEASED = auto()
 
 
 AWAY = frozenset({Phase.UNKNOWN, Phase.STALLED, Phase.RESTARTING})
@@ -50,18 +53,23 @@ LOADABLE = frozenset({Phase.UNLOADED, Phase.LOADING, Phase.FAILED})
 TRANSITIONS: dict[tuple[Phase, EngineChange], Phase] = {
     (Phase.UNKNOWN, EngineChange.FOUND): Phase.PRESENT,
     (Phase.UNKNOWN, EngineChange.FOUND_EMPTY): Phase.UNLOADED,
+    (Phase.UNKNOWN, EngineChange.RELEASED): Phase.RELEASED,
     (Phase.PRESENT, EngineChange.FOUND_EMPTY): Phase.UNLOADED,
     (Phase.PRESENT, EngineChange.UNLOADED): Phase.UNLOADED,
+    (Phase.PRESENT, EngineChange.RELEASED): Phase.RELEASED,
     (Phase.PRESENT, EngineChange.SILENT): Phase.STALLED,
     (Phase.PRESENT, EngineChange.ENDED): Phase.RESTARTING,
     (Phase.STALLED, EngineChange.FOUND): Phase.PRESENT,
     (Phase.STALLED, EngineChange.FOUND_EMPTY): Phase.UNLOADED,
+    (Phase.STALLED, EngineChange.RELEASED): Phase.RELEASED,
     (Phase.STALLED, EngineChange.ENDED): Phase.RESTARTING,
     (Phase.RESTARTING, EngineChange.FOUND): Phase.PRESENT,
     (Phase.RESTARTING, EngineChange.FOUND_EMPTY): Phase.UNLOADED,
+    (Phase.RESTARTING, EngineChange.RELEASED): Phase.RELEASED,
     (Phase.UNLOADED, EngineChange.FOUND): Phase.PRESENT,
     (Phase.UNLOADED, EngineChange.LOAD): Phase.LOADING,
     (Phase.UNLOADED, EngineChange.LOADED): Phase.PRESENT,
+    (Phase.UNLOADED, EngineChange.RELEASED): Phase.RELEASED,
     (Phase.UNLOADED, EngineChange.SILENT): Phase.STALLED,
     (Phase.UNLOADED, EngineChange.ENDED): Phase.RESTARTING,
     (Phase.LOADING, EngineChange.LOADED): Phase.PRESENT,
@@ -71,8 +79,13 @@ TRANSITIONS: dict[tuple[Phase, EngineChange], Phase] = {
     (Phase.LOADING, EngineChange.ENDED): Phase.RESTARTING,
     (Phase.FAILED, EngineChange.FOUND): Phase.PRESENT,
     (Phase.FAILED, EngineChange.LOAD): Phase.LOADING,
+    (Phase.FAILED, EngineChange.RELEASED): Phase.RELEASED,
     (Phase.FAILED, EngineChange.SILENT): Phase.STALLED,
     (Phase.FAILED, EngineChange.ENDED): Phase.RESTARTING,
+    (Phase.RELEASED, EngineChange.FOUND): Phase.PRESENT,
+    (Phase.RELEASED, EngineChange.FOUND_EMPTY): Phase.UNLOADED,
+    (Phase.RELEASED, EngineChange.SILENT): Phase.STALLED,
+    (Phase.RELEASED, EngineChange.ENDED): Phase.RESTARTING,
 }
 """Where there is no row nothing changes: what is heard of an engine comes late, twice, or crosswise."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from cobali_ray.core.dispatch.engines import AWAY, LOADABLE, EngineChange, EngineRecord
+from cobali_ray.core.dispatch.engines import AWAY, LOADABLE, EngineChange, EngineRecord, Phase
 from cobali_ray.core.dispatch.messages import Instruction, LoadEngine, Log, Survey, UnloadEngine
 from cobali_ray.core.dispatch.models import ModelRecord
 from cobali_ray.core.dispatch.scale import RETRY_S
@@ -99,7 +99,7 @@ class Loader:
     def _next(self, job: LoadJob) -> None:
         while job.left and job.n_loaded < job.n_wanted:
             job.engine = job.left.pop(0)
-            if job.engine.phase not in AWAY:
+            if job.engine.phase not in AWAY | {Phase.RELEASED}:
                 self._load(job.engine)
                 return
         self._finish(job, None if job.n_loaded else LoadingError())

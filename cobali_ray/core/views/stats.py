@@ -240,6 +240,8 @@ class Attendance(NamedTuple):
     """How often it was, as far as any ingress told it."""
     loaded: bool = True
     """Whether it holds its model."""
+    released: bool = False
+    """Whether it gave that back in a pause, and loads it again after it."""
     busy: LoadView | None = None
     """How busy it is; None: it cannot say just now."""
     wire_key: str = ""
