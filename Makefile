@@ -64,6 +64,10 @@ browser: ## install Chromium and tmux, in which tests drive the page and the ter
 	$(SUDO) apt-get update -q
 	$(SUDO) apt-get install -y --no-install-recommends chromium tmux
 
+database: ## install PostgreSQL, with which the store is tested too, by apt-get; asks for root
+	$(SUDO) apt-get update -q
+	$(SUDO) apt-get install -y --no-install-recommends postgresql
+
 cluster: install-dev ## three machines in network namespaces: links cut, a machine killed; Linux, root, five minutes
 	$(BIN)/python -m pytest -s -m cluster tests/cluster $(ARGS)
 
@@ -112,4 +116,4 @@ constraints: ## pin every package again, after a change of pyproject.toml
 clean: ## remove the environment and caches; the compiled llama.cpp stays in the user's cache
 	rm -rf .venv .clients site .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
-.PHONY: help install install-dev serve unit coverage test test-all test-computing test-page test-ray lint browser cluster fuzz chaos accelerator gpu-report cuda-build flaky boards reference docs monitoring-tools clients train constraints clean
+.PHONY: help install install-dev serve unit coverage test test-all test-computing test-page test-ray lint browser database cluster fuzz chaos accelerator gpu-report cuda-build flaky boards reference docs monitoring-tools clients train constraints clean

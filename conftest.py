@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, settings
 
 from cobali_ray.actors.node import RAY_FLAGS
 
+pytest_plugins = ["tests.postgres"]  # fixtures of unit and API tests
+
 # Their libraries are in environments of their own: `make clients`.
 collect_ignore = ["tests/clients"]
 

@@ -156,7 +156,7 @@ def serve(
     from cobali_ray.engine.opening import check_machine, find_model, make_places
     from cobali_ray.models.builtin import Progress
     from cobali_ray.settings import EngineSettings, read_settings
-    from cobali_ray.store.database import check_folder
+    from cobali_ray.store.database import check_store
 
     def given() -> dict[str, Any]:
         if model is not None and model_argument is not None:
@@ -173,11 +173,11 @@ def serve(
         require_tracing(settings)
         if settings.api.api_keys_file is not None:
             read_keys(settings.api.api_keys_file)
-        check_folder(settings.api.data_dir)
         return settings
 
     def read(progress: Progress) -> EngineSettings:
         settings = told()
+        check_store(settings.api.store_place)
         engines = places(settings)
         for place in engines:
             check_machine(place.settings)

@@ -249,7 +249,8 @@ class NoStoreError(BadRequestError):
     code = "not_supported"
     template = (
         "This server keeps no files, batches, responses, conversations or chats: start it with the setting "
-        "data_dir, the folder to keep them in, as in `cobali serve --set data_dir=~/cobali-data`."
+        "data_dir, the folder to keep them in, as in `cobali serve --set data_dir=~/cobali-data`, or with "
+        "data_url, a database."
     )
 
 
@@ -295,7 +296,7 @@ class ChatChangedError(BadRequestError):
 
 @dataclass(eq=False)
 class StoreFailedError(CobaliError):
-    """The file of the store cannot be read or written, for instance because the disk is full."""
+    """The store cannot be read or written, for instance because the disk is full or its database is away."""
 
     why: str
     status = 503
@@ -696,6 +697,6 @@ class FrontEndError(CobaliError):
     """HAProxy's configuration is not what this version expects."""
 
 
-def why_of(error: Exception) -> str:
+def why_of(error: BaseException) -> str:
     """Return the message of somebody else's error on one line, or its type if it has none."""
     return " ".join(str(error).split()) or type(error).__name__

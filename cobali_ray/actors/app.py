@@ -14,7 +14,7 @@ from cobali_ray.actors.layout import INGRESS, for_ingress, gpu_shares, places, s
 from cobali_ray.actors.tracing import require_tracing
 from cobali_ray.api.door.keyring import read_keys
 from cobali_ray.settings import EngineSettings, read_settings
-from cobali_ray.store.database import check_folder
+from cobali_ray.store.database import check_store
 
 MAX_ONGOING = 100_000
 """Serve's own limit stays out of the way: the engine's door decides, and answers in OpenAI's words."""
@@ -41,7 +41,7 @@ def join(settings: EngineSettings, *, listens: str | None = None, code: str = ""
     require_tracing(settings)
     if settings.api.api_keys_file is not None:
         read_keys(settings.api.api_keys_file)  # what is wrong with it is said here and now
-    check_folder(settings.api.data_dir)
+    check_store(settings.api.store_place)
     found, version = places(settings), versions(settings, listens, code)
     n_gpus = int(ray.cluster_resources().get("GPU", 0)) if ray.is_initialized() else 0
     shares = gpu_shares(found, n_gpus)

@@ -36,11 +36,13 @@ def banner(facts: Mapping[str, Any], width: int, *, command: str = "cobali") -> 
 
 
 def plan(facts: Mapping[str, Any], width: int) -> RenderableType:
-    """Return what a server would be with these facts, which are those of `banner`, and `memory`."""
+    """Return what a server would be with these facts: those of `banner`, `memory` and `kept_in`."""
     lines: list[RenderableType] = [Text("This would start:"), _line("Page", f"{facts['url']}/")]
     lines += _served(facts)
     if facts["memory"]:
         lines.append(_line("Memory", facts["memory"]))
+    if facts["kept_in"]:
+        lines.append(_line("Kept in", facts["kept_in"]))
     return _folded([*lines, _line("Keys", _keys(facts))], width)
 
 

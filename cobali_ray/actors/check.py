@@ -35,6 +35,7 @@ from cobali_ray.models.reference import BuiltinReference, parse_reference
 from cobali_ray.models.registry import describe, look_up
 from cobali_ray.ports import authority, reached_at, require_free
 from cobali_ray.settings import EngineSettings
+from cobali_ray.store.database import check_store
 
 
 @dataclass(slots=True)
@@ -84,12 +85,16 @@ def check_start(read: Callable[[], Asked]) -> StartCheck:
         settings, host, port = read()
         with check.noting():
             require_free(host, port)
+        kept_in = ""
+        with check.noting():
+            kept_in = check_store(settings.api.store_place)
         models = [_model(place, check) for place in places(settings)]
         check.facts = {
             "url": f"http://{authority(reached_at(host), port)}",
             "everywhere": reached_at(host) != host,
             "models": models,
             "memory": _memory(models),
+            "kept_in": kept_in,
             "needs_key": bool(settings.api.api_keys or settings.api.api_keys_file),
         }
     return check

@@ -36,8 +36,8 @@ class Ingress:
         sys.setswitchinterval(SWITCH_S)
         stay_here()
         self._told = told
-        folder = told.api.data_dir
-        self._store = None if folder is None else Store(folder)
+        place = told.api.store_place
+        self._store = None if place is None else Store(place)
         vocabularies = Vocabularies()
         self._clients = {
             one.engine_id: ServeEngineClient(

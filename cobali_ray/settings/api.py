@@ -13,6 +13,7 @@ from pydantic import AfterValidator
 from cobali_ray.core.request.limits import MAX_COUNT, Seconds
 
 MAX_PING_S = 3600
+_DATABASE = re.compile(r"postgres(ql)?://\S+")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@,A-Z]+|null|\*")
 """What browsers send as `Origin`: `null` for files, and for frames that their page does not trust. Or all."""
 
@@ -22,6 +23,12 @@ def _not_blank(name: str) -> str:
     if not name or name != name.strip():
         raise ValueError("a name must not be empty, nor begin or end with a space")
     return name
+
+
+def _is_database(url: str) -> str:
+    if not _DATABASE.fullmatch(url):
+        raise ValueError("must be as in postgresql://user@host:5432/database")
+    return url
 
 
 def _is_origin(origin: str) -> str:
@@ -61,9 +68,16 @@ class ApiSettings:
     """Let operators download models to this machine through the server, as its page does."""
     data_dir: Path | None = None
     """Folder where files, batches, responses and conversations are kept; None: there are none."""
+    data_url: Annotated[str, AfterValidator(_is_database)] | None = field(default=None, repr=False)
+    """PostgreSQL in its place, for ingresses on several machines. It may hold a password."""
     stored_gib: Annotated[float, Gt(0), Le(MAX_COUNT)] = 10.0
     """Most that one key may keep there."""
     stored_count: Annotated[int, Ge(1), Le(MAX_COUNT)] = 1000
     """Most files, and most batches, responses and conversations, that one key may keep there."""
     stored_days: Annotated[float, Gt(0), Le(3650)] = 30.0
     """How long anything is kept there that is not deleted before."""
+
+    @property
+    def store_place(self) -> Path | str | None:
+        """The folder or the database of the store; None where nothing is kept."""
+        return self.data_url or self.data_dir

@@ -281,6 +281,8 @@ class EngineSettings(BaseModel):
             raise ValueError(
                 "disk_cache_dir: needs host memory, so host_cache_mib and min_prefix must be above 0"
             )
+        if self.api.data_dir is not None and self.api.data_url is not None:
+            raise ValueError("data_url: takes the place of data_dir; set one of them")
         if llama.type_v not in PLAIN_CELL_TYPES and llama.flash_attn == "off":
             raise ValueError(f"type_v: {llama.type_v} needs flash_attn: on or auto, got off")
         for fault in llama.faults_of_devices():

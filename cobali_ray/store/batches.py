@@ -7,21 +7,19 @@ has exactly one answer, whatever is killed and whoever answers it again.
 from __future__ import annotations
 
 import json
-import sqlite3
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from cobali_ray.errors import BatchStateError, FileInUseError, NotInStoreError, StoreFullError
 from cobali_ray.store import files
+from cobali_ray.store.connection import StoreConnection
 from cobali_ray.store.files import StoreQuota
 from cobali_ray.store.lines import ANTHROPIC, FORMATS, LINE_ID, OPENAI, Answer
 from cobali_ray.store.states import OVER, BatchChange, BatchStatus, advance, may
 
 WINDOW_S: Final = 24 * 3600
 """How long a batch has to be answered; OpenAI knows no other."""
-GIVE_BACK_PAGES: Final = 25_600
-"""Of the disk, at once: pages of 4 KiB that what was deleted has left."""
 PREFIXES: Final = {OPENAI: "batch_", ANTHROPIC: "msgbatch_"}
 _OVER: Final = ", ".join(f"'{status}'" for status in sorted(OVER))
 _LEFT: Final = {BatchChange.EXPIRE: "batch_expired", BatchChange.STOP: "batch_cancelled"}
@@ -89,7 +87,7 @@ class AnsweredLine(NamedTuple):
 
 
 def create(
-    db: sqlite3.Connection, new: NewBatch, *, now_s: int, kept_until_s: int, quota: StoreQuota
+    db: StoreConnection, new: NewBatch, *, now_s: int, kept_until_s: int, quota: StoreQuota
 ) -> BatchRecord:
     """Make a batch of a file that is there. Raises StoreFullError."""
     (n,) = db.execute("SELECT count(*) FROM batches WHERE owner = ?", (new.owner,)).fetchone()
@@ -114,7 +112,7 @@ def create(
     return find(db, new.owner, batch_id, new.format)
 
 
-def find(db: sqlite3.Connection, owner: str, batch_id: str, format_: str) -> BatchRecord:
+def find(db: StoreConnection, owner: str, batch_id: str, format_: str) -> BatchRecord:
     """Return a batch. Raises NotInStoreError."""
     row = db.execute(
         "SELECT * FROM batches WHERE id = ? AND owner = ? AND format = ?", (batch_id, owner, format_)
@@ -125,7 +123,7 @@ def find(db: sqlite3.Connection, owner: str, batch_id: str, format_: str) -> Bat
 
 
 def listed(
-    db: sqlite3.Connection,
+    db: StoreConnection,
     owner: str,
     format_: str,
     *,
@@ -145,13 +143,13 @@ def listed(
     return sorted((_record(row) for row in rows), key=lambda one: -one.seq)
 
 
-def unfinished(db: sqlite3.Connection) -> list[BatchRecord]:
+def unfinished(db: StoreConnection) -> list[BatchRecord]:
     """Return all batches that something is to be done for, the oldest first."""
     rows = db.execute(f"SELECT * FROM batches WHERE status NOT IN ({_OVER}) ORDER BY seq")
     return [_record(row) for row in rows]
 
 
-def cancel(db: sqlite3.Connection, owner: str, batch_id: str, format_: str, now_s: int) -> BatchRecord:
+def cancel(db: StoreConnection, owner: str, batch_id: str, format_: str, now_s: int) -> BatchRecord:
     """Have no more lines answered. Raises BatchStateError where that is too late."""
     batch = find(db, owner, batch_id, format_)
     if batch.status is BatchStatus.CANCELLING:
@@ -161,7 +159,7 @@ def cancel(db: sqlite3.Connection, owner: str, batch_id: str, format_: str, now_
     return _change(db, batch, BatchChange.CANCEL, now_s)
 
 
-def delete(db: sqlite3.Connection, owner: str, batch_id: str, format_: str) -> None:
+def delete(db: StoreConnection, owner: str, batch_id: str, format_: str) -> None:
     """Delete a batch that is over, with its files. Raises BatchStateError."""
     batch = find(db, owner, batch_id, format_)
     if not batch.over:
@@ -169,7 +167,7 @@ def delete(db: sqlite3.Connection, owner: str, batch_id: str, format_: str) -> N
     _drop(db, batch)
 
 
-def require_unused(db: sqlite3.Connection, file_id: str) -> None:
+def require_unused(db: StoreConnection, file_id: str) -> None:
     """Raise FileInUseError where a batch that is not over is made of a file."""
     row = db.execute(
         f"SELECT id FROM batches WHERE input_file_id = ? AND status NOT IN ({_OVER})",
@@ -182,7 +180,7 @@ def require_unused(db: sqlite3.Connection, file_id: str) -> None:
 # -- what is done for a batch
 
 
-def start(db: sqlite3.Connection, batch: BatchRecord, now_s: int) -> BatchRecord:
+def start(db: StoreConnection, batch: BatchRecord, now_s: int) -> BatchRecord:
     """Put the lines in order, so that those with a common beginning are neighbours; or refuse them."""
     values = (batch.input_file_id, batch.endpoint)
     wrong = db.execute(
@@ -208,24 +206,19 @@ def start(db: sqlite3.Connection, batch: BatchRecord, now_s: int) -> BatchRecord
     return _change(db, batch, BatchChange.START, now_s)
 
 
-def pending(db: sqlite3.Connection, batch: BatchRecord, after_turn: int, limit: int) -> list[PendingLine]:
+def pending(db: StoreConnection, batch: BatchRecord, after_turn: int, limit: int) -> list[PendingLine]:
     """Return the next lines that have no answer, from behind a turn: fewer if they are long."""
-    rows = db.execute(
-        "SELECT turn, custom_id, model, data FROM pending "
-        "JOIN pieces ON file_id = ? AND pieces.n = pending.n "
-        "WHERE batch_id = ? AND turn > ? ORDER BY turn LIMIT ?",
-        (batch.input_file_id, batch.id, after_turn, limit),
-    )
-    lines, n_bytes = [], 0
-    for row in rows:
-        lines.append(PendingLine(*row))
-        n_bytes += len(row["data"])
-        if n_bytes >= files.BLOCK_BYTES:
-            break
-    return lines
+    lines = "FROM pending JOIN pieces ON file_id = ? AND pieces.n = pending.n WHERE batch_id = ? AND turn > ?"
+    values = (batch.input_file_id, batch.id, after_turn)
+    sizes = db.execute(
+        f"SELECT turn, length(data) {lines} ORDER BY turn LIMIT ?", (*values, limit)
+    ).fetchall()
+    last_turn = files.end_of_block(sizes, after_turn)
+    query = f"SELECT turn, custom_id, model, data {lines} AND turn <= ? ORDER BY turn"
+    return [PendingLine(*row) for row in db.execute(query, (*values, last_turn))]
 
 
-def answer(db: sqlite3.Connection, batch_id: str, answered: Iterable[AnsweredLine], now_s: int) -> None:
+def answer(db: StoreConnection, batch_id: str, answered: Iterable[AnsweredLine], now_s: int) -> None:
     """Write answers, each unless its line has one, and note it when no line is left."""
     row = db.execute("SELECT * FROM batches WHERE id = ?", (batch_id,)).fetchone()
     if row is None or (batch := _record(row)).over:
@@ -244,24 +237,32 @@ def answer(db: sqlite3.Connection, batch_id: str, answered: Iterable[AnsweredLin
         _change(db, batch, BatchChange.ANSWER_ALL, now_s)
 
 
-def finish(db: sqlite3.Connection, batch: BatchRecord, now_s: int) -> BatchRecord:
+def finish(db: StoreConnection, batch: BatchRecord, now_s: int) -> BatchRecord:
     """Close the files of a batch whose lines all have answers."""
     return _end(db, batch, BatchChange.FINISH, now_s)
 
 
-def give_up(db: sqlite3.Connection, batch: BatchRecord, change: BatchChange, now_s: int) -> BatchRecord:
+def give_up(db: StoreConnection, batch: BatchRecord, change: BatchChange, now_s: int) -> BatchRecord:
     """End a batch that expired or was cancelled: what has no answer is answered by saying so."""
     code, write = _LEFT[change], FORMATS[batch.format].left
     if BatchStatus.IN_PROGRESS not in batch.times:
         _queue(db, batch)
-    rows = db.execute("SELECT turn, custom_id FROM pending WHERE batch_id = ? ORDER BY turn", (batch.id,))
-    for turn, custom_id in rows.fetchall():
-        line = write(f"{LINE_ID}{uuid.uuid4().hex}", custom_id, code)
-        _write(db, batch.id, turn, batch.error_file_id, line)
+    file_id = batch.error_file_id
+    rows = db.execute("SELECT n, custom_id FROM pending WHERE batch_id = ?", (batch.id,)).fetchall()
+    db.executemany(
+        "INSERT INTO pieces (file_id, n, data) VALUES (?, ?, ?)",
+        ((file_id, n, write(f"{LINE_ID}{uuid.uuid4().hex}", custom_id, code)) for n, custom_id in rows),
+    )
+    db.execute("DELETE FROM pending WHERE batch_id = ?", (batch.id,))
+    db.execute(
+        "UPDATE files SET bytes = (SELECT coalesce(sum(length(data)), 0) FROM pieces WHERE file_id = ?) "
+        "WHERE id = ?",
+        (file_id, file_id),
+    )
     return _end(db, batch, change, now_s)
 
 
-def sweep(db: sqlite3.Connection, now_s: int) -> int:
+def sweep(db: StoreConnection, now_s: int) -> int:
     """Delete what is too old, and return how many files and batches that was."""
     rows = db.execute(
         f"SELECT * FROM batches WHERE kept_until_s <= ? AND status IN ({_OVER})",
@@ -278,14 +279,14 @@ def sweep(db: sqlite3.Connection, now_s: int) -> int:
         ).fetchall()
     ]
     files.drop(db, old)
-    db.execute(f"PRAGMA incremental_vacuum({GIVE_BACK_PAGES})").fetchall()
+    db.give_back()
     return len(rows) + len(old)
 
 
 # -- inside
 
 
-def _queue(db: sqlite3.Connection, batch: BatchRecord) -> None:
+def _queue(db: StoreConnection, batch: BatchRecord) -> None:
     db.execute(
         "INSERT INTO pending SELECT ?, row_number() OVER (ORDER BY order_key, n), n, custom_id, model "
         "FROM lines WHERE file_id = ?",
@@ -293,7 +294,7 @@ def _queue(db: sqlite3.Connection, batch: BatchRecord) -> None:
     )
 
 
-def _write(db: sqlite3.Connection, batch_id: str, turn: int, file_id: str, line: bytes) -> bool:
+def _write(db: StoreConnection, batch_id: str, turn: int, file_id: str, line: bytes) -> bool:
     row = db.execute(
         "DELETE FROM pending WHERE batch_id = ? AND turn = ? RETURNING n", (batch_id, turn)
     ).fetchone()
@@ -304,7 +305,7 @@ def _write(db: sqlite3.Connection, batch_id: str, turn: int, file_id: str, line:
     return True
 
 
-def _end(db: sqlite3.Connection, batch: BatchRecord, change: BatchChange, now_s: int) -> BatchRecord:
+def _end(db: StoreConnection, batch: BatchRecord, change: BatchChange, now_s: int) -> BatchRecord:
     """Let the files be seen that have lines, and drop the others."""
     for file_id in {batch.output_file_id, batch.error_file_id}:
         (n,) = db.execute("SELECT bytes FROM files WHERE id = ?", (file_id,)).fetchone()
@@ -315,7 +316,7 @@ def _end(db: sqlite3.Connection, batch: BatchRecord, change: BatchChange, now_s:
     return _change(db, batch, change, now_s)
 
 
-def _change(db: sqlite3.Connection, batch: BatchRecord, change: BatchChange, now_s: int) -> BatchRecord:
+def _change(db: StoreConnection, batch: BatchRecord, change: BatchChange, now_s: int) -> BatchRecord:
     status = advance(batch.status, change)
     times = dict(batch.times) | {status: now_s}
     row = db.execute(
@@ -327,7 +328,7 @@ def _change(db: sqlite3.Connection, batch: BatchRecord, change: BatchChange, now
     return _record(row)
 
 
-def _drop(db: sqlite3.Connection, batch: BatchRecord) -> None:
+def _drop(db: StoreConnection, batch: BatchRecord) -> None:
     own = {batch.output_file_id, batch.error_file_id}
     if batch.format == ANTHROPIC:
         own.add(batch.input_file_id)
@@ -336,20 +337,18 @@ def _drop(db: sqlite3.Connection, batch: BatchRecord) -> None:
     db.execute("DELETE FROM batches WHERE id = ?", (batch.id,))
 
 
-def _record(row: sqlite3.Row) -> BatchRecord:
+def _record(row: Any) -> BatchRecord:
     values = dict(row)
     for name in ("times", "metadata", "errors"):
         values[name] = json.loads(values[name])
     return BatchRecord(**values | {"status": BatchStatus(values["status"])})
 
 
-def output_ids(
-    db: sqlite3.Connection, found: Iterable[BatchRecord]
-) -> Iterator[tuple[BatchRecord, set[str]]]:
+def output_ids(db: StoreConnection, found: Iterable[BatchRecord]) -> Iterator[tuple[BatchRecord, set[str]]]:
     """Yield batches, each with the ids of its output files that can be read."""
     for batch in found:
         rows = db.execute(
-            "SELECT id FROM files WHERE complete AND id IN (?, ?)",
+            "SELECT id FROM files WHERE complete = 1 AND id IN (?, ?)",
             (batch.output_file_id, batch.error_file_id),
         )
         yield batch, {row["id"] for row in rows}

@@ -6,10 +6,10 @@ own, larger than all before: clients say by it what they know of a chat, and fro
 
 from __future__ import annotations
 
-import sqlite3
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from cobali_ray.errors import ChatChangedError, NotInStoreError, StoreFullError
+from cobali_ray.store.connection import StoreConnection
 from cobali_ray.store.files import StoreQuota, used_bytes
 
 CHAT: Final = "chat"
@@ -24,7 +24,7 @@ class ChatRow(NamedTuple):
 
 
 def write(
-    db: sqlite3.Connection,
+    db: StoreConnection,
     owner: str,
     chat_id: str,
     known: int,
@@ -52,18 +52,18 @@ def write(
     return version
 
 
-def find(db: sqlite3.Connection, owner: str, chat_id: str, kept_until_s: int) -> tuple[int, str]:
+def find(db: StoreConnection, owner: str, chat_id: str, kept_until_s: int) -> tuple[int, str]:
     """Return the version of a chat and its text, and keep it for longer. Raises NotInStoreError."""
     if (row := _row(db, owner, chat_id)) is None:
         raise NotInStoreError(CHAT, chat_id[:64])
     db.execute(
-        "UPDATE chats SET kept_until_s = max(kept_until_s, ?) WHERE version = ?",
-        (kept_until_s, row["version"]),
+        "UPDATE chats SET kept_until_s = ? WHERE version = ? AND kept_until_s < ?",
+        (kept_until_s, row["version"], kept_until_s),
     )
     return row["version"], row["data"]
 
 
-def listed(db: sqlite3.Connection, owner: str, after: int, limit: int) -> list[ChatRow]:
+def listed(db: StoreConnection, owner: str, after: int, limit: int) -> list[ChatRow]:
     """Return what changed behind this version, the oldest change first, chats that were deleted among it."""
     rows = db.execute(
         "SELECT id, version, CASE WHEN data IS NULL THEN NULL ELSE summary END FROM chats "
@@ -73,25 +73,25 @@ def listed(db: sqlite3.Connection, owner: str, after: int, limit: int) -> list[C
     return [ChatRow(*row) for row in rows]
 
 
-def delete(db: sqlite3.Connection, owner: str, chat_id: str, kept_until_s: int) -> None:
+def delete(db: StoreConnection, owner: str, chat_id: str, kept_until_s: int) -> None:
     """Delete a chat; that it was there is known for as long as one is kept. Raises NotInStoreError."""
     if _row(db, owner, chat_id) is None:
         raise NotInStoreError(CHAT, chat_id[:64])
     _put(db, owner, chat_id, kept_until_s, "", None)
 
 
-def sweep(db: sqlite3.Connection, now_s: int) -> int:
+def sweep(db: StoreConnection, now_s: int) -> int:
     """Delete what is too old, and return how many rows that was."""
-    return db.execute("DELETE FROM chats WHERE kept_until_s <= ?", (now_s,)).rowcount
+    return int(db.execute("DELETE FROM chats WHERE kept_until_s <= ?", (now_s,)).rowcount)
 
 
-def _row(db: sqlite3.Connection, owner: str, chat_id: str) -> sqlite3.Row | None:
+def _row(db: StoreConnection, owner: str, chat_id: str) -> Any:
     query = "SELECT version, data FROM chats WHERE owner = ? AND id = ? AND data IS NOT NULL"
-    return db.execute(query, (owner, chat_id)).fetchone()  # type: ignore[no-any-return]
+    return db.execute(query, (owner, chat_id)).fetchone()
 
 
 def _put(
-    db: sqlite3.Connection, owner: str, chat_id: str, kept_until_s: int, summary: str, data: str | None
+    db: StoreConnection, owner: str, chat_id: str, kept_until_s: int, summary: str, data: str | None
 ) -> int:
     db.execute("DELETE FROM chats WHERE owner = ? AND id = ?", (owner, chat_id))
     n_bytes = 0 if data is None else len(data.encode()) + len(summary.encode())

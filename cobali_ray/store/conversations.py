@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -10,6 +9,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from cobali_ray.errors import NotInStoreError, StoreFullError
+from cobali_ray.store.connection import StoreConnection
 from cobali_ray.store.files import StoreQuota, used_bytes
 
 CONVERSATION: Final = "conversation"
@@ -24,7 +24,7 @@ class ConversationRecord(NamedTuple):
 
 
 def create(
-    db: sqlite3.Connection,
+    db: StoreConnection,
     owner: str,
     metadata: Mapping[str, str],
     items: Sequence[dict[str, Any]],
@@ -46,7 +46,7 @@ def create(
     return find(db, owner, conversation_id)
 
 
-def find(db: sqlite3.Connection, owner: str, conversation_id: str) -> ConversationRecord:
+def find(db: StoreConnection, owner: str, conversation_id: str) -> ConversationRecord:
     """Return a conversation. Raises NotInStoreError."""
     row = db.execute(
         f"SELECT {_FIELDS} FROM conversations WHERE id = ? AND owner = ?", (conversation_id, owner)
@@ -56,13 +56,13 @@ def find(db: sqlite3.Connection, owner: str, conversation_id: str) -> Conversati
     return ConversationRecord(row["id"], row["created_s"], orjson.loads(row["metadata"]))
 
 
-def exists(db: sqlite3.Connection, owner: str, conversation_id: str) -> bool:
+def exists(db: StoreConnection, owner: str, conversation_id: str) -> bool:
     query = "SELECT 1 FROM conversations WHERE id = ? AND owner = ?"
     return db.execute(query, (conversation_id, owner)).fetchone() is not None
 
 
 def update(
-    db: sqlite3.Connection, owner: str, conversation_id: str, metadata: Mapping[str, str]
+    db: StoreConnection, owner: str, conversation_id: str, metadata: Mapping[str, str]
 ) -> ConversationRecord:
     """Put other metadata in the place of what there is. Raises NotInStoreError."""
     find(db, owner, conversation_id)
@@ -73,20 +73,20 @@ def update(
     return find(db, owner, conversation_id)
 
 
-def delete(db: sqlite3.Connection, owner: str, conversation_id: str) -> None:
+def delete(db: StoreConnection, owner: str, conversation_id: str) -> None:
     """Delete a conversation with its items. Raises NotInStoreError."""
     find(db, owner, conversation_id)
     drop(db, [conversation_id])
 
 
-def drop(db: sqlite3.Connection, conversation_ids: Iterable[str]) -> None:
+def drop(db: StoreConnection, conversation_ids: Iterable[str]) -> None:
     """Delete conversations and their items."""
     values = [(conversation_id,) for conversation_id in conversation_ids]
     db.executemany("DELETE FROM items WHERE conversation_id = ?", values)
     db.executemany("DELETE FROM conversations WHERE id = ?", values)
 
 
-def sweep(db: sqlite3.Connection, now_s: int) -> int:
+def sweep(db: StoreConnection, now_s: int) -> int:
     """Delete what is too old, and return how many that was."""
     old = db.execute("SELECT id FROM conversations WHERE kept_until_s <= ?", (now_s,)).fetchall()
     drop(db, [row["id"] for row in old])
@@ -97,7 +97,7 @@ def sweep(db: sqlite3.Connection, now_s: int) -> int:
 
 
 def add(
-    db: sqlite3.Connection,
+    db: StoreConnection,
     owner: str,
     conversation_id: str,
     items: Sequence[dict[str, Any]],
@@ -113,7 +113,7 @@ def add(
 
 
 def append(
-    db: sqlite3.Connection, conversation_id: str, items: Sequence[dict[str, Any]], kept_until_s: int
+    db: StoreConnection, conversation_id: str, items: Sequence[dict[str, Any]], kept_until_s: int
 ) -> None:
     """Add items, and keep the conversation for longer."""
     n = last_n(db, conversation_id)
@@ -123,25 +123,28 @@ def append(
         [(conversation_id, n + i, items[i - 1]["id"], line) for i, line in enumerate(lines, 1)],
     )
     db.execute(
-        "UPDATE conversations SET bytes = bytes + ?, kept_until_s = max(kept_until_s, ?) WHERE id = ?",
-        (sum(map(len, lines)), kept_until_s, conversation_id),
+        "UPDATE conversations SET bytes = bytes + ? WHERE id = ?", (sum(map(len, lines)), conversation_id)
+    )
+    db.execute(
+        "UPDATE conversations SET kept_until_s = ? WHERE id = ? AND kept_until_s < ?",
+        (kept_until_s, conversation_id, kept_until_s),
     )
 
 
-def last_n(db: sqlite3.Connection, conversation_id: str) -> int:
+def last_n(db: StoreConnection, conversation_id: str) -> int:
     """Return the number of the last item; 0 where there is none."""
     query = "SELECT coalesce(max(n), 0) FROM items WHERE conversation_id = ?"
     (n,) = db.execute(query, (conversation_id,)).fetchone()
     return int(n)
 
 
-def position(db: sqlite3.Connection, owner: str, conversation_id: str) -> int:
+def position(db: StoreConnection, owner: str, conversation_id: str) -> int:
     """Return the same to whose it is. Raises NotInStoreError."""
     find(db, owner, conversation_id)
     return last_n(db, conversation_id)
 
 
-def upto(db: sqlite3.Connection, owner: str, conversation_id: str, n: int) -> list[bytes]:
+def upto(db: StoreConnection, owner: str, conversation_id: str, n: int) -> list[bytes]:
     """Return the items as far as this one, each as a list in JSON. Raises NotInStoreError."""
     find(db, owner, conversation_id)
     query = "SELECT data FROM items WHERE conversation_id = ? AND n <= ? ORDER BY n"
@@ -149,7 +152,7 @@ def upto(db: sqlite3.Connection, owner: str, conversation_id: str, n: int) -> li
 
 
 def listed(
-    db: sqlite3.Connection, owner: str, conversation_id: str, *, after: str | None, limit: int, newest: bool
+    db: StoreConnection, owner: str, conversation_id: str, *, after: str | None, limit: int, newest: bool
 ) -> list[bytes]:
     """Return the items behind `after` in JSON. Raises NotInStoreError."""
     find(db, owner, conversation_id)
@@ -163,7 +166,7 @@ def listed(
     return [row["data"] for row in rows]
 
 
-def item(db: sqlite3.Connection, owner: str, conversation_id: str, item_id: str) -> bytes:
+def item(db: StoreConnection, owner: str, conversation_id: str, item_id: str) -> bytes:
     """Return an item in JSON. Raises NotInStoreError."""
     find(db, owner, conversation_id)
     query = "SELECT data FROM items WHERE conversation_id = ? AND id = ?"
@@ -173,14 +176,14 @@ def item(db: sqlite3.Connection, owner: str, conversation_id: str, item_id: str)
     return bytes(row["data"])
 
 
-def anywhere(db: sqlite3.Connection, owner: str, item_id: str) -> bytes | None:
+def anywhere(db: StoreConnection, owner: str, item_id: str) -> bytes | None:
     """Return an item of any conversation in JSON, if it is there."""
     query = "SELECT data FROM items JOIN conversations AS one ON one.id = conversation_id WHERE items.id = ?"
     row = db.execute(f"{query} AND owner = ?", (item_id, owner)).fetchone()
     return None if row is None else bytes(row["data"])
 
 
-def delete_item(db: sqlite3.Connection, owner: str, conversation_id: str, item_id: str) -> ConversationRecord:
+def delete_item(db: StoreConnection, owner: str, conversation_id: str, item_id: str) -> ConversationRecord:
     """Delete an item, and return its conversation. Raises NotInStoreError."""
     n_bytes = len(item(db, owner, conversation_id, item_id))
     db.execute("DELETE FROM items WHERE conversation_id = ? AND id = ?", (conversation_id, item_id))

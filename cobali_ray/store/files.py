@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 import uuid
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from cobali_ray.errors import NotInStoreError, StoreFullError
+from cobali_ray.store.connection import StoreConnection
 from cobali_ray.store.lines import LineRequest
 from cobali_ray.store.order import order_key
 
@@ -16,8 +16,8 @@ INPUT, OUTPUT, INTERNAL = "batch", "batch_output", "internal"
 UPLOAD_S: Final = 3600
 """How long an upload may pause for good before what came of it is deleted."""
 _COUNTED: Final = ("files", "responses", "conversations", "chats", "streams")
-BLOCK_BYTES: Final = 1 << 20
-"""About how much of a file is read at once."""
+BLOCK_BYTES, BLOCK_PIECES = 1 << 20, 10_000
+"""About how much of a file is read at once, and in how many pieces at most."""
 
 
 class StoreQuota(NamedTuple):
@@ -49,7 +49,7 @@ _FIELDS: Final = "id, purpose, name, bytes, created_s, expires_s"
 
 
 def begin(
-    db: sqlite3.Connection, owner: str, purpose: str, name: str, now_s: int, quota: StoreQuota | None = None
+    db: StoreConnection, owner: str, purpose: str, name: str, now_s: int, quota: StoreQuota | None = None
 ) -> str:
     """Make a file that is not complete, and return its id. Raises StoreFullError."""
     if quota is not None:
@@ -64,9 +64,7 @@ def begin(
     return file_id
 
 
-def append(
-    db: sqlite3.Connection, file_id: str, pieces: Sequence[Piece], now_s: int, quota: StoreQuota
-) -> None:
+def append(db: StoreConnection, file_id: str, pieces: Sequence[Piece], now_s: int, quota: StoreQuota) -> None:
     """Add lines to a file that is not complete. Raises StoreFullError where that is too much."""
     db.executemany(
         "INSERT INTO pieces (file_id, n, data) VALUES (?, ?, ?)",
@@ -87,14 +85,16 @@ def append(
         raise StoreFullError(f"{quota.max_bytes:,} bytes, or would with this file", "stored_gib")
 
 
-def used_bytes(db: sqlite3.Connection, owner: str) -> int:
+def used_bytes(db: StoreConnection, owner: str) -> int:
     """Return how much a key keeps."""
-    tables = " UNION ALL ".join(f"SELECT bytes FROM {table} WHERE owner = :owner" for table in _COUNTED)
-    (n,) = db.execute(f"SELECT coalesce(sum(bytes), 0) FROM ({tables})", {"owner": owner}).fetchone()
+    kept = " UNION ALL ".join(f"SELECT bytes FROM {table} WHERE owner = ?" for table in _COUNTED)
+    (n,) = db.execute(
+        f"SELECT coalesce(sum(bytes), 0) FROM ({kept}) AS kept", [owner] * len(_COUNTED)
+    ).fetchone()
     return int(n)
 
 
-def complete(db: sqlite3.Connection, file_id: str, name: str, expires_s: int) -> FileRecord:
+def complete(db: StoreConnection, file_id: str, name: str, expires_s: int) -> FileRecord:
     """Let a file be seen, and return it."""
     row = db.execute(
         f"UPDATE files SET complete = 1, name = ?, expires_s = ? WHERE id = ? RETURNING {_FIELDS}",
@@ -103,10 +103,10 @@ def complete(db: sqlite3.Connection, file_id: str, name: str, expires_s: int) ->
     return FileRecord(*row)
 
 
-def find(db: sqlite3.Connection, owner: str, file_id: str) -> FileRecord:
+def find(db: StoreConnection, owner: str, file_id: str) -> FileRecord:
     """Return a file that clients may see. Raises NotInStoreError."""
     row = db.execute(
-        f"SELECT {_FIELDS} FROM files WHERE id = ? AND owner = ? AND complete AND purpose <> ?",
+        f"SELECT {_FIELDS} FROM files WHERE id = ? AND owner = ? AND complete = 1 AND purpose <> ?",
         (file_id, owner, INTERNAL),
     ).fetchone()
     if row is None:
@@ -114,18 +114,18 @@ def find(db: sqlite3.Connection, owner: str, file_id: str) -> FileRecord:
     return FileRecord(*row)
 
 
-def find_own(db: sqlite3.Connection, file_id: str) -> FileRecord | None:
+def find_own(db: StoreConnection, file_id: str) -> FileRecord | None:
     """Return a file whoever may see it, if it is complete."""
-    row = db.execute(f"SELECT {_FIELDS} FROM files WHERE id = ? AND complete", (file_id,)).fetchone()
+    row = db.execute(f"SELECT {_FIELDS} FROM files WHERE id = ? AND complete = 1", (file_id,)).fetchone()
     return None if row is None else FileRecord(*row)
 
 
 def listed(
-    db: sqlite3.Connection, owner: str, *, purpose: str | None, after: str | None, limit: int, newest: bool
+    db: StoreConnection, owner: str, *, purpose: str | None, after: str | None, limit: int, newest: bool
 ) -> list[FileRecord]:
     """Return the files behind `after`, by the time they were made."""
     sign, order = ("<", "DESC") if newest else (">", "ASC")
-    query = f"SELECT {_FIELDS} FROM files WHERE owner = ? AND complete AND purpose <> ?"
+    query = f"SELECT {_FIELDS} FROM files WHERE owner = ? AND complete = 1 AND purpose <> ?"
     values: list[str | int] = [owner, INTERNAL]
     if purpose is not None:
         query, values = f"{query} AND purpose = ?", [*values, purpose]
@@ -137,25 +137,34 @@ def listed(
     return [FileRecord(*row) for row in rows]
 
 
-def block(db: sqlite3.Connection, file_id: str, after_n: int) -> tuple[bytes, int] | None:
+def block(db: StoreConnection, file_id: str, after_n: int) -> tuple[bytes, int] | None:
     """Return about a megabyte of a file behind a piece, and its last piece; None at the end."""
-    taken, n_bytes = [], 0
-    rows = db.execute("SELECT n, data FROM pieces WHERE file_id = ? AND n > ? ORDER BY n", (file_id, after_n))
-    for n, data in rows:
-        taken.append(data)
-        after_n, n_bytes = n, n_bytes + len(data)
+    pieces = "FROM pieces WHERE file_id = ? AND n > ?"
+    sizes = db.execute(
+        f"SELECT n, length(data) {pieces} ORDER BY n LIMIT ?", (file_id, after_n, BLOCK_PIECES)
+    ).fetchall()
+    last_n = end_of_block(sizes, after_n)
+    rows = db.execute(f"SELECT data {pieces} AND n <= ? ORDER BY n", (file_id, after_n, last_n))
+    return (b"".join(row["data"] for row in rows), last_n) if sizes else None
+
+
+def end_of_block(sizes: Iterable[tuple[int, int]], last: int) -> int:
+    """Return with which of some pieces there are enough bytes, or the last one; given numbers and bytes."""
+    n_bytes = 0
+    for number, size in sizes:
+        last, n_bytes = number, n_bytes + size
         if n_bytes >= BLOCK_BYTES:
             break
-    return (b"".join(taken), after_n) if taken else None
+    return last
 
 
-def delete(db: sqlite3.Connection, owner: str, file_id: str) -> None:
+def delete(db: StoreConnection, owner: str, file_id: str) -> None:
     """Delete a file. Raises NotInStoreError."""
     find(db, owner, file_id)
     drop(db, [file_id])
 
 
-def drop(db: sqlite3.Connection, file_ids: Iterable[str]) -> None:
+def drop(db: StoreConnection, file_ids: Iterable[str]) -> None:
     """Delete files and all that is known of their lines."""
     values = [(file_id,) for file_id in file_ids]
     db.executemany("DELETE FROM pieces WHERE file_id = ?", values)

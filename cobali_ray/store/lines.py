@@ -107,8 +107,8 @@ def parse_line(number: int, raw: bytes) -> LineRequest:
     """Read a line of OpenAI's format. Raises BadLineError."""
     line = _loaded(number, raw)
     custom_id, method, endpoint = (line.get(name) for name in ("custom_id", "method", "url"))
-    if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_ID_CHARS:
-        raise BadLineError(number, f"needs a custom_id of 1 to {MAX_ID_CHARS} characters")
+    if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_ID_CHARS or "\0" in custom_id:
+        raise BadLineError(number, f"needs a custom_id of 1 to {MAX_ID_CHARS} characters, none of them null")
     if method != "POST":
         raise BadLineError(number, "needs the method POST")
     if endpoint not in ENDPOINTS:

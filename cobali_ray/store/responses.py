@@ -9,7 +9,6 @@ what the model wrote for it, so that whoever computes it next goes on behind the
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +16,7 @@ import orjson
 
 from cobali_ray.errors import InvalidParameterError, NotInStoreError, StoreFullError
 from cobali_ray.store import conversations
+from cobali_ray.store.connection import StoreConnection
 from cobali_ray.store.files import StoreQuota, used_bytes
 
 RESPONSE: Final = "response"
@@ -77,7 +77,7 @@ class EventRow(NamedTuple):
 
 
 def keep(
-    db: sqlite3.Connection,
+    db: StoreConnection,
     new: NewResponse,
     body: bytes,
     output: Sequence[dict[str, Any]],
@@ -92,7 +92,7 @@ def keep(
 
 
 def queue(
-    db: sqlite3.Connection,
+    db: StoreConnection,
     new: NewResponse,
     body: bytes,
     request: bytes,
@@ -111,7 +111,7 @@ def queue(
 
 
 def _insert(
-    db: sqlite3.Connection,
+    db: StoreConnection,
     new: NewResponse,
     status: str,
     body: bytes,
@@ -135,7 +135,7 @@ def _insert(
     )
 
 
-def make_room(db: sqlite3.Connection, owner: str, n_bytes: int, quota: StoreQuota) -> None:
+def make_room(db: StoreConnection, owner: str, n_bytes: int, quota: StoreQuota) -> None:
     """Delete what nobody has gone on from for longest. Raises StoreFullError where that is not enough."""
     (n,) = db.execute("SELECT count(*) FROM responses WHERE owner = ?", (owner,)).fetchone()
     used = used_bytes(db, owner)
@@ -156,18 +156,18 @@ def make_room(db: sqlite3.Connection, owner: str, n_bytes: int, quota: StoreQuot
     drop(db, gone)
 
 
-def find(db: sqlite3.Connection, owner: str, response_id: str) -> bytes:
+def find(db: StoreConnection, owner: str, response_id: str) -> bytes:
     """Return the body of a response as it is now. Raises NotInStoreError."""
     return bytes(_row(db, owner, response_id)["body"])
 
 
-def delete(db: sqlite3.Connection, owner: str, response_id: str) -> None:
+def delete(db: StoreConnection, owner: str, response_id: str) -> None:
     """Delete a response; one that is being computed is not computed further. Raises NotInStoreError."""
     _row(db, owner, response_id)
     drop(db, [response_id])
 
 
-def drop(db: sqlite3.Connection, response_ids: Iterable[str]) -> None:
+def drop(db: StoreConnection, response_ids: Iterable[str]) -> None:
     """Delete responses and their events."""
     values = [(response_id,) for response_id in response_ids]
     db.executemany("DELETE FROM response_events WHERE response_id = ?", values)
@@ -177,7 +177,7 @@ def drop(db: sqlite3.Connection, response_ids: Iterable[str]) -> None:
 # -- what was said before
 
 
-def history(db: sqlite3.Connection, owner: str, origin: ResponseOrigin, max_bytes: int) -> list[bytes]:
+def history(db: StoreConnection, owner: str, origin: ResponseOrigin, max_bytes: int) -> list[bytes]:
     """Return lists of items in JSON, the oldest first.
 
     Raises NotInStoreError for what is not there, and InvalidParameterError for what cannot be gone on from.
@@ -212,7 +212,7 @@ def history(db: sqlite3.Connection, owner: str, origin: ResponseOrigin, max_byte
 
 
 def input_items(
-    db: sqlite3.Connection,
+    db: StoreConnection,
     owner: str,
     response_id: str,
     max_bytes: int,
@@ -236,7 +236,7 @@ def input_items(
 
 
 def referenced(
-    db: sqlite3.Connection, owner: str, item_ids: Iterable[str], max_bytes: int
+    db: StoreConnection, owner: str, item_ids: Iterable[str], max_bytes: int
 ) -> dict[str, dict[str, Any]]:
     """Return items by their ids, as far as they are there: of what was answered, or of a conversation.
 
@@ -258,19 +258,19 @@ def referenced(
     return items
 
 
-def _prolong(db: sqlite3.Connection, owner: str, origin: ResponseOrigin, kept_until_s: int) -> None:
+def _prolong(db: StoreConnection, owner: str, origin: ResponseOrigin, kept_until_s: int) -> None:
     """Keep all that a response goes on from for as long as itself."""
     db.execute(
         "WITH RECURSIVE chain (id, previous_id) AS ("
         "SELECT id, previous_id FROM responses WHERE id = ? AND owner = ? UNION ALL "
         "SELECT one.id, one.previous_id FROM responses AS one JOIN chain ON one.id = chain.previous_id) "
-        "UPDATE responses SET kept_until_s = max(kept_until_s, ?) WHERE id IN (SELECT id FROM chain)",
-        (origin.previous_id, owner, kept_until_s),
+        "UPDATE responses SET kept_until_s = ? WHERE id IN (SELECT id FROM chain) AND kept_until_s < ?",
+        (origin.previous_id, owner, kept_until_s, kept_until_s),
     )
 
 
 def _join(
-    db: sqlite3.Connection,
+    db: StoreConnection,
     owner: str,
     origin: ResponseOrigin,
     items: bytes,
@@ -285,7 +285,7 @@ def _join(
 # -- in the background
 
 
-def waiting(db: sqlite3.Connection) -> list[WaitingResponse]:
+def waiting(db: StoreConnection) -> list[WaitingResponse]:
     """Return all that are to be computed, the oldest first."""
     rows = db.execute(f"SELECT * FROM responses WHERE {_OPEN} ORDER BY seq")
     return [
@@ -303,7 +303,7 @@ def waiting(db: sqlite3.Connection) -> list[WaitingResponse]:
     ]
 
 
-def begin(db: sqlite3.Connection, response_id: str) -> list[EventRow] | None:
+def begin(db: StoreConnection, response_id: str) -> list[EventRow] | None:
     """Note that a process computes a response; return what it has of it, or None where it is over."""
     row = db.execute(
         f"UPDATE responses SET n_begun = n_begun + 1 WHERE id = ? AND {_OPEN} RETURNING body", (response_id,)
@@ -314,7 +314,7 @@ def begin(db: sqlite3.Connection, response_id: str) -> list[EventRow] | None:
     return events(db, response_id, 0)
 
 
-def append(db: sqlite3.Connection, rows: Iterable[EventRow]) -> None:
+def append(db: StoreConnection, rows: Iterable[EventRow]) -> None:
     """Add events to streams, each unless its response is over or gone."""
     for row in rows:
         n_bytes = len(row.data) + len(row.deltas)
@@ -325,7 +325,7 @@ def append(db: sqlite3.Connection, rows: Iterable[EventRow]) -> None:
             db.execute("INSERT INTO response_events (response_id, n, data, deltas) VALUES (?,?,?,?)", row)
 
 
-def end(db: sqlite3.Connection, response_id: str, body: dict[str, Any]) -> None:
+def end(db: StoreConnection, response_id: str, body: dict[str, Any]) -> None:
     """Let a response be over, unless it is. Its events stay if it streams."""
     row = db.execute(f"SELECT * FROM responses WHERE id = ? AND {_OPEN}", (response_id,)).fetchone()
     if row is None:
@@ -343,7 +343,7 @@ def end(db: sqlite3.Connection, response_id: str, body: dict[str, Any]) -> None:
     )
 
 
-def cancel(db: sqlite3.Connection, owner: str, response_id: str) -> bytes:
+def cancel(db: StoreConnection, owner: str, response_id: str) -> bytes:
     """Have a response computed no further, and return its body; one that is over stays as it is.
 
     Raises NotInStoreError, and InvalidParameterError where it is not in the background.
@@ -355,7 +355,7 @@ def cancel(db: sqlite3.Connection, owner: str, response_id: str) -> bytes:
     return find(db, owner, response_id)
 
 
-def events(db: sqlite3.Connection, response_id: str, first: int) -> list[EventRow]:
+def events(db: StoreConnection, response_id: str, first: int) -> list[EventRow]:
     """Return what there is of a stream from the row on in which the event of this number is."""
     rows = db.execute(
         "SELECT * FROM response_events WHERE response_id = ? AND n >= "
@@ -371,7 +371,7 @@ class StreamState(NamedTuple):
     body: bytes
 
 
-def stream(db: sqlite3.Connection, owner: str, response_id: str, first: int) -> StreamState:
+def stream(db: StoreConnection, owner: str, response_id: str, first: int) -> StreamState:
     """Return the same to whose it is, and whether more comes.
 
     Raises NotInStoreError, and InvalidParameterError for a response without a stream.
@@ -383,7 +383,7 @@ def stream(db: sqlite3.Connection, owner: str, response_id: str, first: int) -> 
     return StreamState(events(db, response_id, first), over, row["body"])
 
 
-def sweep(db: sqlite3.Connection, now_s: int) -> int:
+def sweep(db: StoreConnection, now_s: int) -> int:
     """Delete what is too old, and return how many responses and conversations that was."""
     old = db.execute(f"SELECT id FROM responses WHERE kept_until_s <= ? AND NOT {_OPEN}", (now_s,)).fetchall()
     drop(db, [row["id"] for row in old])
@@ -393,18 +393,18 @@ def sweep(db: sqlite3.Connection, now_s: int) -> int:
 # -- inside
 
 
-def _row(db: sqlite3.Connection, owner: str, response_id: str) -> sqlite3.Row:
+def _row(db: StoreConnection, owner: str, response_id: str) -> Any:
     row = db.execute("SELECT * FROM responses WHERE id = ? AND owner = ?", (response_id, owner)).fetchone()
     if row is None:
         raise NotInStoreError(RESPONSE, response_id[:64])
-    return row  # type: ignore[no-any-return]
+    return row
 
 
-def _origin(row: sqlite3.Row) -> ResponseOrigin:
+def _origin(row: Any) -> ResponseOrigin:
     return ResponseOrigin(row["previous_id"], row["conversation_id"], row["conversation_n"])
 
 
-def _become(db: sqlite3.Connection, response_id: str, body: dict[str, Any]) -> None:
+def _become(db: StoreConnection, response_id: str, body: dict[str, Any]) -> None:
     db.execute(
         "UPDATE responses SET status = ?, body = ? WHERE id = ?",
         (body["status"], orjson.dumps(body), response_id),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
 import zlib
 
 from cobali_ray.errors import StoreFullError
+from cobali_ray.store.connection import StoreConnection
 from cobali_ray.store.files import StoreQuota, used_bytes
 
 LEVEL = 1
@@ -13,30 +13,33 @@ LEVEL = 1
 
 
 def keep(
-    db: sqlite3.Connection, owner: str, stream_id: str, events: bytes, *, kept_until_s: int, quota: StoreQuota
+    db: StoreConnection, owner: str, stream_id: str, events: bytes, *, kept_until_s: int, quota: StoreQuota
 ) -> None:
     """Keep all events of a stream. Raises StoreFullError."""
     data = zlib.compress(events, LEVEL)
     db.execute(
-        "INSERT OR REPLACE INTO streams (owner, id, kept_until_s, data, bytes) VALUES (?,?,?,?,?)",
+        "INSERT INTO streams (owner, id, kept_until_s, data, bytes) VALUES (?, ?, ?, ?, ?) "
+        "ON CONFLICT (owner, id) DO UPDATE "
+        "SET kept_until_s = excluded.kept_until_s, data = excluded.data, bytes = excluded.bytes",
         (owner, stream_id, kept_until_s, data, len(data)),
     )
     if used_bytes(db, owner) > quota.max_bytes:
         raise StoreFullError(f"{quota.max_bytes:,} bytes, or would with this", "stored_gib")
 
 
-def find(db: sqlite3.Connection, owner: str, stream_id: str) -> bytes | None:
+def find(db: StoreConnection, owner: str, stream_id: str) -> bytes | None:
     """Return the events of a stream, if it is there."""
     query = "SELECT data FROM streams WHERE owner = ? AND id = ?"
     row = db.execute(query, (owner, stream_id)).fetchone()
     return None if row is None else zlib.decompress(row["data"])
 
 
-def delete(db: sqlite3.Connection, owner: str, stream_id: str) -> bool:
+def delete(db: StoreConnection, owner: str, stream_id: str) -> bool:
     """Delete a stream, and say whether it was there."""
-    return db.execute("DELETE FROM streams WHERE owner = ? AND id = ?", (owner, stream_id)).rowcount > 0
+    query = "DELETE FROM streams WHERE owner = ? AND id = ?"
+    return bool(db.execute(query, (owner, stream_id)).rowcount)
 
 
-def sweep(db: sqlite3.Connection, now_s: int) -> int:
+def sweep(db: StoreConnection, now_s: int) -> int:
     """Delete what is too old, and return how many that was."""
-    return db.execute("DELETE FROM streams WHERE kept_until_s <= ?", (now_s,)).rowcount
+    return int(db.execute("DELETE FROM streams WHERE kept_until_s <= ?", (now_s,)).rowcount)

@@ -47,13 +47,13 @@ class StoreClock:
 class Server:
     """An app over a store, with clients of both APIs; it can end and start again."""
 
-    def __init__(self, folder, judges):
-        self.folder, self.judges = folder, judges
+    def __init__(self, place, judges):
+        self.place, self.judges = place, judges
         self.client, self.clock, self.settings = FakeClient(), StoreClock(), {}
         self.store = None
 
     async def start(self):
-        self.store = Store(self.folder)
+        self.store = Store(self.place)
         fleet = Fleet([ServedModel({"0": self.client})])
         self.app = build_api(
             fleet, ApiSettings(**self.settings), clock=self.clock, judges=self.judges, store=self.store

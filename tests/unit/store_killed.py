@@ -2,7 +2,7 @@
 
 It says what was acknowledged.
 
-python store_killed.py FOLDER N_KILLS SEED batches|responses
+python store_killed.py FOLDER|URL N_KILLS SEED batches|responses
 """
 
 import json
@@ -32,6 +32,10 @@ def piece(n):
     return Piece(n, data + b"\n", parse_line(n, data))
 
 
+def take_lock(db):
+    return db.take_lock()
+
+
 def create(store):
     """Upload a file in two transactions, and make a batch of it."""
     file_id = store.now(files.begin, "", files.INPUT, "", 0, QUOTA)
@@ -43,9 +47,9 @@ def create(store):
     return store.now(batches.create, new, now_s=0, kept_until_s=1000, quota=QUOTA).id
 
 
-def work(folder, rng, say):
+def work(place, rng, say):
     """Answer lines a few at a time, some of them twice, and make a batch whenever there is none."""
-    store = Store(folder)
+    store = Store(place)
     while True:
         found = store.now(batches.unfinished)
         if not found:
@@ -79,9 +83,9 @@ def chat(store):
     return store.now(conversations.create, "", {}, [], **more).id
 
 
-def converse(folder, rng, say):
+def converse(place, rng, say):
     """Compute responses a few events at a time, each as far as the store says, and end some of them twice."""
-    store = Store(folder)
+    store = Store(place)
     while True:
         waiting = store.now(responses.waiting)
         if not waiting:
@@ -107,7 +111,7 @@ def converse(folder, rng, say):
 WORK = {"batches": work, "responses": converse}
 
 
-def main(folder, n_kills, seed, what):
+def main(place, n_kills, seed, what):
     rng = random.Random(seed)
     for _ in range(n_kills):
         reader, writer = os.pipe()
@@ -115,7 +119,7 @@ def main(folder, n_kills, seed, what):
         child = os.fork()
         if not child:
             with os.fdopen(writer, "w", buffering=1) as out:
-                WORK[what](folder, random.Random(child_seed), lambda word: print(json.dumps(word), file=out))
+                WORK[what](place, random.Random(child_seed), lambda word: print(json.dumps(word), file=out))
         os.close(writer)
         with os.fdopen(reader) as told:
             words = [told.readline() for _ in range(n_words)]
@@ -128,4 +132,7 @@ def main(folder, n_kills, seed, what):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    place = sys.argv[1]
+    if "://" in place:
+        import psycopg  # noqa: F401 here, and not in each child
+    main(place if "://" in place else Path(place), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

@@ -17,6 +17,7 @@ EXTRAS = PROJECT["optional-dependencies"]
 BEHIND = {
     "otel": ("telemetry/tracing.py",),
     "cuda": ("backend/select_cuda.py",),
+    "postgres": ("store/postgres.py",),
 }
 """Who may import the packages of an extra. Nobody imports these modules before asking for the extra."""
 

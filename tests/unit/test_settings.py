@@ -46,7 +46,11 @@ def test_each_setting_has_one_name_and_one_place():
     assert len(PLACES) == sum(map(len, (asdict(getattr(settings, group)) for group in GROUPS))) + sum(
         name not in GROUPS for name in EngineSettings.model_fields
     ), "no two groups have a setting of one name"
-    assert {name for name in PLACES if name not in settings.model_dump()} == {"api_keys", "otlp_endpoint"}
+    assert {name for name in PLACES if name not in settings.model_dump()} == {
+        "api_keys",
+        "otlp_endpoint",
+        "data_url",
+    }
 
 
 def test_other_values_are_put_into_their_groups():

@@ -60,7 +60,7 @@ class Background:
         """Stop what is over, and begin what there is room for."""
         if self._writing is None:
             self._writing = begin_apart(self._write_on())
-        waiting = await self._store(responses.waiting)
+        waiting = await self._store.alone(responses.waiting)
         ids = {one.id for one in waiting}
         for response_id, task in self._tasks.items():
             if response_id not in ids:
@@ -86,6 +86,17 @@ class Background:
     async def close(self) -> None:
         """Stop computing; what was written down is for the next process to go on from."""
         self._responses.bells.close()
+        await self._stop()
+        with suppress(StoreFailedError):
+            await self._write()
+
+    async def let_go(self) -> None:
+        """Stop computing, and forget what is not written: another process goes on by what is."""
+        await self._stop()
+        self._pending.clear()
+        self._rows.clear()
+
+    async def _stop(self) -> None:
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -93,8 +104,7 @@ class Background:
         if self._writing is not None:
             self._writing.cancel()
             await asyncio.gather(self._writing, return_exceptions=True)
-        with suppress(StoreFailedError):
-            await self._write()
+            self._writing = None
 
     async def _compute(self, one: WaitingResponse) -> None:
         if (terms := self._terms_of(one.tenant)) is None:
@@ -102,7 +112,7 @@ class Background:
             await self._store(responses.cancel, one.owner, one.id)
             return
         if one.id not in self._rows:
-            if (rows := await self._store(responses.begin, one.id)) is None:
+            if (rows := await self._store.alone(responses.begin, one.id)) is None:
                 return
             self._rows[one.id] = rows
         if one.n_begun >= MAX_BEGUN:
@@ -156,7 +166,7 @@ class Background:
         batch = self._pending[:]
         if not batch:
             return
-        await self._store(_write, batch)
+        await self._store.alone(_write, batch)
         del self._pending[: len(batch)]
         self._written.set()
         self._written.clear()

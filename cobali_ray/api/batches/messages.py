@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -28,6 +27,7 @@ from cobali_ray.errors import BatchStateError, InvalidParameterError, NotInStore
 from cobali_ray.settings import ApiSettings
 from cobali_ray.store import batches, files
 from cobali_ray.store.batches import BatchRecord, NewBatch
+from cobali_ray.store.connection import StoreConnection
 from cobali_ray.store.files import FileRecord, Piece, StoreQuota
 from cobali_ray.store.lines import ANTHROPIC, MESSAGES, SeenIds, parse_message_request
 from cobali_ray.store.states import BatchStatus
@@ -136,7 +136,7 @@ class MessageBatchRoutes:
 
 
 def _create(
-    db: sqlite3.Connection,
+    db: StoreConnection,
     owner: str,
     tenant: str,
     pieces: Sequence[Piece],
@@ -151,7 +151,7 @@ def _create(
     return batches.create(db, new, now_s=now_s, kept_until_s=kept_until_s, quota=quota)
 
 
-def _results(db: sqlite3.Connection, owner: str, batch_id: str) -> FileRecord:
+def _results(db: StoreConnection, owner: str, batch_id: str) -> FileRecord:
     batch = batches.find(db, owner, batch_id, ANTHROPIC)
     if not batch.over:
         raise BatchStateError(batch_id, batch.status, "read before it has ended")

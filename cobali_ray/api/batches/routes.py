@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -24,6 +23,7 @@ from cobali_ray.errors import InvalidParameterError, NotInStoreError
 from cobali_ray.settings import ApiSettings
 from cobali_ray.store import batches, files
 from cobali_ray.store.batches import BatchRecord, NewBatch
+from cobali_ray.store.connection import StoreConnection
 from cobali_ray.store.files import StoreQuota
 from cobali_ray.store.lines import ENDPOINTS, OPENAI
 
@@ -96,7 +96,7 @@ class BatchRoutes:
 
 
 def _create(
-    db: sqlite3.Connection, new: NewBatch, now_s: int, kept_until_s: int, quota: StoreQuota
+    db: StoreConnection, new: NewBatch, now_s: int, kept_until_s: int, quota: StoreQuota
 ) -> BatchRecord:
     try:
         file = files.find(db, new.owner, new.input_file_id)
@@ -108,12 +108,12 @@ def _create(
 
 
 def _listed(
-    db: sqlite3.Connection, owner: str, limit: int, after: str | None
+    db: StoreConnection, owner: str, limit: int, after: str | None
 ) -> list[tuple[BatchRecord, set[str]]]:
     return list(batches.output_ids(db, batches.listed(db, owner, OPENAI, limit=limit, after=after)))
 
 
-def _found(db: sqlite3.Connection, owner: str, batch_id: str) -> tuple[BatchRecord, set[str]]:
+def _found(db: StoreConnection, owner: str, batch_id: str) -> tuple[BatchRecord, set[str]]:
     return next(batches.output_ids(db, [batches.find(db, owner, batch_id, OPENAI)]))
 
 

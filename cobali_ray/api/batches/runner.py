@@ -1,7 +1,8 @@
 """The runner: answers the lines of all batches with what live traffic leaves; and has `background.py` go on.
 
-One of the ingresses has the store's lock and runs it; when that process ends, another gets the lock and goes
-on. Nothing here must be remembered: a line without an answer in the store is asked again.
+One of the ingresses has the store's lock and runs it; when that process ends, or loses the database, another
+gets the lock and goes on. Nothing here must be remembered: a line without an answer in the store is asked
+again.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from cobali_ray.errors import (
     CobaliError,
     RefusedError,
     StoreFailedError,
+    why_of,
 )
 from cobali_ray.store import batches, chats, responses, streams
 from cobali_ray.store.batches import AnsweredLine, BatchRecord, PendingLine
@@ -105,19 +107,40 @@ class BatchRunner:
             await self._write()
 
     async def _run(self) -> None:
-        while not self._store.take_lock():
-            await self._clock.sleep(POLL_S)
         while True:
-            self._awake.clear()
-            try:
-                await self._round()
-            except StoreFailedError as error:
-                _log.error("store_failed", error=str(error))
+            while not await self._take_lock():
+                await self._clock.sleep(POLL_S)
+            while self._store.holds_lock:
+                await self._turn()
+            await self._let_go()
+
+    async def _take_lock(self) -> bool:
+        try:
+            return await self._store.take_lock()
+        except StoreFailedError as error:
+            _log.error("store_failed", error=why_of(error.__cause__ or error))
+            await self._clock.sleep(MAX_PAUSE_S)
+            return False
+
+    async def _turn(self) -> None:
+        self._awake.clear()
+        try:
+            await self._round()
+        except StoreFailedError as error:
+            _log.error("store_failed", error=why_of(error.__cause__ or error))
+            if self._store.holds_lock:
                 await self._clock.sleep(MAX_PAUSE_S)
-            except Exception:  # a bug must not end all batches for good
-                _log.exception("batches_failed")
-                await self._clock.sleep(MAX_PAUSE_S)
-            await until_set(self._awake, self._clock, POLL_S)
+        except Exception:  # a bug must not end all batches for good
+            _log.exception("batches_failed")
+            await self._clock.sleep(MAX_PAUSE_S)
+        await until_set(self._awake, self._clock, POLL_S)
+
+    async def _let_go(self) -> None:
+        """Stop what another process may be at by now. Answers are kept: they count unless there is one."""
+        await self._background.let_go()
+        for batch_id, one in list(self._running.items()):
+            await self._stop(one)
+            self._over(batch_id)
 
     async def _round(self) -> None:
         self._fill()  # from what was read before: no slot waits for the disk
@@ -130,7 +153,7 @@ class BatchRunner:
             for table in (batches, responses, chats, streams):
                 await self._store(table.sweep, self._clock.unix())
         n_running = Counter[str]()
-        for batch in await self._store(batches.unfinished):
+        for batch in await self._store.alone(batches.unfinished):
             n_running[batch.owner] += batch.status in {BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS}
             with suppress(BatchStateError):  # somebody has changed it meanwhile: next time
                 await self._advance(batch, waits=n_running[batch.owner] > MAX_RUNNING)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sqlite3
 from collections.abc import Callable
 from typing import Final
 
@@ -24,6 +23,7 @@ from cobali_ray.errors import (
     UnsupportedEncodingError,
 )
 from cobali_ray.store import files
+from cobali_ray.store.connection import StoreConnection
 from cobali_ray.store.files import FileRecord, Piece
 from cobali_ray.store.lines import LineSplitter, SeenIds, parse_line
 
@@ -128,11 +128,11 @@ class _Upload:
         self._pieces: list[Piece] = []
         self.form = FormReader(content_type, self._take)
 
-    def feed(self, db: sqlite3.Connection, data: bytes, now_s: int) -> None:
+    def feed(self, db: StoreConnection, data: bytes, now_s: int) -> None:
         self.form.feed(data)
         self._append(db, now_s)
 
-    def end(self, db: sqlite3.Connection, now_s: int) -> FileRecord:
+    def end(self, db: StoreConnection, now_s: int) -> FileRecord:
         """Take what is left, and let the file be seen. Raises what is wrong with it."""
         self.form.end()
         for number, line in self._lines.end():
@@ -152,7 +152,7 @@ class _Upload:
         self._seen.add(number, asked.custom_id)
         self._pieces.append(Piece(number, line + b"\n", asked))
 
-    def _append(self, db: sqlite3.Connection, now_s: int) -> None:
+    def _append(self, db: StoreConnection, now_s: int) -> None:
         pieces, self._pieces = self._pieces, []
         files.append(db, self._file_id, pieces, now_s, self._keeping.quota)
 

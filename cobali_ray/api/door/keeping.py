@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from cobali_ray.api.door.clock import ApiClock
 from cobali_ray.errors import NoStoreError
 from cobali_ray.settings import ApiSettings
+from cobali_ray.store.connection import StoreConnection
 from cobali_ray.store.database import Store
 from cobali_ray.store.files import StoreQuota
 
@@ -28,7 +28,7 @@ class Keeping:
         self.max_body_bytes = settings.max_body_bytes
 
     async def __call__(
-        self, work: Callable[Concatenate[sqlite3.Connection, P], ResultT], *args: P.args, **kwargs: P.kwargs
+        self, work: Callable[Concatenate[StoreConnection, P], ResultT], *args: P.args, **kwargs: P.kwargs
     ) -> ResultT:
         """Do work in one transaction. Raises NoStoreError where the server has no store, StoreFailedError."""
         return await self.store(work, *args, **kwargs)
