@@ -201,7 +201,9 @@ def books_match(engine, backend):
         assert lc.llama_memory_seq_pos_max(backend._memory, seq_id) + 1 == ours == backend._n_cached[slot_id]
 
 
-@pytest.mark.parametrize("min_prefix", [0, 16], ids=["no-reuse", "reuse"])
+@pytest.mark.parametrize(
+    "min_prefix", [pytest.param(0, marks=pytest.mark.thorough, id="no-reuse"), pytest.param(16, id="reuse")]
+)
 def test_an_overcommitted_cache_preempts_and_every_request_ends(tiny, min_prefix):
     rng = random.Random(3)
     requests = [
