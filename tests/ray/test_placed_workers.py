@@ -71,6 +71,17 @@ async def test_a_model_lies_on_two_workers_and_answers_as_on_none(placed):
     assert texts[0] == texts[1] == texts[2]
 
 
+async def test_they_are_gone_while_the_model_is_and_others_are_placed_for_it_later(placed):
+    server, own = placed
+    async with server.openai() as openai, server.http() as http:
+        before, expected = own(), await openai.completions.create(model="whole", **ASK)
+        assert (await http.post("/v1/models/unload", json={"model": "split"})).status_code == 200
+        await until(lambda: not own())
+        again = await openai.completions.create(model="split", **ASK)
+    assert again.choices[0].text == expected.choices[0].text
+    assert len(own() - before) == 2
+
+
 async def test_a_stream_goes_on_with_new_workers_where_one_is_lost(placed):
     server, own = placed
     lost, texts = own(), []
