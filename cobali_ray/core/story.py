@@ -58,7 +58,7 @@ def load(data: bytes) -> Story:
 
 
 def describe(one: messages.Event | messages.Instruction) -> str:
-    """Describe an event or an instruction in a few words, by what does not change later."""
+    """Describe an event or an instruction in a few words, by what does not change later and nobody said."""
     name = type(one).__name__
     if isinstance(one, messages.Submitted):
         request = one.request
@@ -78,19 +78,12 @@ def describe(one: messages.Event | messages.Instruction) -> str:
         return f"{name}({end.request_id}, {end.finish_reason or type(end.error).__name__})"
     if isinstance(one, messages.Sampled):
         return f"{name}({len(one.tokens)} rows, {len(one.failed)} failed at {one.now_s:.4f})"
-    if isinstance(
-        one,
-        messages.BlocksListed
-        | messages.BlocksWritten
-        | messages.BlocksLoaded
-        | messages.LoadBlocks
-        | messages.Hold
-        | messages.StoreBlocks,
-    ):  # names are long, and may be many
-        said = [f"{k}={len(v) if isinstance(v, Collection) else v}" for k, v in one._asdict().items()]
-        return f"{name}({', '.join(said)})"
-    values = [f"{k}={v!r}" for k, v in one._asdict().items()]
-    return f"{name}({', '.join(values)})"
+    return f"{name}({', '.join([f'{field}={_short(value)}' for field, value in one._asdict().items()])})"
+
+
+def _short(value: object) -> str:
+    """Return a value; of a collection only its length: it may be long, or what a request says."""
+    return str(len(value)) if isinstance(value, Collection) and not isinstance(value, str) else repr(value)
 
 
 def _all(instructions: Seq[messages.Instruction]) -> str:

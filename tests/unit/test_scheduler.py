@@ -1,5 +1,7 @@
 """The scheduler alone: events in, instructions out, no backend."""
 
+from array import array
+
 import pytest
 
 from cobali_ray.core.instructions import (
@@ -11,6 +13,7 @@ from cobali_ray.core.instructions import (
     Emit,
     Emitted,
     Failed,
+    Filled,
     Finish,
     Moved,
     Ready,
@@ -570,6 +573,11 @@ def test_a_long_story_forgets_its_beginning():
     story = s.scheduler.story
     assert [type(event) for event, _ in story.entries] == [Sampled, Emitted, TickEnded]
     assert story.text().count("\n") == 3
+
+
+def test_a_story_has_the_length_of_what_a_request_says():
+    words = describe(Filled(1, array("i", [271, 828]), "salt"))
+    assert words == "Filled(slot_id=1, tokens=2, salt='salt', states=0)"
 
 
 def test_the_pacer_learns_from_whole_ticks():
