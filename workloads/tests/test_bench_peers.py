@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -42,6 +43,7 @@ def test_llama_servers_command_line():
         "--threads-http", "72",
     ]  # fmt: skip
     assert server_command(Path("x"), SETTINGS, 1, further="-b 512")[-2:] == ["-b", "512"]
+    assert "--cache-ram" not in server_command(Path("x"), replace(SETTINGS, comes_back=True), 1)
 
 
 @pytest.mark.parametrize(("wait", "expected"), [("passive", "passive"), ("active", None)])

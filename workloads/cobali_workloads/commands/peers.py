@@ -199,6 +199,7 @@ def compare(preset: Preset, workload: Workload, options: PeerOptions) -> Report:
     with tempfile.TemporaryDirectory(prefix="cobali-peers-") as scratch:
         folder = Path(scratch)
         settings = options.settings(_model(preset.model), preset.n_slots, preset.n_ctx)
+        settings = replace(settings, comes_back=workload.shape.turns is not None)
         make: dict[str, Callable[[], ServerProcess]] = {
             "cobali": partial(our_server, settings, folder, options.ours)
         }

@@ -48,6 +48,8 @@ class PeerSettings:
     """Most tokens of one request."""
     n_threads: int
     threads_wait: Wait
+    comes_back: bool = False
+    """Whether conversations are asked: llama-server then keeps prompts in host memory."""
 
     @property
     def requested_wait(self) -> ThreadsWait:
@@ -76,14 +78,16 @@ def _added_gpus() -> dict[str, str]:
 def server_command(binary: Path, settings: PeerSettings, port: int, *, further: str = "") -> list[str]:
     """Return llama-server's command line with settings that match ours, and `further` arguments.
 
-    Its prompt cache in host memory is off, as ours has none; its prefix reuse within slots stays on.
+    Its prompt cache in host memory is off where nothing comes back, as it would only cost time; its prefix
+    reuse within slots stays on.
     """
     n = str(settings.n_threads)
+    host = [] if settings.comes_back else ["--cache-ram", "0"]
     return [
         str(binary), "-m", str(settings.model), "-a", settings.model.stem,
         "--host", "127.0.0.1", "--port", str(port),
         "-np", str(settings.n_slots), "-cb", "-c", str(settings.n_slots * settings.n_ctx),
-        "-t", n, "-tb", n, "--cache-ram", "0", "--threads-http", str(HTTP_THREADS),
+        "-t", n, "-tb", n, *host, "--threads-http", str(HTTP_THREADS),
         *shlex.split(further),
     ]  # fmt: skip
 
