@@ -25,8 +25,9 @@ from typing import Any, TypeVar
 from cobali_ray.core import instructions as messages
 from cobali_ray.core.cache.placement import Placement
 from cobali_ray.core.cache.states import cuts_of, sparse_step
+from cobali_ray.core.cost.ticktime import EnginePace
 from cobali_ray.core.plan.goodput import Speculation
-from cobali_ray.core.plan.pace import EnginePace, Pacer
+from cobali_ray.core.plan.pace import Pacer
 from cobali_ray.core.plan.plan import Plan
 from cobali_ray.core.planner import Planner, Select, select_decoding
 from cobali_ray.core.queue.admission import DrainRate, displaced

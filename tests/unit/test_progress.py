@@ -3,7 +3,7 @@
 import pytest
 from test_engine import Setup
 
-from cobali_ray.core.plan.pace import EnginePace
+from cobali_ray.core.cost.ticktime import EnginePace
 from cobali_ray.core.queue.forecast import MIN_ANSWERS, AnswerLengths, Stayer
 from cobali_ray.core.request.events import Computing, Delta, End, RequestProgress, RequestStats
 from cobali_ray.core.views.progress import PLACE_EVERY_S, PROMPT_EVERY_S

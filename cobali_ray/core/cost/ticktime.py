@@ -97,6 +97,17 @@ def passes_of(shape: TickShape, *, apart: bool) -> list[int]:
     return passes
 
 
+class EnginePace(NamedTuple):
+    """How fast an engine computes prompts beside its streams, and how fast those get their tokens."""
+
+    token_s: float
+    """Seconds per prompt token, and more per position of its depth."""
+    depth_s: float
+    tick_s: float
+    """A tick that only decodes, and one with as much of prompts as the target allows."""
+    full_tick_s: float
+
+
 class TickTimeModel:
     """Predicts a tick's time from its shape and finds the longest chunk that fits a time. Seconds."""
 

@@ -9,7 +9,7 @@ from math import exp, inf
 from typing import Literal, NamedTuple
 
 from cobali_ray.core.cost.runs import Row, cells_of, run_lengths, runs_of
-from cobali_ray.core.cost.ticktime import TickShape, TickTimeModel
+from cobali_ray.core.cost.ticktime import EnginePace, TickShape, TickTimeModel
 from cobali_ray.core.plan.plan import (
     Span,
     chunk_of,
@@ -87,17 +87,6 @@ def best_prefill_s(
         if (slow, cost / n) < best:
             best, best_s = (slow, cost / n), chunk_s
     return best_s
-
-
-class EnginePace(NamedTuple):
-    """How fast an engine computes prompts beside its streams, and how fast those get their tokens."""
-
-    token_s: float
-    """Seconds per prompt token, and more per position of its depth."""
-    depth_s: float
-    tick_s: float
-    """A tick that only decodes, and one with as much of prompts as the target allows."""
-    full_tick_s: float
 
 
 class PrefillPlan(NamedTuple):

@@ -15,7 +15,7 @@ from heapq import heapify, heapreplace
 from statistics import median
 from typing import Final, NamedTuple
 
-from cobali_ray.core.plan.pace import EnginePace
+from cobali_ray.core.cost.ticktime import EnginePace
 from cobali_ray.core.request.events import RequestStats
 
 N_ANSWERS: Final = 64
