@@ -58,10 +58,12 @@ def listed(text: str) -> tuple[int, ...]:
 
 def _is_listed(value: Any) -> Any:
     """Refuse what is not a list of numbers; YAML reads a single one as a number."""
-    if value is not None:
-        listed(str(value))
-        return str(value)
-    return value
+    if value is None:
+        return None
+    if not isinstance(value, str | int):  # what YAML's aliases repeat would be gigabytes as text
+        raise ValueError("must be a list such as 0-3,8")  # noqa: TRY004 pydantic's reports are of these
+    listed(str(value))
+    return str(value)
 
 
 def _is_url(value: str) -> str:
