@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -267,6 +268,23 @@ def test_two_processes_use_one_store_and_one_of_them_runs_batches(store, place):
     store.close()
     assert other.now(take_lock)
     other.close()
+    other.close()
+
+
+def test_what_two_processes_write_at_once_is_as_if_one_came_after_the_other(store, place):
+    """Each reads the last number of a conversation and writes the next ones."""
+    other, quota = Store(place), StoreQuota(1 << 20, 9)
+    more = {"kept_until_s": 9, "quota": quota}
+    chat = store.now(conversations.create, "", {}, [], now_s=0, **more).id
+
+    def write(one, who):
+        for n in range(20):
+            one.now(conversations.add, "", chat, [{"id": f"{who}{n}"}], **more)
+
+    with ThreadPoolExecutor() as pool:
+        done = [pool.submit(write, one, who) for one, who in ((store, "a"), (other, "b"))]
+        assert [one.result() for one in done] == [None, None]
+    assert store.now(conversations.last_n, chat) == 40
     other.close()
 
 
