@@ -22,7 +22,7 @@ from cobali_ray.testing import EventRecorder, FakeClock
 pytestmark = pytest.mark.model
 
 N_CTX, MAX_TOKENS = 1024, 16
-LENGTHS = (3, 18, 41, 131, 201, 320, 620, 1, 65, 285, 16, 150)
+LENGTHS = (3, 18, 41, 131, 201, 310, 620, 1, 65, 285, 16, 150)
 """Prompt lengths in tokens; no chunk size below leaves one of them a last piece of a single token."""
 
 
