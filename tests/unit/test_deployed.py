@@ -75,8 +75,10 @@ def test_the_code_is_another_once_a_file_of_it_changes(tmp_path):
     file = tmp_path / "ui" / "page.js"
     file.write_text("one")
     before = code_version(tmp_path)
-    (tmp_path / "__pycache__").mkdir()
-    (tmp_path / "__pycache__" / "x.pyc").touch()
+    (tmp_path / "ui" / "__pycache__").mkdir()
+    (tmp_path / "ui" / "__pycache__" / "x.pyc").touch()
+    os.utime(tmp_path / "ui", (9, 9))
+    assert code_version(tmp_path) == before, "a cache was made"
     os.utime(file, (1, 1))
     old = code_version(tmp_path)
     assert old != before
