@@ -164,6 +164,8 @@ def test_each_key_has_its_own_shelf(make_page, tmp_path):
         expect(listed(page)).to_have_count(0)
         expect(asked(page)).to_have_count(0)
         expect(page.get_by_label(SWITCH)).not_to_be_checked()
+        theirs = httpx2.get(f"{site.url}/v1/chats", headers={"authorization": "Bearer second"})
+        assert theirs.json()["data"] == [], "not even what was being written"
         use("first")
         expect(listed(page)).to_have_text(["Of the first key"])
 

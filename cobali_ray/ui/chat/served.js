@@ -14,23 +14,24 @@ const known = new Map(); // what is here of each: its version, and the conversat
 const writing = new Map(); // what is being written
 const listed = new Map(); // the version and summary of each, as the server told them last
 let newest = 0; // version
-let owner = access.get().key; // whose all of this is
+let owner = null; // the key whose all of this is, and what the server calls its conversations
 
 const address = (id) => `v1/chats/${id}`;
 const json = async (path, options) => (await call(path, options)).json();
 
-/** Forget what another key's are. */
-function sameOwner() {
-  if (owner === access.get().key) return;
-  owner = access.get().key;
+/** Be of the key that is used now; what was another's is forgotten. */
+export function open() {
+  if (isOurs()) return;
+  owner = { key: access.get().key, chats: models.get().chats };
   newest = 0;
   known.clear();
   listed.clear();
 }
 
+const isOurs = () => owner?.key === access.get().key;
+
 /** Ask what has changed; return the ids of those that are not known as they are there. */
 async function look() {
-  sameOwner();
   const changed = [];
   for (let more = true; more; ) {
     const { data, has_more: hasMore } = await json(`v1/chats?after=${newest}`);
@@ -50,7 +51,7 @@ async function look() {
 /** Call with the id of each conversation that another browser wrote or deleted, and its summary if it is there. */
 export function onOthers(tell) {
   const turn = async () => {
-    if (document.hidden || access.get().asked) return;
+    if (document.hidden || access.get().asked || !isOurs()) return;
     try {
       for (const id of await look()) tell(id, listed.get(id)?.summary ?? null);
     } catch {
@@ -67,7 +68,7 @@ export function onOthers(tell) {
 
 /** Return what a list shows of all of them; what could not be written before is written now. */
 export async function summaries() {
-  sameOwner();
+  open();
   for (const one of Object.values(unsaved())) await write(one);
   await look();
   return [...listed.values()].map(({ summary }) => summary);
@@ -98,9 +99,16 @@ export async function read(id) {
   }
 }
 
-/** Write a conversation, united with what is there; resolves to that. Throws an Error that says what to do. */
+/**
+ * Write a conversation, united with what is there; resolves to that. Where another key has come meanwhile, which is
+ * not to have it, this tab keeps it for the next time. Throws an Error that says what to do.
+ */
 export async function write(mine) {
   for (;;) {
+    if (!isOurs()) {
+      keepUnsaved(mine.id, mine);
+      return mine;
+    }
     const { version = 0, conversation } = known.get(mine.id) ?? {};
     const whole = united(conversation, mine);
     writing.set(mine.id, whole);
@@ -125,7 +133,7 @@ export async function write(mine) {
 
 /** What the server could not be given yet, kept by this tab. */
 const unsaved = () => kept(forSession, nameOfUnsaved(), {});
-const nameOfUnsaved = () => `unsaved.${models.get().chats}`;
+const nameOfUnsaved = () => `unsaved.${owner.chats}`;
 
 /** Keep in this tab what could not be written, or (null) no longer. */
 function keepUnsaved(id, conversation) {
@@ -152,6 +160,7 @@ export async function remove(id) {
 
 /** Have the server forget an answer that is whole in its conversation. */
 export async function forget(stream) {
+  if (!isOurs()) return;
   try {
     await call(`v1/streams/${stream}`, { method: "DELETE" });
   } catch {

@@ -27,7 +27,8 @@ export async function add(conversations) {
 /** Keep conversations on the server, where those of this browser go, or in this browser. */
 export async function keepOnServer(onServer) {
   const { readAll, remove } = await import("./shelf.js");
-  const { write } = await import("./served.js");
+  const { open, write } = await import("./served.js");
+  open();
   if (onServer) for (const one of await readAll()) await write(one);
   await saved();
   choose(onServer);
