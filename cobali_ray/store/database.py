@@ -53,6 +53,8 @@ class Store:
 
         A database behind a URL need not be there yet.
         """
+        self.closed = False
+        """Whether it is of no more use: this process ends."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         try:
             self._db = self._thread.submit(_open, place).result()
@@ -64,6 +66,8 @@ class Store:
         self, work: Callable[Concatenate[StoreConnection, P], ResultT], *args: P.args, **kwargs: P.kwargs
     ) -> ResultT:
         """Do work in one transaction, which is undone if it raises. Raises StoreFailedError."""
+        if self.closed:
+            raise StoreFailedError("this process ends")
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, lambda: self._do(work, *args, **kwargs))
 
@@ -86,7 +90,7 @@ class Store:
     @property
     def holds_lock(self) -> bool:
         """Whether this process runs batches, as far as is known."""
-        return self._db.holds_lock
+        return not self.closed and self._db.holds_lock
 
     def now(
         self, work: Callable[Concatenate[StoreConnection, P], ResultT], *args: P.args, **kwargs: P.kwargs
@@ -105,6 +109,7 @@ class Store:
 
     def close(self) -> None:
         """Finish what was begun, and let go of the database and of the lock."""
+        self.closed = True
         with suppress(RuntimeError):  # closed before
             self._thread.submit(self._db.close).result()
         self._thread.shutdown()

@@ -8,6 +8,7 @@ import pytest
 from fake_client import Wire, ends_with, says
 from openai import BadRequestError, NotFoundError
 from store_server import CHATS, Server, holding
+from structlog.testing import capture_logs
 
 from cobali_ray.errors import EngineDiedError, InternalError, QueueFullError
 from cobali_ray.store.batches import WINDOW_S
@@ -99,6 +100,17 @@ async def test_what_the_server_fails_on_is_asked_again(server, error, n_asked, s
     assert line["response"]["status_code"] == status
     if n_asked is not None:
         assert len({one.x_request_id for one in server.client.requests}) == n_asked
+
+
+async def test_once_the_store_is_closed_no_more_is_answered_and_nothing_is_logged(server):
+    server.run()
+    batch = await server.batch([ask("a")])
+    await server.until(batch, "completed")
+    with capture_logs() as logs:
+        server.store.close()
+        server.clock.advance(60)
+        await asyncio.wait_for(server.app.state.batches._task, timeout=30)
+    assert logs == []
 
 
 @pytest.mark.parametrize(

@@ -107,9 +107,10 @@ class BatchRunner:
             await self._write()
 
     async def _run(self) -> None:
-        while True:
-            while not await self._take_lock():
+        while not self._store.closed:
+            if not await self._take_lock():
                 await self._clock.sleep(POLL_S)
+                continue
             while self._store.holds_lock:
                 await self._turn()
             await self._let_go()
@@ -127,6 +128,8 @@ class BatchRunner:
         try:
             await self._round()
         except StoreFailedError as error:
+            if self._store.closed:  # a successor has its place
+                return
             _log.error("store_failed", error=why_of(error.__cause__ or error))
             if self._store.holds_lock:
                 await self._clock.sleep(MAX_PAUSE_S)
