@@ -21,7 +21,7 @@ import numpy as np
 import structlog
 
 from cobali_ray.backend import library
-from cobali_ray.backend.kept import kept_or_measured
+from cobali_ray.backend.kept import Measured, MeasuredCells, kept_or_measured
 
 _log = structlog.get_logger(__name__)
 
@@ -45,10 +45,10 @@ _ON, _OFF = 1, 0
 class AttentionTimes:
     """Seconds of single passes beside `n_cells` cached tokens: of one row, and of `N_ROWS` of a prompt."""
 
-    n_cells: int
-    on_s: tuple[float, float]
-    off_s: tuple[float, float]
-    pass_cells: int
+    n_cells: MeasuredCells
+    on_s: tuple[Measured, Measured]
+    off_s: tuple[Measured, Measured]
+    pass_cells: MeasuredCells
     """How many cells a row attends to, without flash attention, in the time of a pass over the weights."""
 
     @property

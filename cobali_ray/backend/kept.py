@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 import structlog
@@ -19,6 +19,9 @@ _log = structlog.get_logger(__name__)
 
 _CPU = ("model name", "flags", "CPU implementer", "CPU part", "Features")
 _T = TypeVar("_T")
+Measured: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
+"""Seconds as they can be: a file that says something else is not believed. The same of cells."""
+MeasuredCells: TypeAlias = Annotated[int, msgspec.Meta(gt=0)]
 
 
 def kept_or_measured(
@@ -26,13 +29,13 @@ def kept_or_measured(
     what: str,
     path: Path,
     facts: tuple[object, ...],
-    kind: type[_T],
+    kind: Any,
     measure: Callable[[], _T | None],
 ) -> tuple[_T | None, bool]:
     """Return a measurement of the model at `path`, and whether it was kept in `folder` already.
 
     It holds for one state of the file, build of llama.cpp and processor, and for these facts. What is kept
-    and cannot be read as `kind` is measured again.
+    and cannot be read as `kind`, the type of it in msgspec's sense, is measured again.
     """
     if folder is None:
         return measure(), False
@@ -41,7 +44,8 @@ def kept_or_measured(
     name = hashlib.sha256(repr((*model, *facts)).encode()).hexdigest()[:24]
     file = folder / f"{what}-{name}.json"
     with suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode(file.read_bytes(), type=kind), True
+        kept: _T = msgspec.json.decode(file.read_bytes(), type=kind)
+        return kept, True
     found = measure()
     if found:
         _write(file, msgspec.json.encode(found))

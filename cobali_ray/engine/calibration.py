@@ -11,11 +11,13 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Annotated, Final
 
+import msgspec
 import structlog
 
 from cobali_ray.backend.batch import TickBatch
-from cobali_ray.backend.kept import kept_or_measured
+from cobali_ray.backend.kept import Measured, kept_or_measured
 from cobali_ray.backend.port import Backend
 from cobali_ray.core.cost.ticktime import KNOTS, TickShape
 from cobali_ray.core.plan.plan import Span
@@ -31,6 +33,8 @@ N_ROUNDS = 3
 CHUNKS = (1, 4, 8, 32, 128, 512)
 DEEP = (1024, 2048, 4096)
 """How much of a prompt is there already where the longest chunk is tried again."""
+
+TIMES: Final = Annotated[list[tuple[TickShape, Measured]], msgspec.Meta(min_length=1)]
 
 
 def calibration(
@@ -48,8 +52,7 @@ def calibration(
         llama.main_device, limits.n_slots, limits.n_ctx_slot, limits.n_cells, limits.prefill_chunk,
         limits.token_budget, limits.grain,
     )  # fmt: skip
-    times = list[tuple[TickShape, float]]
-    found, was_known = kept_or_measured(kept, "ticks", path, facts, times, lambda: measure(backend, limits))
+    found, was_known = kept_or_measured(kept, "ticks", path, facts, TIMES, lambda: measure(backend, limits))
     found = found or []
     ms = {_name(shape): round(1000 * seconds, 2) for shape, seconds in found}
     _log.info("tick_times", ms=ms, known=was_known, took_s=round(time.perf_counter() - began, 3))

@@ -70,7 +70,8 @@ def test_what_was_measured_is_kept_for_the_model_and_the_settings(limits, tmp_pa
     assert machine.n_passes == n_passes
     calibration(machine, limits, SETTINGS.replaced(n_threads=3), path, tmp_path / "kept")
     assert machine.n_passes == 2 * n_passes
-    for file in (tmp_path / "kept").iterdir():
-        file.write_text("[[1]]")
-    calibration(machine, limits, SETTINGS, path, tmp_path / "kept")
-    assert machine.n_passes == 3 * n_passes
+    for n, wrong in enumerate(("[[1]]", "[]", "[[[1, 0, []], 0.0]]", "[[[1, 0, []], 1e999]]"), 3):
+        for file in (tmp_path / "kept").iterdir():
+            file.write_text(wrong)
+        calibration(machine, limits, SETTINGS, path, tmp_path / "kept")
+        assert machine.n_passes == n * n_passes, wrong
