@@ -289,7 +289,10 @@ class ServeEngineClient:
         return EngineMetrics(snapshot, Presence(self._engine_id, up, away_s, n_restarts), answers)
 
     async def _have(self, method: Any, *args: Any, within_s: float | None = None) -> Any:
-        """Have the engine do something, however long that takes. Raises LoadingError, or what it returns."""
+        """Have the engine do something, by default however long that takes.
+
+        Raises LoadingError where it is away, and the error that it returns.
+        """
         try:
             result = await self._ask(method, *args, within_s=within_s)
         except EngineDiedError:
@@ -301,17 +304,11 @@ class ServeEngineClient:
     async def ticks(self, *, last: int, since: int = 0, before: int | None = None) -> TickFeed:
         """Fetch records of ticks and requests, encoded by the engine's event loop."""
         args = last, since, before
-        feed: TickFeed | None = await self._have(self._engine.ticks, *args, within_s=SILENT_S)
-        if feed is None:
-            raise UnloadedError
-        return feed
+        return cast("TickFeed", await self._have(self._engine.ticks, *args, within_s=SILENT_S))
 
     async def cache(self) -> CacheView:
         """Fetch what the engine's slots and its host memory hold."""
-        view: CacheView | None = await self._have(self._engine.cache, within_s=SILENT_S)
-        if view is None:
-            raise UnloadedError
-        return view
+        return cast("CacheView", await self._have(self._engine.cache, within_s=SILENT_S))
 
     async def find(self, asked: str, tenant: str) -> list[RequestView]:
         """Ask the engine for a tenant's requests of this name; one that is away knows none."""

@@ -289,10 +289,10 @@ class EngineServer:
         """Return the HTTP requests of all ingresses that were counted here."""
         return dict(self._answers)
 
-    async def cache(self) -> CacheView | None:
-        """Return what slots and host memory hold, and what it was good for; None without a model."""
+    async def cache(self) -> CacheView | UnloadedError:
+        """Return what slots and host memory hold, and what it was good for."""
         if (model := self._host.model) is None:
-            return None
+            return UnloadedError()
         view = await asyncio.wrap_future(model.loop.ask(Engine.cache_view))
         seen, settings = model.telemetry.collector.snapshot(), self._settings.model_dump(mode="json")
         return replace(
@@ -313,9 +313,11 @@ class EngineServer:
         now_s = self._clock.now()
         return [view_of_life(life, places.get(life.request_id), now_s) for life in lives]
 
-    async def ticks(self, last: int, since: int, before: int | None) -> TickFeed | None:
-        """Return records of ticks and requests as JSON, made on this event loop; None without a model."""
-        return None if (model := self._host.model) is None else await model.feeder.read(last, since, before)
+    async def ticks(self, last: int, since: int, before: int | None) -> TickFeed | UnloadedError:
+        """Return records of ticks and requests as JSON, made on this event loop."""
+        if (model := self._host.model) is None:
+            return UnloadedError()
+        return await model.feeder.read(last, since, before)
 
     def check_health(self) -> None:
         """Fail when the tick thread died or a tick hangs, so that Serve replaces this replica."""

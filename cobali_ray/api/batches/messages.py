@@ -67,7 +67,7 @@ class MessageBatchRoutes:
     async def create(self, http: HttpRequest) -> Response:
         """Start a batch of messages."""
         context, keeping = context_of(http), self._keeping
-        _ = keeping.store  # without one nothing else matters
+        keeping.require()
         pieces = await self._intake.take(http, partial(self._read, context))
         caller, now_s = context.caller, keeping.now_s()
         batch = await keeping(

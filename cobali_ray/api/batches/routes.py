@@ -57,7 +57,7 @@ class BatchRoutes:
     async def create(self, http: HttpRequest) -> Response:
         """Start a batch, which answers every line of a file."""
         context, keeping = context_of(http), self._keeping
-        _ = keeping.store  # without one nothing else matters
+        keeping.require()
         body = await self._intake.take(http, partial(self._read, context))
         asked_s = None if body.output_expires_after is None else body.output_expires_after.seconds
         caller = context.caller

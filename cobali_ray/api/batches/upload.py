@@ -180,7 +180,7 @@ async def take_upload(http: HttpRequest, owner: str, keeping: Keeping, max_line_
     encoding = http.headers.get("content-encoding", "identity").strip().lower()
     if encoding != "identity":
         raise UnsupportedEncodingError(encoding[:64], "no encoding")
-    store = keeping.store
+    store = keeping.require()
     file_id = await store(files.begin, owner, files.INPUT, "", keeping.now_s(), keeping.quota)
     try:
         upload = _Upload(http.headers.get("content-type", ""), file_id, keeping, max_line_bytes)

@@ -31,11 +31,10 @@ class Keeping:
         self, work: Callable[Concatenate[StoreConnection, P], ResultT], *args: P.args, **kwargs: P.kwargs
     ) -> ResultT:
         """Do work in one transaction. Raises NoStoreError where the server has no store, StoreFailedError."""
-        return await self.store(work, *args, **kwargs)
+        return await self.require()(work, *args, **kwargs)
 
-    @property
-    def store(self) -> Store:
-        """Raises NoStoreError."""
+    def require(self) -> Store:
+        """Return the store; without one nothing else matters. Raises NoStoreError."""
         if self._store is None:
             raise NoStoreError
         return self._store

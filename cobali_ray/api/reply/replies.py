@@ -21,6 +21,7 @@ from cobali_ray.api.engines.fleet import ServedModel
 from cobali_ray.api.reply.answer import SSE, Writer, prompt_tokens
 from cobali_ray.api.reply.keepalive import STREAM_HEADERS, LiveStream
 from cobali_ray.api.reply.sources import Events, events_of
+from cobali_ray.api.reply.sse import event
 from cobali_ray.api.reply.tally import StreamWriter, Tally
 from cobali_ray.core.request.events import Event
 from cobali_ray.errors import InvariantError
@@ -55,7 +56,7 @@ class EventsReply(Response):
         except ClientDisconnect:
             raise
         except Exception as error:  # the status is out: what went wrong is said in the stream
-            await write(b"data: %b\n\n" % self._context.blame(error).body_bytes)
+            await write(event(self._context.blame(error).body))
         await write(b"", more=False)
 
 

@@ -244,7 +244,7 @@ class StreamRecordings:
 
     def has_room_to_store(self, caller: Caller) -> bool:
         """Say whether one more of them may be stored. Raises NoStoreError."""
-        _ = self._keeping.store
+        self._keeping.require()
         stored = [live for live in self._live if live.stored]
         return (
             len(stored) < MAX_STORED and sum(live.owner == caller.salt for live in stored) < MAX_STORED_OF_KEY

@@ -112,7 +112,7 @@ class ConversationRoutes:
 
     async def _take(self, http: HttpRequest, shape: type[ShapeT]) -> _Read:
         """Return a body, and its items as they are kept."""
-        _ = self._keeping.store  # without one nothing else matters
+        self._keeping.require()
         return await self._intake.take(http, partial(self._read, context_of(http), shape))
 
     def _read(self, context: RequestContext, shape: type[ShapeT], raw: bytes, gone: Gone) -> _Read:

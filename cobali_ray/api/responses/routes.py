@@ -259,7 +259,7 @@ class Responses:
         """Say whether a response is to be kept. Raises NoStoreError and InvalidParameterError."""
         body = asked.body
         if body.background or asked.continues:
-            _ = self._keeping.store
+            self._keeping.require()
         if body.store is False and (body.background or body.conversation):
             what = "background" if body.background else "conversation"
             raise InvalidParameterError("store", ("store",), " must not be false with ", (what,))

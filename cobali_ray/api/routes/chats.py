@@ -84,7 +84,7 @@ class KeptChats:
     async def write(self, http: HttpRequest, chat_id: str) -> Response:
         """Write a chat in the place of the version that the client knows."""
         keeping = self._keeping
-        _ = keeping.store  # without one nothing else matters
+        keeping.require()
         if not _SANE_ID.fullmatch(chat_id):
             raise InvalidParameterError("chat_id", "must be 1 to 64 letters, digits, - and _")
         body = await self._intake.take(http, partial(self._read, context_of(http)))
