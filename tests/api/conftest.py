@@ -12,6 +12,17 @@ from cobali_ray.settings import ApiSettings
 
 
 @pytest.fixture
+async def server(tmp_path, judges):
+    """A server with a store in a folder, whose runner of batches a test starts."""
+    from store_server import Server  # with the clients of two APIs, which most tests here need not load
+
+    server = Server(tmp_path / "data", judges)
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@pytest.fixture
 def client():
     return FakeClient()
 

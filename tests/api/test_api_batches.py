@@ -15,14 +15,6 @@ from cobali_ray.store.batches import WINDOW_S
 from tests.waiting import until
 
 
-@pytest.fixture
-async def server(tmp_path, judges):
-    server = Server(tmp_path / "data", judges)
-    await server.start()
-    yield server
-    await server.stop()
-
-
 def ask(custom_id, text="hi", **fields):
     body = {"model": "fake", "messages": [{"role": "user", "content": text}]} | fields
     return {"custom_id": custom_id, "method": "POST", "url": CHATS, "body": body}

@@ -18,14 +18,6 @@ ASK = {"messages": [{"role": "user", "content": "hi"}], "stream": True, "resumab
 CHOSEN = [("x-cobali-stream", ID)]
 
 
-@pytest.fixture
-async def server(tmp_path, judges):
-    server = Server(tmp_path / "data", judges)
-    await server.start()
-    yield server
-    await server.stop()
-
-
 async def write(server, chat_id="c", version=0, data="text", **more):
     return await server.wire(
         f"/v1/chats/{chat_id}", {"version": version, "summary": "s", "data": data}, **more

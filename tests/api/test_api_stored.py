@@ -17,14 +17,6 @@ PATH = "/v1/responses"
 USER = {"role": "user", "content": "hi"}
 
 
-@pytest.fixture
-async def server(tmp_path, judges):
-    server = Server(tmp_path / "data", judges)
-    await server.start()
-    yield server
-    await server.stop()
-
-
 def user(text):
     return {"role": "user", "content": text}
 

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from cobali_ray.signals import ended_in_order
 from cobali_workloads.servers.process import ServerProcess, cobali_server
-from cobali_workloads.servers.processes import descendants, name_of
+from cobali_workloads.servers.processes import ENGINE, REPLICA, pids_of
 from tests.chaos.callers import endure_calls
 from tests.chaos.crowd import Pid, Report, endure, ghosts, kill, leave, n_files, stop
-from tests.chaos.deaths import PARTS, kill_one, pids_of, witness
+from tests.chaos.deaths import PARTS, kill_one, witness
 from tests.chaos.devices import endure_losses
 
 STALL_TIMEOUT_S = 5.0
@@ -28,7 +28,6 @@ SCRIPTED = {
     "model": "builtin:scripted:0.02", "n_ctx": 4096, "stall_timeout_s": STALL_TIMEOUT_S,
     "log_level": "warning",
 }  # fmt: skip
-ENGINE = "ray::ServeReplica:cobali:engine"
 WORKER = "cobali_ray.backend.worker"
 """The name of a process that lends an engine a device."""
 EVERY_S = 6.0
@@ -74,7 +73,7 @@ async def run(server: ServerProcess, options: argparse.Namespace) -> list[str]:
     wrong = verdict("killed", killed, max(killed.restarts_s))
     stopped = await endure(url, pid, stop, n_streams=n, n_tokens=400, every_s=15.0, n_faults=2)
     wrong += verdict("stopped", stopped, max(stopped.restarts_s))
-    ours = [p for p in descendants(server.pid) if name_of(p).startswith("ray::ServeReplica")]
+    ours = pids_of(server.pid, REPLICA)
     await leave(url, n_clients=100, at_once=32, seed=0)
     before = n_files(ours)
     await leave(url, n_clients=options.leavers, at_once=32, seed=1)

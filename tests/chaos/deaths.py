@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 import httpx2
 
-from cobali_workloads.servers.processes import descendants, name_of
+from cobali_workloads.servers.processes import INGRESS, pids_of
 from tests.chaos.crowd import COMPLETIONS, HUNG_S, LOOK_S, Report, asked, read
 
 PARTS = {
-    "an ingress": "ray::ServeReplica:cobali:ingress",
+    "an ingress": INGRESS,
     "Serve's controller": "ray::ServeController",
     "HAProxy": "haproxy",
     "Serve's proxy": "ray::ProxyActor",
@@ -45,16 +45,6 @@ class Fate:
             f"{self.cut_s:.2f} s at most, {len(self.wrong)} wrong; "
             f"a new request served after {self.served_s:.2f} s"
         )
-
-
-def pids_of(root: int, name: str) -> list[int]:
-    """Return the processes of a server that have this name, the youngest last."""
-    found = []
-    for pid in descendants(root):
-        with contextlib.suppress(OSError):
-            if name_of(pid).startswith(name):
-                found.append(pid)
-    return sorted(found)
 
 
 def kill_one(root: int, part: str) -> None:

@@ -14,16 +14,25 @@ import sys
 import tempfile
 from pathlib import Path
 
+import httpx2
 import yaml
 
 from cobali_ray.actors.cluster import cluster_environment
 from tests.waiting import wait_until
 
 NET = "10.199.0"
+URL = f"http://{NET}.1:8000"
+"""Of a server on the first machine."""
 START_S = 180
 TRIES = 3
 """A raylet gives up where its agents start too slowly, which they do on a busy machine."""
 BIN = Path(sys.executable).parent
+
+
+def ready():
+    """Say whether the server there takes requests."""
+    with contextlib.suppress(httpx2.TransportError):
+        return httpx2.get(f"{URL}/ready", timeout=10.0).status_code == 200
 
 
 def missing():
@@ -65,13 +74,16 @@ class Machines:
     def _space(self, i):
         return f"{self._name}-{i}"
 
+    def _link(self, i):
+        return f"cob{os.getpid() % 10000}e{i}"
+
     def _wire_up(self):
         switch = f"{self._name}-sw"
         _ip("netns", "add", switch)
         _ip("-n", switch, "link", "add", "br0", "type", "bridge")
         _ip("-n", switch, "link", "set", "br0", "up")
         for i in range(self.n + 1):
-            link, port = f"cob{os.getpid() % 10000}e{i}", f"p{i}"
+            link, port = self._link(i), f"p{i}"
             _ip("link", "add", link, "type", "veth", "peer", "name", port, "netns", switch)
             _ip("-n", switch, "link", "set", port, "master", "br0", "up")
             if not i:
@@ -174,6 +186,9 @@ class Machines:
     def __exit__(self, *error):
         for i in range(1, self.n + 1):
             self.kill(i)
+        _ip(
+            "link", "del", self._link(0), check=False
+        )  # at once; Linux takes its time with those of namespaces
         for name in (*(self._space(i) for i in range(1, self.n + 1)), f"{self._name}-sw"):
             _ip("netns", "del", name, check=False)
         if not os.environ.get("KEEP_LOGS"):

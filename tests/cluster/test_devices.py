@@ -4,12 +4,11 @@ import json
 import signal
 import sys
 import threading
-from contextlib import suppress
 
 import httpx2
 import openai
 import pytest
-from machines import Machines, missing
+from machines import URL, Machines, missing, ready
 
 from tests.waiting import wait_until
 
@@ -17,7 +16,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(580)]
 
 PORT = 50053
 WORKER = f"10.199.0.2:{PORT}"
-URL = "http://10.199.0.1:8000"
 START_S = 240
 COBALI = (sys.executable, "-m", "cobali_ray")
 MEMORY_MIB = 50
@@ -100,11 +98,6 @@ def served(machines, lent, tmp_path_factory):
 
 def engines():
     return httpx2.get(f"{URL}/ready", timeout=10.0).json()["engines"]
-
-
-def ready():
-    with suppress(httpx2.TransportError):
-        return httpx2.get(f"{URL}/ready", timeout=10.0).status_code == 200
 
 
 def client():

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx2
 import pytest
 import yaml
-from machines import Machines, missing
+from machines import URL, Machines, missing
 
 from tests.waiting import until
 
@@ -47,7 +47,7 @@ def application():
 
 
 def client():
-    return httpx2.AsyncClient(base_url="http://10.199.0.1:8000", timeout=30.0)
+    return httpx2.AsyncClient(base_url=URL, timeout=30.0)
 
 
 async def until_ready(*statuses):

@@ -9,13 +9,12 @@ import httpx2
 import openai
 import psutil
 import pytest
-from machines import Machines, missing
+from machines import URL, Machines, missing, ready
 
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(580)]
 
-URL = "http://10.199.0.1:8000"
 START_S = 240
 MEMORY_MIB = 50
 LISTENING = "0A"
@@ -56,11 +55,6 @@ def machines():
         made.deploy(options | {"applications": [APPLICATION]})
         wait_until(ready, timeout_s=START_S, pause_s=0.5)
         yield made
-
-
-def ready():
-    with suppress(httpx2.TransportError):
-        return httpx2.get(f"{URL}/ready", timeout=10.0).status_code == 200
 
 
 def workers(machines, i):

@@ -26,11 +26,9 @@ from cobali_workloads.load.target import Job, connect
 from cobali_workloads.report.report import Report, Table, deliver
 from cobali_workloads.report.rounds import Figures
 from cobali_workloads.servers.process import cobali_server
-from cobali_workloads.servers.processes import cpu_s, descendants, name_of
+from cobali_workloads.servers.processes import INGRESS, cpu_s, pids_of
 
 TIMEOUT_S: Final = 600.0
-INGRESS: Final = "ray::ServeReplica:cobali:ingress"
-"""What Ray calls the ingress's process."""
 
 
 def engines(
@@ -68,7 +66,7 @@ async def _round(url: str, root: int, *, n_streams: int, n_tokens: int) -> Figur
     timer = LoopTimer()
     send = Sender(target, timer, ignore_eos=True, timeout_s=TIMEOUT_S)
     jobs = [[Job(prompt=f"stream {i}", n_output=n_tokens)] for i in range(n_streams)]
-    watched = [pid for pid in descendants(root) if name_of(pid).startswith(INGRESS)]
+    watched = pids_of(root, INGRESS)
     before_s = sum(map(cpu_s, watched))
     timelines = [timeline_of(exchange) for exchange in await closed_loop(send, jobs, timer)]
     used_s = sum(map(cpu_s, watched)) - before_s

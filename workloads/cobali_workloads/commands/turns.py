@@ -21,11 +21,9 @@ from cobali_workloads.load.target import connect
 from cobali_workloads.report.report import Report, Table, deliver
 from cobali_workloads.servers.conversation import AskedTurn, MeasuredConversation
 from cobali_workloads.servers.process import ServerProcess, cobali_server
-from cobali_workloads.servers.processes import descendants, name_of
+from cobali_workloads.servers.processes import ENGINE, pids_of
 
 N_SLOTS = 2
-ENGINE = "ray::ServeReplica:cobali:engine"
-"""What Ray calls the engine's process."""
 OTHERS, KILL, RESTART = "others took all slots", "engine killed (kill -9)", "server restarted"
 NOTE = (
     "Reusable: the tokens that a prompt begins with like an earlier prompt and its answer. The rest is new, "
@@ -75,7 +73,7 @@ def _converse(
                     )
                     other.ask(server.url, maker.text(f"of other {i}", message))
             elif event == KILL:
-                (engine,) = [pid for pid in descendants(server.pid) if name_of(pid).startswith(ENGINE)]
+                (engine,) = pids_of(server.pid, ENGINE)
                 os.kill(engine, signal.SIGKILL)
             elif event == RESTART:
                 stack.close()

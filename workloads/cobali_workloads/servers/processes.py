@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
+REPLICA: Final = "ray::ServeReplica"
+ENGINE, INGRESS = f"{REPLICA}:cobali:engine", f"{REPLICA}:cobali:ingress"
+"""How the names of these processes of a server begin, which Ray gives them."""
 _PROC = Path("/proc")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -22,6 +27,16 @@ def descendants(root: int) -> list[int]:
         found.append(pid)
         todo += parents.get(pid, [])
     return found
+
+
+def pids_of(root: int, name: str) -> list[int]:
+    """Return a process and its descendants whose short names begin like this, the youngest last."""
+    found = []
+    for pid in descendants(root):
+        with suppress(OSError):
+            if name_of(pid).startswith(name):
+                found.append(pid)
+    return sorted(found)
 
 
 def _stat(pid: int) -> list[str]:
