@@ -32,12 +32,15 @@ PACKAGES = Path(sysconfig.get_path("purelib"))
 CUDA = PACKAGES / "nvidia" / "cu13"
 ADDED = cuda_part(PACKAGES / "llama_cpp")
 LINKED = ("cudart", "cublas", "cublasLt")
+LINKER_FLAGS = "-Wl,--no-as-needed"
+"""The driver that is linked to here has no symbols, and many linkers drop what nobody uses."""
 RPATH = "$ORIGIN/../../../nvidia/cu13/lib:$ORIGIN/.."
 OPTIONS = (
     *("-DGGML_CUDA=ON", "-DGGML_BACKEND_DL=ON", "-DBUILD_SHARED_LIBS=ON", "-DGGML_CPU=OFF"),
     *("-DGGML_NATIVE=OFF", "-DGGML_CUDA_NCCL=OFF", "-DCMAKE_BUILD_TYPE=Release"),
     *(f"-DLLAMA_BUILD_{part}=OFF" for part in ("COMMON", "TESTS", "TOOLS", "EXAMPLES", "SERVER", "APP")),
     *(f"-DCMAKE_INSTALL_RPATH={RPATH}", "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON"),
+    f"-DCMAKE_MODULE_LINKER_FLAGS={LINKER_FLAGS}",
 )
 TRIAL = """
 from cobali_ray.backend.devices import has_gpu

@@ -42,7 +42,7 @@ def test_without_a_driver_one_line_says_so_and_the_cpu_computes(tmp_path):
     cuda_build.complete(cuda)
     cuda_build.complete(cuda)  # as after an interruption
     assert (cuda / "lib64" / "libcublas.so").resolve() == cuda / "lib" / "libcublas.so.13"
-    words = [f"-L{cuda / 'lib64' / 'stubs'}", "-Wl,--no-as-needed", "-lcuda"]
+    words = [f"-L{cuda / 'lib64' / 'stubs'}", cuda_build.LINKER_FLAGS, "-lcuda"]
     part = compiled(library.cuda_part(tmp_path / "llama_cpp"), "", *words)
     library.load()
     with structlog.testing.capture_logs() as said:
