@@ -94,14 +94,19 @@ async def test_what_the_server_fails_on_is_asked_again(server, error, n_asked, s
         assert len({one.x_request_id for one in server.client.requests}) == n_asked
 
 
-async def test_once_the_store_is_closed_no_more_is_answered_and_nothing_is_logged(server):
+async def test_once_the_store_is_closed_no_more_is_answered_and_nothing_is_logged(server, monkeypatch):
     server.run()
     batch = await server.batch([ask("a")])
     await server.until(batch, "completed")
-    with capture_logs() as logs:
+    runner = server.app.state.batches
+
+    async def close_in_the_middle_of_a_round():
         server.store.close()
+
+    with capture_logs() as logs:
+        monkeypatch.setattr(runner._keyring, "refresh", close_in_the_middle_of_a_round)
         server.clock.advance(60)
-        await asyncio.wait_for(server.app.state.batches._task, timeout=30)
+        await asyncio.wait_for(runner._task, timeout=30)
     assert logs == []
 
 

@@ -191,8 +191,9 @@ async def test_a_server_that_stops_keeps_what_had_come(server, left):
     assert b"draining" in last
 
 
-async def test_beyond_its_bounds_an_answer_is_resumable_and_not_kept(server, left, monkeypatch):
-    monkeypatch.setattr(streams, "MAX_STORED_OF_KEY", 0)
+@pytest.mark.parametrize("bound", ["MAX_STORED", "MAX_STORED_OF_KEY"])
+async def test_beyond_its_bounds_an_answer_is_resumable_and_not_kept(server, left, monkeypatch, bound):
+    monkeypatch.setattr(streams, bound, 0)
     left.said.say("one", None)
     wire = await server.wire(CHATS, ASK, headers=CHOSEN)
     assert wire.headers["x-cobali-ignored-fields"] == "resumable"
