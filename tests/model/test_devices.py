@@ -22,7 +22,7 @@ from cobali_ray.actors.model_host import ModelHost
 from cobali_ray.backend import devices as device_module
 from cobali_ray.backend import rpc_build
 from cobali_ray.backend.devices import open_devices
-from cobali_ray.backend.fit import needs
+from cobali_ray.backend.fit import need_here, needs
 from cobali_ray.backend.llama import LlamaBackend
 from cobali_ray.backend.rpc import greet
 from cobali_ray.backend.tunnel import Tunnel
@@ -101,6 +101,15 @@ def test_what_is_too_large_for_one_device_is_served_on_two(tiny):
     devices = open_devices(config)
     assert all(need.fits and need.weights and need.cells and need.buffers for need in needs(config, devices))
     LlamaBackend(config, devices=devices).close()
+
+
+def test_what_a_model_takes_of_this_machine_is_its_file_and_the_cells_that_its_file_tells(models):  # noqa: F811
+    path = models("dense")
+    config = llama_config(read_settings({"model": str(path), "n_slots": 8, "n_ctx": 1024}), path)
+    need = need_here(config, open_devices(config))
+    assert (need.device, need.cells) == ("CPU", config.cache_bytes)
+    assert 0.5 * path.stat().st_size < need.weights <= path.stat().st_size
+    assert need.buffers
 
 
 @pytest.mark.parametrize(
