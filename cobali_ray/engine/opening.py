@@ -269,19 +269,18 @@ def engine_on(
     clock: Clock | None = None,
     path: Path | None = None,
     prefill_order: PrefillOrder = "shortest",
-    pacing: type[Pacer] = Pacer,
     story: Story | None = None,
 ) -> Engine:
     """Return a new engine on a loaded model, with what the settings name.
 
     `path` is the model's file: nothing is kept on disk of a model whose file is not known. Only experiments
-    have another `prefill_order` or other `pacing`; a `Story(None)` keeps all that the scheduler is told.
+    have another `prefill_order`; a `Story(None)` keeps all that the scheduler is told.
     """
     if settings.speculation == "auto" and not backend.max_draft:
         _log.warning("no_speculation", detail=NO_DRAFTS)
     limits = limits_of(backend, settings, prefill_order)
     clock = clock or MonotonicClock()
-    pacer = pacing(settings.itl_target_s, backend.grain)
+    pacer = Pacer(settings.itl_target_s, backend.grain)
     if path is not None and backend.generates:
         pacer.model.calibrate(calibration(backend, limits, settings, path, _measurements(settings)))
     return Engine(
