@@ -99,7 +99,7 @@ async function resultOf(requestId, nStreams) {
   const request = await new Promise((resolve) => {
     const look = () => {
       const known = feed.get().history?.requests.get(requestId);
-      if (known && known.first_token_s === null) return;
+      if ((known?.first_token_s ?? null) === null) return; // the feed may come later than the answer
       unwatch();
       resolve(known);
     };
@@ -108,7 +108,7 @@ async function resultOf(requestId, nStreams) {
   });
   const { history } = feed.get();
   const during = (history?.ticks ?? []).filter(
-    ({ started_s: s, n_prefill: n }) => n && s >= (request?.arrived_s ?? Infinity) && s < request.first_token_s,
+    ({ started_s: s, n_prefill: n }) => n && s >= request.arrived_s && s < request.first_token_s,
   );
   if (!during.length) return "It is over; its ticks have not come here.";
   const longest = Math.max(...during.map(({ total_s: s }) => s));
