@@ -158,6 +158,23 @@ def test_whole_steps_are_taken_where_they_fit():
     assert n_tokens / seconds >= 0.95 * best
 
 
+@pytest.mark.parametrize("n_streams", [3, 15])
+def test_auto_is_made_for_a_chunk_that_there_is_and_takes_it(n_streams):
+    lengths = []
+
+    class Recorded(Pacer):
+        def learn(self, shape, seconds):
+            lengths.extend(n for _, n in shape.chunks)
+            return super().learn(shape, seconds)
+
+    machine = Tiled(base=0.02, per_row=0.004, per_token=0.002)
+    simulate(
+        Recorded("auto", GRAIN), machine, limits=replace(LIMITS, grain=GRAIN), n_streams=n_streams,
+        n_prompt=4000,
+    )  # fmt: skip
+    assert sum(n for n in lengths if n > GRAIN.step) >= 0.9 * sum(lengths), "one step and a token, not less"
+
+
 @pytest.mark.parametrize(
     ("left", "counted", "padded", "whole"), [(64, 63, 0, 0), (129, 128, 128, 129), (200, 199, 256, 129)]
 )

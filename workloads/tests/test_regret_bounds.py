@@ -14,7 +14,7 @@ MORE = [
     ("tiny", "cold"), ("0.5b-q8_0", "poisson-0.9"), ("0.5b-q8_0", "bursts"), ("0.5b-q4_0", "poisson-0.9"),
     ("1.5b-152k-vocab", "poisson-0.9"), ("rtx4090", "bursts"), ("m2-ultra", "cold"),
 ]  # fmt: skip
-SOME = [("0.5b-q8_0", "cold"), ("0.5b-q8_0", "intruder")]
+SOME = [("0.5b-q8_0", "cold"), ("0.5b-q8_0", "intruder"), ("0.5b-q8_0-flash", "intruder")]
 SOME += [pytest.param(*one, marks=pytest.mark.thorough) for one in MORE]
 
 

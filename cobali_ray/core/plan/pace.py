@@ -45,6 +45,8 @@ was 1.5."""
 _FLAT = 2.0
 """A prompt is not cut where its rest takes less than so many times as long as the best chunk: that costs
 everybody little more than the best."""
+_ROUNDING = 1 + 1e-9
+"""So that the chunk that an automatic target is made for fits into it."""
 _SURE = 3.0
 """A target that was asked for is a promise about the 99th percentile: predictions and so many times their
 mean error must stay within it."""
@@ -59,13 +61,18 @@ ones: at first once a second, after one that was late half as often, else twice.
 
 
 def best_prefill_s(
-    decode_s: float, n_streams: int, n_prompts: int, added_s: Callable[[int], float], alone_s: float
+    decode_s: float,
+    n_streams: int,
+    n_prompts: int,
+    added_s: Callable[[int], float],
+    alone_s: float,
+    sizes: Seq[int] = _SIZES,
 ) -> float:
     """Return how long the prefill of a tick should take beside decoding that takes `decode_s`.
 
-    `added_s` says how much longer a chunk of so many tokens makes the tick, and `alone_s` what a token takes
-    where there are no streams. What is minimised is what a token of a prompt costs everybody, with chunks of
-    n tokens that add c:
+    `added_s` says how much longer a chunk of so many tokens makes the tick, `alone_s` what a token takes
+    where there are no streams, and `sizes` which chunks there are, ascending. What is minimised is what a
+    token of a prompt costs everybody, with chunks of n tokens that add c:
 
         (n_prompts * (decode_s + c)  +  n_streams * c  +  n_streams * (decode_s + c)^2 / (2 * PATIENCE_S)) / n
 
@@ -77,7 +84,7 @@ def best_prefill_s(
     """
     most_s = max(MAX_GAP_S - decode_s, 2 * decode_s)
     best, best_s = (True, inf), 0.0
-    for n in _SIZES:
+    for n in sizes:
         chunk_s = added_s(n)
         if best_s and chunk_s > most_s:
             break
@@ -116,6 +123,8 @@ class Pacer:
     def __init__(self, target_s: float | Literal["auto"] | None, grain: Grain | None = None) -> None:
         self._target_s = target_s
         self.model = TickTimeModel(grain)
+        self._sizes = (grain or Grain()).sizes(_SIZES, mixed=True)
+        """Chunks beside streams."""
         self._spread = _FIRST_SPREAD
         """Mean relative error of what was predicted for ticks beside streams."""
         self._n_errors = 0
@@ -144,6 +153,7 @@ class Pacer:
         budget = limits.token_budget - len(streams)
         if not prompts:
             return NO_PREFILL
+        ordered = order_prefill(prompts, limits)
         first, decode_s = min([p.rank for p in prompts]), 0.0
         target_s, exact, unmet_s = 0.0, False, None
         due = any(yields(rank, first) for rank in {s.rank for s in streams})  # mostly one
@@ -154,14 +164,13 @@ class Pacer:
             decode_s = self.model.decode_s(n_decode, context, runs)
             best = min([s.rank[0] for s in streams], default=first[0])
             n_prompts = sum([p.rank[0] <= best for p in prompts])  # of worse classes, all count as one
-            start = prompts[0].n_computed
-            target_s, exact = self._target(decode_s, n_decode, max(n_prompts, 1), start)
+            target_s, exact = self._target(decode_s, n_decode, max(n_prompts, 1), ordered[0].n_computed)
             if isinstance(self._target_s, float):
                 unmet_s = 0.0 if exact else decode_s
             if due and not exact:
                 target_s *= DUE_FACTOR
         if due or not target_s:
-            prompts = who_is_due(prompts)
+            prompts, ordered = who_is_due(prompts), who_is_due(ordered)
         if within_s < inf and self._target_s is not None:
             target_s, exact = min(target_s or inf, within_s), True
         elif not target_s:
@@ -171,7 +180,6 @@ class Pacer:
         most = min(most, budget)
         left_s = target_s / sure - decode_s
         flat_s = 0.0 if exact else (_FLAT - 1) * left_s
-        ordered = order_prefill(prompts, limits)
         chunks, tries = self._chunks(ordered, left_s, flat_s, most, limits, n_decode=len(streams))
         return PrefillPlan(tuple(chunks), target_s, unmet_s, tries)
 
@@ -215,7 +223,8 @@ class Pacer:
         model, n_before = self.model, 0 if self.model.apart else n_decode
         added_s = partial(model.chunk_s, start, mixed=n_decode > 0, n_before=n_before)
         alone_s = min([model.chunk_s(start, n) / n for n in _ALONE])
-        return decode_s + best_prefill_s(decode_s, n_decode, n_prompts, added_s, alone_s), False
+        best_s = best_prefill_s(decode_s, n_decode, n_prompts, added_s, alone_s, self._sizes)
+        return decode_s + best_s * _ROUNDING, False
 
     def _chunks(
         self,

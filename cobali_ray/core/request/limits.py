@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -64,6 +65,14 @@ class Grain:
         """Return the largest chunk of whole steps with at most `length` tokens, 0 if there is none."""
         counted = self.counted(length, mixed=mixed) // self.step * self.step
         return counted + (self.beside if mixed else 0) if counted >= self.least else 0
+
+    def sizes(self, lengths: Iterable[int], *, mixed: bool) -> tuple[int, ...]:
+        """Return which chunks of about these lengths there are, ascending: none that is no whole steps."""
+        if self.step == 1:
+            return tuple(lengths)
+        beside = self.beside if mixed else 0
+        short = self.least - 1 + beside
+        return tuple(sorted({self.whole(n + beside, mixed=mixed) or min(n, short) for n in lengths}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

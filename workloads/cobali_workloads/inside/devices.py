@@ -24,6 +24,8 @@ TABLE_DEPTH = 128
 N_MANY = 64
 """Rows from which on computing, not reading the weights, bounds a pass."""
 DEEP = 8192
+_TILE, _STEP = 64, 128
+"""Tokens of a tile of flash attention on a CPU, and of what two threads compute at once."""
 
 
 class BatchPart(NamedTuple):
@@ -55,6 +57,9 @@ class Device:
     split: bool = False
     """Split cache, plain attention: a gap between sequence ids cuts the batch, and all rows of a micro-batch
     take as long as the deepest. Else each pays for its own depth."""
+    by_row_ns: float | None = None
+    """Split cache, flash attention: what a cell and row take in chunks of fewer than `_TILE` tokens. Longer
+    ones are computed in whole tiles, with `attend_ns` for each cell and row."""
     n_before: int = 0
     """Cells that each sequence holds before its first token, which nobody tells the scheduler."""
 
@@ -63,6 +68,8 @@ class Device:
         """Return the bounds of an engine on it with the product's own settings."""
         pass_s = self._rows_s[1] + self.cut_ms / 1000
         grain = Grain(pass_cells=int(pass_s * 1e9 / self.read_ns), beside=1) if self.split else Grain()
+        if self.by_row_ns is not None:
+            grain = Grain(step=_STEP, least=_TILE, beside=1)
         return LimitSettings().on(
             N_SLOTS, N_CTX, n_cells=N_SLOTS * N_CTX, copies=True, shares=not self.split, dense=self.split,
             grain=grain,
@@ -96,16 +103,25 @@ class Device:
     def _pass_s(self, parts: Sequence[BatchPart]) -> float:
         n_rows = n_outputs = 0
         cells_s, deepest = 0.0, 0
-        if self.split:
+        plain = self.split and self.by_row_ns is None
+        if plain:
             deepest = max([part.start for part in parts]) + self.n_before
             deepest = deepest // CELL_STEP * CELL_STEP  # the table's rows pay for one step
         for _, start, length, outputs in parts:
             n_rows += length
             n_outputs += outputs
-            depth = deepest if self.split else max(start + self.n_before - TABLE_DEPTH, 0)
-            cells_s += depth * max(self.read_ns, self.attend_ns * length)
+            depth = deepest if plain else max(start + self.n_before - TABLE_DEPTH, 0)
+            cells_s += depth * self._attention_ns(length)
         last = len(self._outputs_s) - 1
         return self._rows_s[n_rows] + self._outputs_s[min(n_outputs, last)] + cells_s / 1e9
+
+    def _attention_ns(self, length: int) -> float:
+        """Return what a cell takes that so many rows attend to."""
+        if self.by_row_ns is None:
+            return max(self.read_ns, self.attend_ns * length)
+        if length < _TILE:
+            return self.by_row_ns * length
+        return self.attend_ns * -(-length // _STEP) * _STEP
 
     def deep(self, n_before: int = DEEP) -> Device:
         """Return the same device with sequences that hold so many cells before they come."""
@@ -267,6 +283,13 @@ _ALL = (
     ),
     HALF_B,
     HALF_B.deep(),
+    replace(
+        HALF_B,
+        name="0.5b-q8_0-flash",
+        source=f"Rows as {HALF_B.name}, with flash attention: cells by what live ticks took 0 to 1,000 deep.",
+        by_row_ns=2900,
+        attend_ns=350,
+    ),
     replace(
         HALF_B,
         name="0.5b-q4_0",
