@@ -176,14 +176,15 @@ def test_auto_is_made_for_a_chunk_that_there_is_and_takes_it(n_streams):
 
 
 @pytest.mark.parametrize(
-    ("left", "counted", "padded", "whole"), [(64, 63, 0, 0), (129, 128, 128, 129), (200, 199, 256, 129)]
+    ("left", "counted", "padded", "fit"),
+    [(64, 63, 0, 0), (65, 64, 128, 65), (129, 128, 128, 129), (200, 199, 256, 129)],
 )
-def test_grain_counts_from_the_tokens_beside_decoding(left, counted, padded, whole):
+def test_grain_counts_from_the_tokens_beside_decoding(left, counted, padded, fit):
     assert GRAIN.counted(left, mixed=True) == counted
     assert GRAIN.padded(left, mixed=True) == padded
-    assert GRAIN.whole(left, mixed=True) == whole
-    assert GRAIN.whole(128, mixed=False) == 128
-    assert [Grain().whole(n, mixed=True) for n in (1, 77)] == [1, 77]
+    assert GRAIN.fit(left, mixed=True) == fit
+    assert GRAIN.fit(128, mixed=False) == 128
+    assert [Grain().fit(n, mixed=True) for n in (1, 77)] == [1, 77]
 
 
 def test_a_prompts_next_piece_has_no_company():

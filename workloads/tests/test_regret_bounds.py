@@ -11,10 +11,11 @@ from cobali_workloads.inside.regret import BUSY_S, CONTENDERS, LOADS, OURS, RECO
 
 MOST_BEHIND, MOST_WAIT, MOST_AFTER = 1.1, 2.0, 1.2
 MORE = [
+    ("0.5b-q8_0-flash", "intruder"), ("0.5b-q8_0-flash-6x", "poisson-0.9"),
     ("tiny", "cold"), ("0.5b-q8_0", "poisson-0.9"), ("0.5b-q8_0", "bursts"), ("0.5b-q4_0", "poisson-0.9"),
     ("1.5b-152k-vocab", "poisson-0.9"), ("rtx4090", "bursts"), ("m2-ultra", "cold"),
 ]  # fmt: skip
-SOME = [("0.5b-q8_0", "cold"), ("0.5b-q8_0", "intruder"), ("0.5b-q8_0-flash", "intruder")]
+SOME = [("0.5b-q8_0", "cold"), ("0.5b-q8_0", "intruder"), ("0.5b-q8_0-flash-6x", "intruder")]
 SOME += [pytest.param(*one, marks=pytest.mark.thorough) for one in MORE]
 
 

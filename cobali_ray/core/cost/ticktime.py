@@ -224,8 +224,8 @@ class TickTimeModel:
     ) -> int:
         """Return the largest chunk from `start` up to `most` that adds at most `seconds`; solves `chunk_s`.
 
-        A chunk of whole steps if one fits, else one that is short enough for the other kernel. `scored`: each
-        of its tokens has logits.
+        A chunk of whole steps if one fits, else one in tiles, else one that is short enough for the other
+        kernel. `scored`: each of its tokens has logits.
         """
         out_s = self.out_s if scored else 0.0
 
@@ -234,15 +234,17 @@ class TickTimeModel:
 
         if seconds <= 0:
             return 0
-        longest = bisect_right(range(1, most + 1), seconds, key=added_s)
-        if self._grain.step == 1:
-            return longest
-        step, beside = self._grain.step, self._grain.beside if mixed else 0
-        n_steps = bisect_right(range(1, most // step + 1), seconds, key=lambda n: added_s(n * step + beside))
-        if whole := self._grain.whole(n_steps * step + beside, mixed=mixed):
-            return whole
-        short = self._grain.least - 1 + beside
-        return bisect_right(range(1, min(short, most) + 1), seconds, key=added_s)
+        grain = self._grain
+        if grain.step == 1:
+            return bisect_right(range(1, most + 1), seconds, key=added_s)
+        step, beside = grain.step, grain.beside if mixed else 0
+        whole = range(step + beside, most + 1, step)
+        if n := bisect_right(whole, seconds, key=added_s):
+            return whole[n - 1]
+        tiles = range(grain.least + beside, min(step + beside, most + 1))
+        if n := bisect_right(tiles, seconds, key=added_s):
+            return tiles[n - 1]
+        return bisect_right(range(1, min(grain.least + beside, most + 1)), seconds, key=added_s)
 
     def predict(self, shape: TickShape) -> float:
         """Return the time of a tick; 0 while nothing is known."""

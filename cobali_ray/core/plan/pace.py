@@ -37,7 +37,8 @@ that. What it waits for first, and what its chunks cannot have exactly, add some
 _SIZES, _ALONE = tuple(n << i for i in range(10) for n in (4, 6)), (128, 256, 512)
 """The chunks that are compared, and those of prompts that are computed alone."""
 MAX_GAP_S = 2.5
-"""No gap that prefill makes is longer, unless decoding alone takes a third of it."""
+"""No gap that prefill makes is longer, unless decoding alone takes a third of it, or twice that where prompts
+would not get on as `STRETCH` says with any shorter one."""
 DUE_FACTOR = 3.0
 """How much longer gaps may be for a prompt that is due before others: at nine decode ticks it takes 1.13
 times as long as alone. With 2 a better class's p99 TTFT beside a flood was 1.2 times that alone, with 1 it
@@ -80,13 +81,13 @@ def best_prefill_s(
     is. Small chunks make short gaps, but on most devices each of their tokens takes longer, and everybody
     waits for that. A chunk must also get prompts on at least 1 / STRETCH times as fast as they get on alone,
     and no gap is longer than MAX_GAP_S, unless decoding alone takes a third of it. If no chunk can do both,
-    it is the fastest whose gap is short enough.
+    gaps may be twice as long, and it is the shortest that gets prompts on, or else the fastest.
     """
-    most_s = max(MAX_GAP_S - decode_s, 2 * decode_s)
+    most_s, longest_s = [max(gap_s - decode_s, 2 * decode_s) for gap_s in (MAX_GAP_S, 2 * MAX_GAP_S)]
     best, best_s = (True, inf), 0.0
     for n in sizes:
         chunk_s = added_s(n)
-        if best_s and chunk_s > most_s:
+        if best_s and chunk_s > (longest_s if best[0] else most_s):
             break
         gap_s = decode_s + chunk_s
         slow = gap_s > STRETCH * alone_s * n
@@ -264,7 +265,7 @@ class Pacer:
             if scored and not fits and most > 0:
                 continue
             if fits < prompt.n_pending:
-                fits = grain.whole(fits, mixed=mixed) or fits
+                fits = grain.fit(fits, mixed=mixed) or fits
             length = piece(prompt.n_pending, fits)
             if length <= 0:
                 break

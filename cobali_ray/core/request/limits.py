@@ -57,22 +57,26 @@ class Grain:
         return -(-counted // self.step) * self.step if counted >= self.least else 0
 
     def ragged(self, length: int, *, mixed: bool) -> bool:
-        """Whether a chunk is so far from whole steps that it takes clearly longer than its share of them."""
+        """Whether a chunk of several steps is so far from whole ones that it takes clearly longer."""
         counted = self.counted(length, mixed=mixed)
-        return self.least <= counted < _MANY_STEPS * self.step and counted % self.step > 0
+        return self.step < counted < _MANY_STEPS * self.step and counted % self.step > 0
 
-    def whole(self, length: int, *, mixed: bool) -> int:
-        """Return the largest chunk of whole steps with at most `length` tokens, 0 if there is none."""
-        counted = self.counted(length, mixed=mixed) // self.step * self.step
-        return counted + (self.beside if mixed else 0) if counted >= self.least else 0
+    def fit(self, length: int, *, mixed: bool) -> int:
+        """Return the largest chunk that is computed well, of at most `length` tokens.
+
+        Of whole steps if there is a step, else anything in tiles, else 0.
+        """
+        counted = self.counted(length, mixed=mixed)
+        if counted < self.least:
+            return 0
+        return length - counted % self.step if counted >= self.step else length
 
     def sizes(self, lengths: Iterable[int], *, mixed: bool) -> tuple[int, ...]:
-        """Return which chunks of about these lengths there are, ascending: none that is no whole steps."""
+        """Return which chunks of about these lengths there are, ascending."""
         if self.step == 1:
             return tuple(lengths)
         beside = self.beside if mixed else 0
-        short = self.least - 1 + beside
-        return tuple(sorted({self.whole(n + beside, mixed=mixed) or min(n, short) for n in lengths}))
+        return tuple(sorted({self.fit(n + beside, mixed=mixed) or n for n in lengths}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What passes take on a dozen devices: tables of milliseconds, each with its source.
+"""What passes take on fourteen devices: tables of milliseconds, each with its source.
 
 They stand for the truth, so none of it has the form of core/cost/ticktime.py: times are interpolated between
 measured rows and bend as they were measured. What nobody measured is scaled from what somebody did, and its
@@ -123,6 +123,20 @@ class Device:
             return self.by_row_ns * length
         return self.attend_ns * -(-length // _STEP) * _STEP
 
+    def slower(self, times: int) -> Device:
+        """Return a device that takes so many times as long, as for a model that is larger."""
+        return replace(
+            self,
+            name=f"{self.name}-{times}x",
+            source=f"{self.name}, {times} times as slow.",
+            rows_ms={n: times * ms for n, ms in self.rows_ms.items()},
+            outputs_ms={n: times * ms for n, ms in self.outputs_ms.items()},
+            read_ns=times * self.read_ns,
+            attend_ns=times * self.attend_ns,
+            by_row_ns=self.by_row_ns and times * self.by_row_ns,
+            cut_ms=times * self.cut_ms,
+        )
+
     def deep(self, n_before: int = DEEP) -> Device:
         """Return the same device with sequences that hold so many cells before they come."""
         return replace(
@@ -214,6 +228,13 @@ HALF_B = Device(
     cut_ms=10,
     split=True,
 )
+HALF_B_FLASH = replace(
+    HALF_B,
+    name=f"{HALF_B.name}-flash",
+    source=f"Rows as {HALF_B.name}, with flash attention: cells by what live ticks took 0 to 1,000 deep.",
+    by_row_ns=2900,
+    attend_ns=350,
+)
 _OUTPUT_MS = 6.5
 """What one output row of the 0.5B shape takes: 136 million weights."""
 
@@ -283,13 +304,8 @@ _ALL = (
     ),
     HALF_B,
     HALF_B.deep(),
-    replace(
-        HALF_B,
-        name="0.5b-q8_0-flash",
-        source=f"Rows as {HALF_B.name}, with flash attention: cells by what live ticks took 0 to 1,000 deep.",
-        by_row_ns=2900,
-        attend_ns=350,
-    ),
+    HALF_B_FLASH,
+    HALF_B_FLASH.slower(6),
     replace(
         HALF_B,
         name="0.5b-q4_0",
