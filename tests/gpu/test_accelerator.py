@@ -8,6 +8,7 @@ import subprocess
 import sys
 from array import array
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,10 +19,14 @@ from numpy_bert import NumpyBert
 from test_archs import CASES, Served, archs, converse, differences, hold_everything
 from test_grammar import SCHEMA
 from test_llama_adapters import ask
+from test_llama_adapters import run as run_adapters
 from test_llama_device import candidate_requests
-from test_llama_embedding import TEXTS, unit, vectors
+from test_llama_embedding import TEXTS, random_texts, unit, vectors
 from test_llama_engine import Run
+from test_llama_head import answers_of
 from test_llama_images import BEHIND, KINDS, TEXT, Bench, asked, picture
+from test_llama_prompt_logprobs import PROMPTS, oracle, play
+from test_llama_prompt_logprobs import requests as scored_requests
 
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.config import LlamaConfig
@@ -138,6 +143,73 @@ def test_an_adapter_changes_what_it_changes_on_the_cpu(tiny, adapters, where):
     for cpu, device in zip(found[:3], found[3:], strict=True):
         assert np.abs(cpu - device).max() < 0.05 * np.abs(cpu).max()
     assert not np.allclose(found[3], found[4])
+
+
+def test_streams_of_several_adapters_say_what_each_says_on_the_cpu(tiny, adapters, where):
+    """The adapter changes between passes, of which the last may still be under way."""
+    config = LlamaConfig(
+        path=tiny, n_slots=6, n_ctx=512, n_batch=256, n_threads=1, flash_attn="on",
+        adapters=tuple(adapters.values()),
+    )  # fmt: skip
+    keys = ["", adapters["one"].key, adapters["two"].key]
+    requests = [ask(f"r{i}", keys[i % 3], 40 + i) for i in range(9)]
+    with closing(open_llama(replace(config, **where))) as backend:
+        answers, n_changes = run_adapters(backend, requests)
+    assert n_changes >= 3
+    with closing(open_llama(config)) as backend:
+        batch = TickBatch(backend.n_batch)
+        for request in requests:
+            answer = answers[request.request_id]
+            tokens, n = array("i", (*request.prompt, *answer)), len(answer)
+            backend.clear()
+            backend.use(request.adapter)
+            rows = []
+            for at in range(len(request.prompt), len(tokens)):
+                start = 0 if not rows else at - 1
+                batch.fill((Span(0, start, at - start, sample=True),), [tokens])
+                backend.forward(batch)
+                rows.append(backend._read_logits(1)[0].copy())
+            rows = np.array(rows)
+            assert len(rows) == n == 24
+            lacking = rows.max(axis=1) - rows[np.arange(n), answer]
+            assert lacking.max() < 0.05 * np.abs(rows).max()
+
+
+@pytest.mark.parametrize("family", ["moe-head", "hybrid-delta"])
+def test_what_a_models_own_head_guesses_changes_no_answer(models, devices, family):
+    on, likeliest = {"devices": devices}, SamplingParams(temperature=0.0)
+    without, _ = answers_of(models(family), likeliest, speculation="off", **on)
+    answers, n_guessed = answers_of(models(family), likeliest, speculation="auto", **on)
+    assert answers == without
+    assert n_guessed > 0
+
+
+def test_prompts_are_scored_as_one_token_at_a_time_on_the_cpu(where):
+    asked = {"n_slots": 4, "n_ctx": 512, "n_batch": 256, "n_threads": 1, "flash_attn": "on"}
+    config = LlamaConfig(path=resolve("builtin:tiny"), **asked)
+    with closing(open_llama(replace(config, device_sampling="on", **where))) as backend:
+        scored = play(backend, scored_requests(), n_scored_rows=50)
+    with closing(open_llama(config)) as backend:
+        for i, tokens in enumerate(PROMPTS):
+            first, *others = scored[str(i)][0]
+            assert (first.token_id, first.logprob) == (tokens[0], None)
+            known = [row[token] for row, token in zip(oracle(backend, tokens), tokens[1:], strict=True)]
+            assert [one.token_id for one in others] == list(tokens[1:])
+            off = np.array([one.logprob for one in others]) - known
+            assert np.abs(off).max(initial=0) < 1.0
+            assert abs(off.sum()) < 0.05 * max(len(off), 1)
+
+
+def test_a_model_that_generates_embeds_beside_that_as_on_the_cpu(tiny, where):
+    asked = {"n_slots": 4, "n_ctx": 1024, "n_batch": 256, "n_threads": 1}
+    config = LlamaConfig(path=tiny, flash_attn="on", pooling="last", **asked)
+    request, both = random_texts(12, n_vocab=4000, longest=700, seed=1), []
+    for one in (config, replace(config, **where)):
+        with closing(open_llama(one)) as backend:
+            assert backend.generates
+            both.append(np.array(vectors(backend.embedder, request, 37)))
+    assert np.abs(both[0] - both[1]).max() < 0.02
+    assert np.abs(both[0][0] - both[0][1]).max() > 0.1
 
 
 def test_vectors_are_those_of_bert(where):
