@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Mapping
@@ -55,6 +57,8 @@ CACHE_SETTINGS = (
     "disk_cache_gib", "slot_save_path",
 )  # fmt: skip
 """What bounds the cache."""
+LAST_S = 0.5
+"""How long a process that is about to end gives its last answers to get out."""
 LOAD_S = 0.1
 """How long the tick thread may take to say how busy it is: it answers between two ticks."""
 SWITCH_S = 0.0005
@@ -89,8 +93,11 @@ class EngineServer:
         self._pusher, self._node = Pusher(engine_id, **place), place["host"]
         self._requests = OpenRequests(self._pusher, self._tracer, self._cancel)
         self._answers = Counter[HttpAnswer]()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._paused = False
         """Also for a model that is loaded later."""
+        self._lost, self._losing = "", asyncio.Event()
+        """The device that was lost, and why; the calls by which ingresses keep in touch wait for that."""
         self._n_expanding = 0
         """Requests whose images are being looked at."""
         self._slot_pool = ThreadPoolExecutor(1, thread_name_prefix="slots")
@@ -109,7 +116,15 @@ class EngineServer:
         )
         if self._paused:
             model.loop.act(Engine.pause)
+        model.devices.on_loss(self._lose)
         return model
+
+    def _lose(self, what: str) -> None:
+        """Answer all ingresses that a device is lost, before this process ends. Called by a thread."""
+        self._lost = what
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._losing.set)
+            threading.Event().wait(LAST_S)
 
     # -- requests -------------------------------------------------------------------------------------
 
@@ -240,18 +255,21 @@ class EngineServer:
         knows_me = known is not None and known.incarnation_id == me
         wire_key = self._pusher.meet(address, known=knows_me)
         if knows_me:
-            await asyncio.sleep(ATTEND_S)
+            self._loop = asyncio.get_running_loop()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._losing.wait(), ATTEND_S)
         return Attendance(
             me,
             self._n_restarts,
             loaded=self._host.model is not None,
             released=self._host.released,
-            busy=await self._busy(),
+            busy=None if self._lost else await self._busy(),
             wire_key=wire_key,
             model=self._host.facts.identity,
             pid=os.getpid(),
             up_s=self._clock.now() - self._began_s,
             began=self._process_began,
+            lost=self._lost,
         )
 
     async def _busy(self) -> LoadView | None:

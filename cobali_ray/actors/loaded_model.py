@@ -12,7 +12,7 @@ from typing import NamedTuple
 import structlog
 
 from cobali_ray import __version__
-from cobali_ray.actors.placing import placed_workers
+from cobali_ray.actors.placing import has_room, placed_workers
 from cobali_ray.actors.ticks import TickFeeder
 from cobali_ray.backend.port import DeviceWatcher
 from cobali_ray.core.clock import Clock
@@ -88,6 +88,11 @@ class LoadedModel:
         """Give its memory back; open requests end with `last_word`. Blocks."""
         self.loop.stop(timeout_s=CLOSE_S, last_word=last_word)
         self._held.close()
+
+    def could_be_whole(self) -> bool:
+        """Whether a device is missing that could be had by now. Blocks for a few seconds."""
+        missing = [view.name for view in self.devices.look() if not view.there]
+        return self.devices.could_be_whole() and has_room(self._settings.llama, missing)
 
     def _open(self, sink: Sink) -> tuple[Engine, Observer]:
         settings, path = self._settings, self._path

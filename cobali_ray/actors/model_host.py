@@ -119,7 +119,7 @@ class ModelHost:
 
     async def _reload(self, model: LoadedModel) -> CobaliError | None:
         loop = asyncio.get_running_loop()
-        if not await loop.run_in_executor(self._pool, model.devices.could_be_whole):
+        if not await loop.run_in_executor(self._pool, model.could_be_whole):
             return None
         if self.model is not model or await self._unload() is not None:
             return None  # busy again: another time

@@ -153,8 +153,9 @@ class LlamaSettings:
             yield f"split_mode: tensor takes no quantised cells, got {self.type_k} and {self.type_v}"
         if self.worker_memory_mib is not None and not {WORKER, RAY_CPU} & {*self.devices}:
             yield "worker_memory_mib: needs a `worker` or `ray-cpu` among the devices"
-        if self.split_fallback and (n == 1 or not any(map(is_endpoint, others)) or self.split_mode == "none"):
-            yield "split_fallback: needs a worker's HOST:PORT and another device, and a split_mode"
+        lent_by_others = PLACED & {*self.devices} or any(map(is_endpoint, others))
+        if self.split_fallback and (n == 1 or not lent_by_others or self.split_mode == "none"):
+            yield "split_fallback: needs HOST:PORT, ray-gpu or ray-cpu, another device, and a split_mode"
         if self.worker_key_file is not None and not any(map(is_endpoint, others)):
             yield "worker_key_file: needs the HOST:PORT of a worker among the devices"
 
@@ -181,8 +182,8 @@ class LlamaConfig(LlamaSettings):
     """Loaded beside the model; their files were checked."""
     worker_cache: Path | None = None
     """A folder for the library by which workers are reached."""
-    placed: tuple[TunnelAddress, ...] = field(default=(), repr=False)
-    """The workers that Ray has placed for words of `devices`, in their order."""
+    placed: tuple[TunnelAddress | None, ...] = field(default=(), repr=False)
+    """The workers that Ray has placed for words of `devices`, in their order; None: it had no room."""
     cache_bytes: int | None = None
     """What its cache will take, by what its file says; None: that is not known."""
     measurements: Path | None = None

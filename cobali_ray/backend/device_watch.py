@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from cobali_ray.backend.config import LlamaConfig
@@ -34,6 +35,11 @@ class DeviceWatch:
     def could_be_whole(self) -> bool:
         """Whether a worker that the engine goes without answers by now. Blocks for a few seconds."""
         return bool(self._devices.missing) and self._devices.all_answer(self._config)
+
+    def on_loss(self, hear: Callable[[str], None]) -> None:
+        """Have a thread call this with what was lost and why, just before the process ends for that."""
+        if self._devices.loss is not None:
+            self._devices.loss.hear = hear
 
     def _ask(self) -> None:
         views, now_s = self._devices.look(), time.monotonic()

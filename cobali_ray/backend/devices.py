@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from ctypes import c_void_p
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import structlog
 
 from cobali_ray.backend import ggml
 from cobali_ray.backend.config import AUTO, MAX_DEVICES, SPLIT_MODES, LlamaConfig
-from cobali_ray.backend.endpoint import PLACED, WORKER, is_endpoint, is_lent
+from cobali_ray.backend.endpoint import PLACED, WORKER, is_endpoint, is_lent, names_of
+from cobali_ray.backend.loss import Loss
 from cobali_ray.backend.rpc import OPEN_S, LentDevices
 from cobali_ray.backend.rpc_build import built
-from cobali_ray.backend.tunnel_key import TunnelKey
+from cobali_ray.backend.tunnel_key import TunnelAddress, TunnelKey
 from cobali_ray.backend.workers import WorkerProcess
 from cobali_ray.core.views.stats import DeviceView
 from cobali_ray.errors import ConfigError
@@ -87,12 +89,14 @@ class Devices:
         named: Sequence[ComputeDevice] | None,
         behind: Sequence[LentDevices | WorkerProcess] = (),
         missing: Sequence[str] = (),
+        loss: Loss | None = None,
     ) -> None:
         """`named` None leaves the choice to llama.cpp: the GPUs of this machine.
 
-        `missing` names the workers that did not answer, and that the engine goes without.
+        `missing` names the workers that did not answer, and that the engine goes without; `loss` is what
+        happens when one of the others is lost.
         """
-        self.missing = tuple(missing)
+        self.missing, self.loss = tuple(missing), loss
         self._open = threading.Lock()
         self.used = tuple(filter(holds_layers, local_devices()) if named is None else named)
         self._named, self._behind = named, behind
@@ -116,15 +120,20 @@ class Devices:
             )
             for device, free, total in there
         ]
-        gone = [DeviceView(name=word, kind="worker", there=False) for word in self.missing]
+        gone = [DeviceView(name=name, kind="worker", there=False) for name in self.missing]
         return (*views, *gone)
 
     def all_answer(self, config: LlamaConfig) -> bool:
-        """Whether workers that were left out would lend their devices now. Blocks for a few seconds."""
+        """Whether workers that were left out would lend their devices now. Blocks for a few seconds.
+
+        Of those that Ray places, others know.
+        """
         try:
-            for word in self.missing:
+            for name in filter(is_endpoint, self.missing):
                 if config.worker_cache is not None:
-                    LentDevices(word, config.worker_cache, SPARE_S, key=_key(config)).close()
+                    LentDevices(
+                        name, config.worker_cache, SPARE_S, tunnel=_tunnel(config, lambda _: None)
+                    ).close()
         except ConfigError:
             return False
         return True
@@ -138,8 +147,8 @@ class Devices:
             pointers = (c_void_p * (len(handles) + 1))(*handles, None)
             params.devices = ctypes.cast(pointers, c_void_p)
         if config.tensor_split:
-            pairs = zip(config.devices, config.tensor_split, strict=True)
-            left = [share for word, share in pairs if word not in self.missing]
+            pairs = zip(names_of(config.devices), config.tensor_split, strict=True)
+            left = [share for name, share in pairs if name not in self.missing]
             shares = (ctypes.c_float * MAX_DEVICES)(*left)
             params.tensor_split = ctypes.cast(shares, ctypes.POINTER(ctypes.c_float))
         self._alive = (pointers, shares)
@@ -151,6 +160,8 @@ class Devices:
             for one in self._behind:
                 one.close()
             self._behind = ()
+            if self.loss is not None:
+                self.loss.close()
 
 
 def open_devices(config: LlamaConfig) -> Devices:
@@ -161,20 +172,25 @@ def open_devices(config: LlamaConfig) -> Devices:
         return Devices(None)
     behind: list[LentDevices | WorkerProcess] = []
     missing: list[str] = []
+    loss = Loss() if any(map(is_lent, config.devices)) else None
     try:
-        named = list(_found(config, behind, missing))
+        named = list(_found(config, behind, missing, loss))
         if config.split_mode == "none":
             named = _main(named, config.main_device)
     except BaseException:
         for one in behind:
             one.close()
+        if loss is not None:
+            loss.close()
         raise
-    return Devices(named, behind, missing)
+    return Devices(named, behind, missing, loss)
 
 
-def _key(config: LlamaConfig) -> TunnelKey | None:
+def _tunnel(
+    config: LlamaConfig, lose: Callable[[str], None]
+) -> tuple[TunnelKey, Callable[[str], None]] | None:
     file = config.worker_key_file
-    return None if file is None else TunnelKey.read(file, "worker_key_file")
+    return None if file is None else (TunnelKey.read(file, "worker_key_file"), lose)
 
 
 def _main(named: list[ComputeDevice], name: str | None) -> list[ComputeDevice]:
@@ -189,53 +205,80 @@ def _main(named: list[ComputeDevice], name: str | None) -> list[ComputeDevice]:
 
 
 def _found(
-    config: LlamaConfig, behind: list[LentDevices | WorkerProcess], missing: list[str]
+    config: LlamaConfig, behind: list[LentDevices | WorkerProcess], missing: list[str], loss: Loss | None
 ) -> Iterator[ComputeDevice]:
     """Find what each word of the setting means; what has to be closed later goes to `behind`.
 
     A worker that the engine may go without, and that does not answer, goes to `missing`.
     """
-    base, cache = ggml.load(), config.worker_cache
-    if cache is None and any(map(is_lent, config.devices)):
+    words, cache = config.devices, config.worker_cache
+    if loss is None:  # workers lend none of them
+        for word in words:
+            yield from filter(holds_layers, local_devices()) if word == AUTO else [_local(word)]
+        return
+    if cache is None:
         raise ConfigError("devices", "workers need a folder for the library that is built for them")
-    if cache is not None and WORKER in config.devices:
+    if not PLACED.isdisjoint(words) and not config.placed:
+        raise ConfigError("devices", "ray-gpu, ray-cpu: only engines of a server have workers placed by Ray")
+    if WORKER in words:
         built(cache)  # once, and before any of them has a deadline
-    key = _key(config)
-    started = {
-        number: WorkerProcess(cache, n_threads=config.n_threads, memory_mib=config.worker_memory_mib)
-        for number, word in enumerate(config.devices)
-        if word == WORKER and cache is not None
-    }
-    behind += started.values()
-    placed, counts = iter(config.placed), Counter[str]()
-    for number, word in enumerate(config.devices):
-        counts[word] += 1
-        name = f"{word}-{counts[word]}"
-        if worker := started.get(number):
-            yield from (_device(base, handle, name, worker) for handle in worker.connect())
-        elif word in PLACED and cache is not None:
-            if (where := next(placed, None)) is None:
-                raise ConfigError("devices", f"{word}: only engines of a server have workers placed by Ray")
-            lent = LentDevices(authority(where.host, where.port), cache, key=where.key)
-            _log.info("placed", device=name, worker=authority(where.host, where.port))
-            behind.append(lent)
-            yield from (_device(base, handle, name, lent) for handle in lent.handles)
-        elif is_endpoint(word) and cache is not None:
-            spare = config.split_fallback and len(missing) + 1 < len(config.devices)
+    base, placed = ggml.load(), iter(config.placed)
+    started = [
+        WorkerProcess(cache, n_threads=config.n_threads, memory_mib=config.worker_memory_mib)
+        for word in words
+        if word == WORKER
+    ]
+    behind += started
+    for word, name in zip(words, names_of(words), strict=True):
+        worker: LentDevices | WorkerProcess
+        if word == WORKER:
+            worker = own = started.pop(0)
+            loss.expect(name, own.endpoint)
+            handles = own.connect(partial(loss.end, name))
+        elif word in PLACED or is_endpoint(word):
             try:
-                lent = LentDevices(word, cache, SPARE_S if spare else OPEN_S, key=key)
-            except ConfigError as error:
-                if not spare:
-                    raise
-                _log.error("device_left_out", worker=word, why=error.message)
-                missing.append(word)
+                if word in PLACED:
+                    worker = _placed(name, next(placed), cache, loss)
+                else:
+                    worker = _reached(word, config, cache, loss, n_missing=len(missing))
+            except _LeftOutError as why:
+                _log.error("device_left_out", worker=name, why=str(why))
+                missing.append(name)
                 continue
-            behind.append(lent)
-            yield from (_device(base, handle, word, lent) for handle in lent.handles)
-        elif word == AUTO:
-            yield from filter(holds_layers, local_devices())
+            behind.append(worker)
+            handles = worker.handles
         else:
             yield _local(word)
+            continue
+        yield from (_device(base, handle, name, worker) for handle in handles)
+    if len(missing) == len(words):
+        raise ConfigError("devices", f"none is there: {' and '.join(missing)}")
+
+
+class _LeftOutError(Exception):
+    """Why the engine goes without a worker."""
+
+
+def _placed(name: str, address: TunnelAddress | None, cache: Path, loss: Loss) -> LentDevices:
+    if address is None:
+        raise _LeftOutError("Ray has no room for it")
+    where = authority(address.host, address.port)
+    _log.info("placed", device=name, worker=where)
+    return LentDevices(where, cache, tunnel=(address.key, partial(loss.end, f"{name} at {where}")))
+
+
+def _reached(endpoint: str, config: LlamaConfig, cache: Path, loss: Loss, *, n_missing: int) -> LentDevices:
+    """Connect to a worker that others started; another device must be left where it may be missing."""
+    spare = config.split_fallback and n_missing + 1 < len(config.devices)
+    tunnel = _tunnel(config, partial(loss.end, endpoint))
+    if tunnel is None:
+        loss.expect(endpoint, endpoint)
+    try:
+        return LentDevices(endpoint, cache, SPARE_S if spare else OPEN_S, tunnel=tunnel)
+    except ConfigError as error:
+        if spare:
+            raise _LeftOutError(error.message) from None
+        raise
 
 
 def _local(name: str) -> ComputeDevice:

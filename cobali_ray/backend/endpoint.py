@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ipaddress import ip_address
 
 WORKER = "worker"
@@ -14,6 +15,14 @@ PLACED = frozenset({RAY_CPU, RAY_GPU})
 def is_lent(word: str) -> bool:
     """Whether a word of `devices` means what a worker lends."""
     return word == WORKER or word in PLACED or is_endpoint(word)
+
+
+def names_of(words: Sequence[str]) -> list[str]:
+    """Return what each word of `devices` is called: workers without an address are numbered by their kind."""
+    numbered = {WORKER, *PLACED}
+    return [
+        f"{word}-{words[: i + 1].count(word)}" if word in numbered else word for i, word in enumerate(words)
+    ]
 
 
 def is_endpoint(word: str) -> bool:

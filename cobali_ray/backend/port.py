@@ -139,6 +139,9 @@ class DeviceWatcher(Protocol):
     def could_be_whole(self) -> bool:
         """Whether a device is missing that answers by now. Blocks for a few seconds."""
 
+    def on_loss(self, hear: Callable[[str], None]) -> None:
+        """Have a thread call this with what was lost and why, just before the process ends for that."""
+
 
 class Backend(Protocol):
     """A model with a KV cache of `n_slots` sequences. One thread calls it."""

@@ -103,15 +103,15 @@ class LentDevices:
         cache: Path,
         timeout_s: float = OPEN_S,
         require_alive: Callable[[], None] | None = None,
-        key: TunnelKey | None = None,
+        tunnel: tuple[TunnelKey, Callable[[str], None]] | None = None,
     ) -> None:
-        """Connect, through a tunnel if there is a key.
+        """Connect, through a tunnel if there is a key, and somebody to call with the reason when it is lost.
 
         Raises ConfigError that names the endpoint; `require_alive` as for `greet`.
         """
         lib, base = load(cache), ggml.load()  # which may have to be built first
         self._held: list[int] = []
-        self._tunnel = None if key is None else Tunnel(endpoint, key, timeout_s)
+        self._tunnel = None if tunnel is None else Tunnel(endpoint, tunnel[0], timeout_s, tunnel[1])
         try:
             self._connect(lib, base, endpoint, timeout_s, require_alive)
         except BaseException:

@@ -371,6 +371,9 @@ class NoDevices:
         """Say that nothing is missing."""
         return False
 
+    def on_loss(self, hear: Callable[[str], None]) -> None:
+        """Do nothing: nothing can be lost."""
+
 
 class ScriptedEmbedder:
     """A text's vector is a function of its tokens, in whatever company and pieces they come."""

@@ -16,10 +16,8 @@ made anew: the engine ends itself, as it does without its device.
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import struct
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -97,11 +95,9 @@ def tcp_of(host: str, port: int) -> str:
 class Tunnel:
     """An open tunnel: `endpoint` on loopback is the worker, for this process alone."""
 
-    def __init__(
-        self, address: str, key: TunnelKey, timeout_s: float, lose: Callable[[str], None] | None = None
-    ) -> None:
-        """Open it. Raises ConfigError that names the worker; `lose` is called when it is lost later."""
-        self._address, self._key, self._lose = address, key, lose or self._die
+    def __init__(self, address: str, key: TunnelKey, timeout_s: float, lose: Callable[[str], None]) -> None:
+        """Open it. Raises ConfigError that names the worker; `lose` hears why when it is lost later."""
+        self._address, self._key, self._lose = address, key, lose
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._links: dict[int, socket.socket] = {}
         self._number = 0
@@ -244,16 +240,6 @@ class Tunnel:
         link = self._links.pop(number)
         poller.unregister(link)
         link.close()
-
-    def _die(self, why: str) -> None:
-        """End this process, as llama.cpp would at the next pass, without saying which worker it was.
-
-        What is open here then goes on in the process that takes our place, as after any other death.
-        """
-        _log.error("worker_lost", worker=self._address, why=why)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os.abort()
 
     def close(self) -> None:
         """Let the worker go; nothing must use its device any more."""

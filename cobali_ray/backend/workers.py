@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
-import structlog
 
 from cobali_ray.backend.rpc import LentDevices, greet
 from cobali_ray.errors import ConfigError
 from cobali_ray.ports import free_port
-
-_log = structlog.get_logger(__name__)
 
 START_S = 120.0
 """How long a worker may take from its start to its first answer, on a busy machine."""
@@ -56,10 +52,13 @@ class WorkerProcess:
         """Wait until it lends. Raises ConfigError."""
         greet(self.endpoint, START_S, self._require_alive)
 
-    def connect(self) -> tuple[int, ...]:
-        """Wait for it, and return its devices by their handles. Raises ConfigError."""
+    def connect(self, lose: Callable[[str], None]) -> tuple[int, ...]:
+        """Wait for it, and return its devices by their handles. Raises ConfigError.
+
+        `lose` is called, with the reason, when it ends before it is closed.
+        """
         self._lent = LentDevices(self.endpoint, self._cache, START_S, self._require_alive)
-        threading.Thread(target=self._watch, daemon=True, name="worker").start()
+        threading.Thread(target=self._watch, args=(lose,), daemon=True, name="worker").start()
         return self._lent.handles
 
     def busy_s(self) -> float | None:
@@ -74,17 +73,10 @@ class WorkerProcess:
         if (code := self._process.poll()) is not None:
             raise ConfigError("devices", f"a worker ended at its start with code {code}; the log says why")
 
-    def _watch(self) -> None:
-        """End this process when the worker has: llama.cpp would, at the next pass, without saying which.
-
-        What is open here then goes on in the process that takes our place, as after any other death.
-        """
+    def _watch(self, lose: Callable[[str], None]) -> None:
         code = self._process.wait()
         if not self._ending:
-            _log.error("worker_died", endpoint=self.endpoint, exit_code=code)
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os.abort()
+            lose(f"its process ended with code {code}")
 
     def close(self) -> None:
         """Stop it; what lies on its device must be gone."""

@@ -246,11 +246,11 @@ def open_engine(
     clock: Clock | None = None,
     path: Path | None = None,
     story: Story | None = None,
-    placed: tuple[TunnelAddress, ...] = (),
+    placed: tuple[TunnelAddress | None, ...] = (),
 ) -> Engine:
     """Find the model, load it and put an engine on it. Raises ConfigError that names the setting at fault.
 
-    `placed` are the workers that Ray has started for the settings.
+    `placed` are the workers that Ray has started for the settings; None of those that it had no room for.
     """
     path = path or model_path(settings)
     backend = open_backend(settings, path, placed)
@@ -408,7 +408,7 @@ def _host_cache(backend: Backend, settings: EngineSettings) -> tuple[int, int]:
 
 
 def open_backend(
-    settings: EngineSettings, path: Path | None, placed: tuple[TunnelAddress, ...] = ()
+    settings: EngineSettings, path: Path | None, placed: tuple[TunnelAddress | None, ...] = ()
 ) -> Backend:
     """Load the model as the settings say. Raises ConfigError that names the setting at fault."""
     if path is None:

@@ -24,8 +24,8 @@ from cobali_ray.backend import rpc_build
 from cobali_ray.backend.devices import open_devices
 from cobali_ray.backend.fit import need_here, needs
 from cobali_ray.backend.llama import LlamaBackend
+from cobali_ray.backend.loss import Loss
 from cobali_ray.backend.rpc import greet
-from cobali_ray.backend.tunnel import Tunnel
 from cobali_ray.backend.tunnel_key import make_key
 from cobali_ray.cli import app
 from cobali_ray.core.request.request import GREEDY
@@ -169,7 +169,8 @@ def test_an_engine_and_its_worker_die_together(tmp_path, dies):
     wait_until(lambda: not psutil.pid_exists(pid))
     if dies == "worker":
         assert code == -signal.SIGABRT, "as llama.cpp ends a process whose device is gone"
-        assert b"worker_died" in rest + log.read_bytes()
+        assert b"worker_lost" in (told := rest + log.read_bytes())
+        assert b"worker-1" in told
 
 
 def test_a_worker_serves_one_engine_after_another(tiny):
@@ -206,7 +207,7 @@ def far(monkeypatch, tmp_path):
     """The address of a worker that is not there, which an engine does not wait for for long, and its key."""
     monkeypatch.setattr(device_module, "SPARE_S", 1.0)
     monkeypatch.setattr(model_host, "LOOK_S", 0.0)
-    monkeypatch.setattr(Tunnel, "_die", lambda *_: None)  # which would end the tests, too
+    monkeypatch.setattr(Loss, "end", lambda *_: None)  # which would end the tests, too
     make_key(key := tmp_path / "key")
     return f"127.0.0.1:{free_port()}", key
 

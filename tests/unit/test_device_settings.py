@@ -52,7 +52,7 @@ MIB = 1 << 20
             {"devices": "ray-gpu", "worker_memory_mib": 64}, "worker_memory_mib: needs", id="memory-of-a-gpu"
         ),
         pytest.param(
-            {"devices": "worker,ray-cpu", "split_fallback": True}, "split_fallback: needs", id="not-of-rays"
+            {"devices": "worker,CUDA0", "split_fallback": True}, "split_fallback: needs", id="only-own"
         ),
     ],
 )

@@ -80,7 +80,6 @@ class Worker:
 @pytest.fixture
 def worker(monkeypatch):
     monkeypatch.setattr(tunnel_listener, "BEAT_S", 0.05)
-    monkeypatch.setattr(Tunnel, "_die", lambda *_: None)  # which would end the tests, too
     made = Worker()
     yield made
     made.close()
@@ -99,7 +98,7 @@ def through(opened, data):
 
 
 def test_what_goes_in_comes_out_through_one_connection_after_another(worker):
-    opened = Tunnel(worker.address, KEY, PATIENCE_S)
+    opened = Tunnel(worker.address, KEY, PATIENCE_S, print)
     data = os.urandom(3 << 20)
     assert through(opened, data) == data
     assert through(opened, b"once more") == b"once more"
@@ -116,39 +115,39 @@ def test_an_answer_that_is_there_at_once_opens_the_tunnel(worker, monkeypatch):
 
     really = Tunnel._connect
     monkeypatch.setattr(Tunnel, "_connect", connect_and_wait)
-    opened = Tunnel(worker.address, KEY, PATIENCE_S)
+    opened = Tunnel(worker.address, KEY, PATIENCE_S, print)
     assert through(opened, b"at once") == b"at once"
     opened.close()
 
 
 def test_a_worker_serves_one_engine_and_then_the_next(worker):
-    first = Tunnel(worker.address, KEY, PATIENCE_S)
+    first = Tunnel(worker.address, KEY, PATIENCE_S, print)
     with pytest.raises(ConfigError, match=r"devices: .*lends its device to another engine"):
-        Tunnel(worker.address, KEY, 0.3)
+        Tunnel(worker.address, KEY, 0.3, print)
     first.close()
-    second = Tunnel(worker.address, KEY, PATIENCE_S)
+    second = Tunnel(worker.address, KEY, PATIENCE_S, print)
     assert through(second, b"mine") == b"mine"
     second.close()
 
 
 def test_without_the_key_nothing_gets_to_the_worker(worker):
     with pytest.raises(ConfigError, match=r"devices: .* worker_key_file must be the file of its --key-file"):
-        Tunnel(worker.address, TunnelKey.of(b"b" * 32), 0.3)
+        Tunnel(worker.address, TunnelKey.of(b"b" * 32), 0.3, print)
     half = TunnelKey(engine=TunnelKey.of(b"b" * 32).engine, worker=KEY.worker)  # knows whom to ask
     with pytest.raises(ConfigError, match="worker_key_file"):
-        Tunnel(worker.address, half, 0.3)
+        Tunnel(worker.address, half, 0.3, print)
     assert not worker.n_connections
 
 
 def test_another_version_is_refused_at_once_and_before_anything_else(worker, monkeypatch):
     monkeypatch.setattr(tunnel_listener, "Greeting", OfAnotherVersion)
     with pytest.raises(ConfigError, match=r"has llama-cpp-python 0\.0\.1, and this engine"):
-        Tunnel(worker.address, KEY, PATIENCE_S)
+        Tunnel(worker.address, KEY, PATIENCE_S, print)
     assert not worker.n_connections
 
 
 def test_its_end_on_the_engines_machine_is_for_that_process_alone(worker):
-    opened = Tunnel(worker.address, KEY, PATIENCE_S)
+    opened = Tunnel(worker.address, KEY, PATIENCE_S, print)
     port = opened.endpoint.rpartition(":")[2]
     script = f"import socket; print(socket.create_connection(('127.0.0.1', {port}), 3).recv(1))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -178,7 +177,7 @@ def test_a_worker_that_is_lost_is_named(worker):
 def test_a_worker_that_is_not_there_is_waited_for_and_then_named(host, why):
     address = f"{host}:{free_port()}"
     with pytest.raises(ConfigError, match=rf"devices: the worker at {address}, after .*{why}"):
-        Tunnel(address, KEY, 0.5)
+        Tunnel(address, KEY, 0.5, print)
 
 
 def test_a_key_is_made_once_and_is_alike_at_both_ends(tmp_path):

@@ -140,7 +140,9 @@ class EngineRecord:
         if (down_s := self.away_s(now_s)) is None:
             return None
         status = EngineStatus.RESTARTING
-        detail = f"the engine ended {down_s:.1f} s ago and is being restarted"
+        lost = self.attendance.lost if self.attendance is not None else ""
+        what = f"lost {lost} and ended" if lost else "ended"
+        detail = f"the engine {what} {down_s:.1f} s ago and is being restarted"
         if self.phase is Phase.STALLED:
             status, detail = EngineStatus.STALLED, f"the engine has not answered for {down_s:.1f} s"
         return EngineState(status=status, down_s=down_s, detail=detail, engine_id=self.engine_id)

@@ -255,6 +255,8 @@ class Attendance(NamedTuple):
     successor."""
     began: int = 0
     """The same in ticks of its machine's clock: tells it from a later process with its id."""
+    lost: str = ""
+    """The device that it has lost, and why; its process ends now."""
 
 
 class Reuse(NamedTuple):

@@ -1,0 +1,68 @@
+"""Loss: what happens when a worker is lost, without which its engine cannot compute: the process ends.
+
+What is open in it goes on in the process that takes its place, as after any other death. llama.cpp would end
+it at the next pass, without saying which worker it was; whoever wants to hear that does so first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from cobali_ray.backend import ggml
+from cobali_ray.backend.endpoint import address_of
+
+_log = structlog.get_logger(__name__)
+
+_LOOK_S = 0.5
+_OnAbort = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
+
+
+class Loss:
+    """Ends this process when a worker is lost; once, however many threads notice."""
+
+    def __init__(self) -> None:
+        """Also take the place of what llama.cpp does where it gives up."""
+        self.hear: Callable[[str], None] = lambda _: None
+        """Is told what was lost and why, by a thread, and may block for a moment: it is the last thing."""
+        self._beside: dict[str, str] = {}
+        self._first = threading.Lock()
+        self._on_abort = _OnAbort(self._aborted)  # kept as long as llama.cpp may call it
+        ggml.load().ggml_set_abort_callback(self._on_abort)
+
+    def expect(self, worker: str, endpoint: str) -> None:
+        """Note a worker that llama.cpp itself notices to be gone: nothing of ours is between."""
+        self._beside[worker] = endpoint
+
+    def end(self, worker: str, why: str) -> None:
+        """End this process, as it has lost a worker."""
+        with self._first:  # which is never released
+            _log.error("worker_lost", worker=worker, why=why)
+            self.hear(f"{worker} ({why})")
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os.abort()
+
+    def _aborted(self, message: bytes) -> None:
+        gone = " and ".join(worker for worker, endpoint in self._beside.items() if _is_gone(endpoint))
+        self.end(gone or "what llama.cpp needs", message.decode(errors="replace"))
+
+    def close(self) -> None:
+        """Let llama.cpp do again what it does."""
+        ggml.load().ggml_set_abort_callback(None)
+
+
+def _is_gone(endpoint: str) -> bool:
+    try:
+        socket.create_connection(address_of(endpoint), _LOOK_S).close()
+    except TimeoutError:  # it is there, and busy
+        return False
+    except OSError:
+        return True
+    return False
