@@ -11,6 +11,8 @@ PAGE := tests/page tests/front
 # A machine that others use too may stop a process for seconds: what failed is tried once more, and the summary
 # names it. `make flaky` tries nothing again.
 AGAIN := --reruns 1
+# Where it is set, as in many images, each process compiles the package and its tests again.
+unexport PYTHONDONTWRITEBYTECODE
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo)
 
 help: ## show this

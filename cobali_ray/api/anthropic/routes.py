@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
+from fastapi import Response
 
 from cobali_ray.api.anthropic.answer import MessageWriter
 from cobali_ray.api.anthropic.body import AnthropicErrorBody, CountBody, MessagesBody
@@ -15,7 +15,7 @@ from cobali_ray.api.door.context import RequestContext
 from cobali_ray.api.door.faults import OVERLOADED
 from cobali_ray.api.reply.replies import json_response
 from cobali_ray.api.routes.generation import Dialect, Generation, ParsedBody
-from cobali_ray.api.routes.openapi import errors, post, tells
+from cobali_ray.api.routes.openapi import Routes, errors, tells
 from cobali_ray.backend.port import Gone
 from cobali_ray.settings import ApiSettings
 
@@ -27,13 +27,13 @@ class Messages:
     def __init__(self, generation: Generation, settings: ApiSettings) -> None:
         self._generation, self._settings = generation, settings
 
-    def router(self) -> APIRouter:
-        router = APIRouter(tags=["messages"])
+    def routes(self) -> Routes:
+        routes = Routes("messages")
         wrong = partial(errors, *BODY_STATUSES, body=AnthropicErrorBody)
         answers = tells("text/event-stream") | wrong(409, 504, 507)
-        post(router, "/v1/messages", self.messages, MessagesBody, answers)
-        post(router, "/v1/messages/count_tokens", self.count, CountBody, wrong())
-        return router
+        routes.post("/v1/messages", self.messages, MessagesBody, answers)
+        routes.post("/v1/messages/count_tokens", self.count, CountBody, wrong())
+        return routes
 
     async def messages(self, http: HttpRequest) -> Response:
         """Create a message."""

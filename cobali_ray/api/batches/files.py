@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
+from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from cobali_ray.api.batches.upload import take_upload
@@ -15,7 +15,7 @@ from cobali_ray.api.door.context import context_of
 from cobali_ray.api.door.keeping import Keeping, page
 from cobali_ray.api.engines.apart import unless_gone
 from cobali_ray.api.reply.replies import json_response
-from cobali_ray.api.routes.openapi import content, errors, get, query
+from cobali_ray.api.routes.openapi import Routes, content, errors, query
 from cobali_ray.errors import StoreFailedError
 from cobali_ray.settings import ApiSettings
 from cobali_ray.store import batches, files
@@ -55,18 +55,17 @@ class FileRoutes:
     def __init__(self, keeping: Keeping, settings: ApiSettings) -> None:
         self._keeping, self._max_line_bytes = keeping, settings.max_body_bytes
 
-    def router(self) -> APIRouter:
-        router = APIRouter(tags=["batches"])
+    def routes(self) -> Routes:
+        routes = Routes("batches")
         wrong = errors(*_STATUSES)
         path = "/v1/files/{file_id}"
-        router.post(
-            "/v1/files", response_model=None, responses=errors(*_STATUSES, 408, 413, 415), openapi_extra=_FORM
-        )(self.upload)
-        get(router, "/v1/files", self.listing, responses=wrong, openapi_extra=_LISTED)
-        get(router, path, self.find, responses=wrong)
-        get(router, f"{path}/content", self.content, responses=content(JSON_LINES, "The file.") | wrong)
-        router.delete(path, response_model=None, responses=wrong | errors(409))(self.delete)
-        return router
+        taken = errors(*_STATUSES, 408, 413, 415)
+        routes.add("POST", "/v1/files", self.upload, responses=taken, openapi_extra=_FORM)
+        routes.get("/v1/files", self.listing, responses=wrong, openapi_extra=_LISTED)
+        routes.get(path, self.find, responses=wrong)
+        routes.get(f"{path}/content", self.content, responses=content(JSON_LINES, "The file.") | wrong)
+        routes.add("DELETE", path, self.delete, responses=wrong | errors(409))
+        return routes
 
     async def upload(self, http: HttpRequest) -> Response:
         """Upload a file of requests; each of its lines is checked."""

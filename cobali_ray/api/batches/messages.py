@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 import orjson
-from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
+from fastapi import Response
 
 from cobali_ray.api.anthropic.body import AnthropicErrorBody
 from cobali_ray.api.batches.files import FileReply
@@ -21,7 +21,7 @@ from cobali_ray.api.call.intake import Intake
 from cobali_ray.api.door.context import RequestContext, context_of
 from cobali_ray.api.door.keeping import Keeping
 from cobali_ray.api.reply.replies import json_response
-from cobali_ray.api.routes.openapi import BODY_STATUSES, content, errors, get, post, query
+from cobali_ray.api.routes.openapi import BODY_STATUSES, Routes, content, errors, query
 from cobali_ray.backend.port import Gone
 from cobali_ray.errors import BatchStateError, InvalidParameterError, NotInStoreError
 from cobali_ray.settings import ApiSettings
@@ -50,19 +50,19 @@ class MessageBatchRoutes:
         """`wake` says that there is something to do."""
         self._keeping, self._settings, self._intake, self._wake = keeping, settings, intake, wake
 
-    def router(self) -> APIRouter:
-        router = APIRouter(tags=["messages"])
+    def routes(self) -> Routes:
+        routes = Routes("messages")
         wrong = partial(errors, *_STATUSES, body=AnthropicErrorBody)
         path = "/v1/messages/batches/{batch_id}"
         answers = errors(*BODY_STATUSES, 501, body=AnthropicErrorBody)
-        post(router, "/v1/messages/batches", self.create, MessageBatchBody, answers)
-        get(router, "/v1/messages/batches", self.listing, responses=wrong(), openapi_extra=_LISTED)
-        get(router, path, self.find, responses=wrong())
+        routes.post("/v1/messages/batches", self.create, MessageBatchBody, answers)
+        routes.get("/v1/messages/batches", self.listing, responses=wrong(), openapi_extra=_LISTED)
+        routes.get(path, self.find, responses=wrong())
         results = content("application/x-jsonl", "A result for each request.") | wrong(409)
-        get(router, f"{path}/results", self.results, responses=results)
-        router.post(f"{path}/cancel", response_model=None, responses=wrong(409))(self.cancel)
-        router.delete(path, response_model=None, responses=wrong(409))(self.delete)
-        return router
+        routes.get(f"{path}/results", self.results, responses=results)
+        routes.add("POST", f"{path}/cancel", self.cancel, responses=wrong(409))
+        routes.add("DELETE", path, self.delete, responses=wrong(409))
+        return routes
 
     async def create(self, http: HttpRequest) -> Response:
         """Start a batch of messages."""

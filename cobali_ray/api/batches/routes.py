@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
+from fastapi import Response
 
 from cobali_ray.api.batches.schema import BatchBody
 from cobali_ray.api.body.fields import judge
@@ -17,7 +17,7 @@ from cobali_ray.api.call.intake import Intake
 from cobali_ray.api.door.context import RequestContext, context_of
 from cobali_ray.api.door.keeping import Keeping, page
 from cobali_ray.api.reply.replies import json_response
-from cobali_ray.api.routes.openapi import BODY_STATUSES, errors, get, post, query
+from cobali_ray.api.routes.openapi import BODY_STATUSES, Routes, errors, query
 from cobali_ray.backend.port import Gone
 from cobali_ray.errors import InvalidParameterError, NotInStoreError
 from cobali_ray.settings import ApiSettings
@@ -44,15 +44,15 @@ class BatchRoutes:
         """`wake` says that there is something to do."""
         self._keeping, self._settings, self._intake, self._wake = keeping, settings, intake, wake
 
-    def router(self) -> APIRouter:
-        router = APIRouter(tags=["batches"])
+    def routes(self) -> Routes:
+        routes = Routes("batches")
         wrong = errors(*_STATUSES)
         path = "/v1/batches/{batch_id}"
-        post(router, "/v1/batches", self.create, BatchBody, errors(*BODY_STATUSES, 501))
-        get(router, "/v1/batches", self.listing, responses=wrong, openapi_extra=_LISTED)
-        get(router, path, self.find, responses=wrong)
-        router.post(f"{path}/cancel", response_model=None, responses=wrong | errors(409))(self.cancel)
-        return router
+        routes.post("/v1/batches", self.create, BatchBody, errors(*BODY_STATUSES, 501))
+        routes.get("/v1/batches", self.listing, responses=wrong, openapi_extra=_LISTED)
+        routes.get(path, self.find, responses=wrong)
+        routes.add("POST", f"{path}/cancel", self.cancel, responses=wrong | errors(409))
+        return routes
 
     async def create(self, http: HttpRequest) -> Response:
         """Start a batch, which answers every line of a file."""

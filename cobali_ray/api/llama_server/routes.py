@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
+from fastapi import Response
 
 from cobali_ray import __version__
 from cobali_ray.api.body.fields import judge_fields, read_as
@@ -26,14 +26,7 @@ from cobali_ray.api.llama_server.body import (
 from cobali_ray.api.reply.replies import json_response
 from cobali_ray.api.routes.embeddings import Embeddings, ParsedVectorsBody
 from cobali_ray.api.routes.generation import Dialect, Generation, ParsedBody
-from cobali_ray.api.routes.openapi import (
-    BODY_STATUSES,
-    MODEL_STATUSES,
-    errors,
-    generation_responses,
-    get,
-    post,
-)
+from cobali_ray.api.routes.openapi import BODY_STATUSES, MODEL_STATUSES, Routes, errors, generation_responses
 from cobali_ray.backend.port import Gone
 from cobali_ray.core.request.request import Request
 from cobali_ray.settings import ApiSettings
@@ -48,8 +41,8 @@ class LlamaServer:
         self._fleet, self._settings = fleet, settings
         self._generation, self._embeddings = generation, embeddings
 
-    def router(self) -> APIRouter:
-        router = APIRouter(tags=["llama-server"])
+    def routes(self) -> Routes:
+        routes = Routes("llama-server")
         generates = generation_responses()
         for path, endpoint, body, responses in (
             ("/completion", self.complete, NativeBody, generates),
@@ -61,9 +54,9 @@ class LlamaServer:
             ("/embeddings", self.embed, NativeEmbeddingBody, errors(*BODY_STATUSES, 504, 507)),
             ("/v1/chat/completions/input_tokens", self.count, ChatBody, errors(*BODY_STATUSES)),
         ):
-            post(router, path, endpoint, body, responses)
-        get(router, "/props", self.props, responses=errors(*MODEL_STATUSES))
-        return router
+            routes.post(path, endpoint, body, responses)
+        routes.get("/props", self.props, responses=errors(*MODEL_STATUSES))
+        return routes
 
     async def complete(self, http: HttpRequest) -> Response:
         """Continue one or several texts."""

@@ -11,8 +11,8 @@ from functools import partial
 from hashlib import sha256
 from typing import Any
 
-from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
+from fastapi import Response
 
 from cobali_ray import __version__
 from cobali_ray.api.body.fields import read_as
@@ -44,7 +44,7 @@ from cobali_ray.api.ollama.read import chat_of, ignored_of, named, prompt_chat_o
 from cobali_ray.api.reply.replies import json_response
 from cobali_ray.api.routes.embeddings import Embeddings, ParsedVectorsBody
 from cobali_ray.api.routes.generation import Dialect, Generation, ParsedBody
-from cobali_ray.api.routes.openapi import BODY_STATUSES, errors, get, post, tells
+from cobali_ray.api.routes.openapi import BODY_STATUSES, Routes, errors, tells
 from cobali_ray.backend.port import Gone
 from cobali_ray.core.views.stats import ModelCard
 from cobali_ray.errors import InvalidParameterError, LoadingError, NotOfferedError, UnknownModelError
@@ -83,32 +83,26 @@ class Ollama:
         self._fleet, self._settings = fleet, settings
         self._generation, self._embeddings, self._intake = generation, embeddings, intake
 
-    def router(self) -> APIRouter:
-        router = APIRouter(tags=["ollama"])
+    def routes(self) -> Routes:
+        routes = Routes("ollama")
         wrong = partial(errors, body=OllamaErrorBody)
         answers = tells(NDJSON.decode()) | wrong(*BODY_STATUSES, 409, 504, 507)
-        routes: tuple[tuple[str, Callable[..., Any], Any, Any], ...] = (
+        posts: tuple[tuple[str, Callable[..., Any], Any, Any], ...] = (
             ("/api/chat", self.chat, OllamaChatBody, answers),
             ("/api/generate", self.generate, OllamaGenerateBody, answers),
             ("/api/embed", self.embed, OllamaEmbedBody, wrong(*BODY_STATUSES, 504, 507)),
             ("/api/embeddings", self.embed_one, OllamaEmbedBody, wrong(*BODY_STATUSES, 504, 507)),
             ("/api/show", self.show, OllamaModelBody, wrong(*BODY_STATUSES)),
         )
-        for path, endpoint, body, responses in routes:
-            post(router, path, endpoint, body, responses)
-        get(router, "/api/tags", self.tags, responses=wrong(401, 500, 503))
-        get(router, "/api/ps", self.running, responses=wrong(401, 500, 503))
-        get(router, "/api/version", self.version, responses=wrong(401, 500))
+        for path, endpoint, body, responses in posts:
+            routes.post(path, endpoint, body, responses)
+        routes.get("/api/tags", self.tags, responses=wrong(401, 500, 503))
+        routes.get("/api/ps", self.running, responses=wrong(401, 500, 503))
+        routes.get("/api/version", self.version, responses=wrong(401, 500))
         for method, path in REFUSED:
-            router.add_api_route(
-                path,
-                self.refuse,
-                methods=[method],
-                response_model=None,
-                responses=wrong(401, 403, 500),
-                name=f"refuse {path}",
-            )
-        return router
+            refused = wrong(401, 403, 500)
+            routes.add(method, path, self.refuse, responses=refused, name=f"refuse {path}")
+        return routes
 
     async def chat(self, http: HttpRequest) -> Response:
         """Continue a chat."""

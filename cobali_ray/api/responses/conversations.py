@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 import orjson
-from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
+from fastapi import Response
 
 from cobali_ray.api.body.fields import judge
 from cobali_ray.api.body.reading import ShapeT, parse
@@ -18,7 +18,7 @@ from cobali_ray.api.reply.replies import json_response
 from cobali_ray.api.responses.items import read_input, with_ids
 from cobali_ray.api.responses.routes import LISTED, STATUSES, asked_page
 from cobali_ray.api.responses.schema import ConversationBody, ConversationItemsBody, ConversationUpdateBody
-from cobali_ray.api.routes.openapi import BODY_STATUSES, errors, get, post
+from cobali_ray.api.routes.openapi import BODY_STATUSES, Routes, errors
 from cobali_ray.backend.port import Gone
 from cobali_ray.settings import ApiSettings
 from cobali_ray.store import conversations
@@ -31,20 +31,20 @@ class ConversationRoutes:
     def __init__(self, keeping: Keeping, settings: ApiSettings, intake: Intake) -> None:
         self._keeping, self._settings, self._intake = keeping, settings, intake
 
-    def router(self) -> APIRouter:
-        router = APIRouter(tags=["responses"])
+    def routes(self) -> Routes:
+        routes = Routes("responses")
         wrong, takes = errors(*STATUSES), errors(*BODY_STATUSES, 501)
         path = "/v1/conversations/{conversation_id}"
         item = f"{path}/items/{{item_id}}"
-        post(router, "/v1/conversations", self.create, ConversationBody, takes)
-        get(router, path, self.find, responses=wrong)
-        post(router, path, self.update, ConversationUpdateBody, takes)
-        router.delete(path, response_model=None, responses=wrong)(self.delete)
-        post(router, f"{path}/items", self.add, ConversationItemsBody, takes)
-        get(router, f"{path}/items", self.items, responses=wrong, openapi_extra=LISTED)
-        get(router, item, self.item, responses=wrong)
-        router.delete(item, response_model=None, responses=wrong)(self.delete_item)
-        return router
+        routes.post("/v1/conversations", self.create, ConversationBody, takes)
+        routes.get(path, self.find, responses=wrong)
+        routes.post(path, self.update, ConversationUpdateBody, takes)
+        routes.add("DELETE", path, self.delete, responses=wrong)
+        routes.post(f"{path}/items", self.add, ConversationItemsBody, takes)
+        routes.get(f"{path}/items", self.items, responses=wrong, openapi_extra=LISTED)
+        routes.get(item, self.item, responses=wrong)
+        routes.add("DELETE", item, self.delete_item, responses=wrong)
+        return routes
 
     async def create(self, http: HttpRequest) -> Response:
         """Begin a conversation."""

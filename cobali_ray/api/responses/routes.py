@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 import orjson
-from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
+from fastapi import Response
 
 from cobali_ray.api.body.params import whole_number
 from cobali_ray.api.body.reading import check_choice, parse
@@ -33,7 +33,7 @@ from cobali_ray.api.responses.items import EarlierItems, references, resolved, w
 from cobali_ray.api.responses.read import ResponseTemplate, read
 from cobali_ray.api.responses.schema import ResponsesBody
 from cobali_ray.api.routes.generation import Dialect, Generation, ParsedBody
-from cobali_ray.api.routes.openapi import BODY_STATUSES, errors, generation_responses, get, post, query
+from cobali_ray.api.routes.openapi import BODY_STATUSES, Routes, errors, generation_responses, query
 from cobali_ray.backend.port import Gone
 from cobali_ray.errors import InvalidParameterError, NotInStoreError, UnsupportedParameterError
 from cobali_ray.settings import ApiSettings
@@ -109,16 +109,16 @@ class Responses:
         self._clock, self._wake = clock, wake
         self.bells = StreamBells()
 
-    def router(self) -> APIRouter:
-        router = APIRouter(tags=["responses"])
+    def routes(self) -> Routes:
+        routes = Routes("responses")
         path, wrong = "/v1/responses/{response_id}", errors(*STATUSES)
-        post(router, "/v1/responses", self.create, ResponsesBody, generation_responses() | errors(501))
-        post(router, "/v1/responses/input_tokens", self.count, ResponsesBody, errors(*BODY_STATUSES, 501))
-        get(router, path, self.find, responses=wrong, openapi_extra=_STREAM)
-        router.delete(path, response_model=None, responses=wrong)(self.delete)
-        get(router, f"{path}/input_items", self.input_items, responses=wrong, openapi_extra=LISTED)
-        router.post(f"{path}/cancel", response_model=None, responses=wrong)(self.cancel)
-        return router
+        routes.post("/v1/responses", self.create, ResponsesBody, generation_responses() | errors(501))
+        routes.post("/v1/responses/input_tokens", self.count, ResponsesBody, errors(*BODY_STATUSES, 501))
+        routes.get(path, self.find, responses=wrong, openapi_extra=_STREAM)
+        routes.add("DELETE", path, self.delete, responses=wrong)
+        routes.get(f"{path}/input_items", self.input_items, responses=wrong, openapi_extra=LISTED)
+        routes.add("POST", f"{path}/cancel", self.cancel, responses=wrong)
+        return routes
 
     async def create(self, http: HttpRequest) -> Response:
         """Create a response, in one piece or as events."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
+from fastapi import Response
 from pydantic import Field
 
 from cobali_ray.api.body.fields import read_as
@@ -18,7 +18,7 @@ from cobali_ray.api.engines.client import EngineClient
 from cobali_ray.api.engines.fleet import Fleet
 from cobali_ray.api.reply.replies import json_response
 from cobali_ray.api.routes.debug import OF_ENGINE
-from cobali_ray.api.routes.openapi import BODY_STATUSES, errors, get, post, query
+from cobali_ray.api.routes.openapi import BODY_STATUSES, Routes, errors, query
 from cobali_ray.backend.port import Gone
 from cobali_ray.core.views.cache import CacheView, SlotMove, SlotView
 from cobali_ray.errors import InvalidParameterError
@@ -40,14 +40,14 @@ class Cache:
     def __init__(self, fleet: Fleet, settings: ApiSettings, intake: Intake) -> None:
         self._fleet, self._settings, self._intake = fleet, settings, intake
 
-    def router(self) -> APIRouter:
-        router = APIRouter(tags=["cache"])
+    def routes(self) -> Routes:
+        routes = Routes("cache")
         fails = errors(400, 401, 500, 503)
-        get(router, "/v1/cache", self.cache, responses=fails, openapi_extra=OF_ENGINE)
-        get(router, "/slots", self.slots, responses=fails, openapi_extra=OF_ENGINE)
+        routes.get("/v1/cache", self.cache, responses=fails, openapi_extra=OF_ENGINE)
+        routes.get("/slots", self.slots, responses=fails, openapi_extra=OF_ENGINE)
         moves, words = errors(*BODY_STATUSES, 409, 501), [*OF_ENGINE["parameters"], _ACTION]
-        post(router, "/slots/{id_slot}", self.move, SlotBody, moves, needs_body=False, parameters=words)
-        return router
+        routes.post("/slots/{id_slot}", self.move, SlotBody, moves, needs_body=False, parameters=words)
+        return routes
 
     async def cache(self, http: HttpRequest) -> Response:
         """Show what the prefix cache holds, its hits and its limits."""

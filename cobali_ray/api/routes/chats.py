@@ -7,8 +7,8 @@ import re
 from functools import partial
 from typing import Any, Final
 
-from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
+from fastapi import Response
 from pydantic import Field
 
 from cobali_ray.api.body.fields import read_as
@@ -18,7 +18,7 @@ from cobali_ray.api.call.intake import Intake
 from cobali_ray.api.door.context import RequestContext, context_of
 from cobali_ray.api.door.keeping import Keeping
 from cobali_ray.api.reply.replies import json_response
-from cobali_ray.api.routes.openapi import BODY_STATUSES, errors, get, post, query
+from cobali_ray.api.routes.openapi import BODY_STATUSES, Routes, errors, query
 from cobali_ray.backend.port import Gone
 from cobali_ray.errors import InvalidParameterError
 from cobali_ray.settings import ApiSettings
@@ -48,17 +48,15 @@ class KeptChats:
     def __init__(self, keeping: Keeping, settings: ApiSettings, intake: Intake) -> None:
         self._keeping, self._settings, self._intake = keeping, settings, intake
 
-    def router(self) -> APIRouter:
-        router = APIRouter(tags=["chats"])
+    def routes(self) -> Routes:
+        routes = Routes("chats")
         path, wrong = "/v1/chats/{chat_id}", errors(400, 401, 404, 500, 501, 503)
         listed = {"parameters": [_AFTER]}
-        get(
-            router, "/v1/chats", self.listing, responses=errors(400, 401, 500, 501, 503), openapi_extra=listed
-        )
-        get(router, path, self.find, responses=wrong)
-        post(router, path, self.write, KeptChatBody, errors(*BODY_STATUSES, 409, 501))
-        router.delete(path, response_model=None, responses=wrong)(self.delete)
-        return router
+        routes.get("/v1/chats", self.listing, responses=errors(400, 401, 500, 501, 503), openapi_extra=listed)
+        routes.get(path, self.find, responses=wrong)
+        routes.post(path, self.write, KeptChatBody, errors(*BODY_STATUSES, 409, 501))
+        routes.add("DELETE", path, self.delete, responses=wrong)
+        return routes
 
     async def listing(self, http: HttpRequest) -> Response:
         """List this key's chats, or what changed, the oldest change first; one that was deleted says so."""

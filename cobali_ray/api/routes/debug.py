@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
+from fastapi import Response
 
 from cobali_ray.api.body.params import whole_number
 from cobali_ray.api.door.context import context_of
 from cobali_ray.api.engines.fleet import Fleet
 from cobali_ray.api.engines.viewers import MAX_TICKS, N_INITIAL_TICKS, Viewers
 from cobali_ray.api.reply.replies import EventsReply
-from cobali_ray.api.routes.openapi import errors, query
+from cobali_ray.api.routes.openapi import Routes, errors, query
 
 _ENGINE = query("engine", "An engine's id, where there are several; else the first.", type="string")
 _WHOLE: dict[str, Any] = {"type": "integer", "minimum": 0, "default": 0}
@@ -46,19 +46,19 @@ class Debug:
         """`viewers` are those of each engine."""
         self._fleet, self._viewers = fleet, viewers
 
-    def router(self) -> APIRouter:
-        router = APIRouter(tags=["ticks"], prefix="/debug")
-        router.get("/ticks", response_model=None, responses=errors(400, 401, 500, 503), openapi_extra=_TICKS)(
-            self.ticks
-        )
-        router.get(
-            "/stream",
-            response_model=None,
+    def routes(self) -> Routes:
+        routes = Routes("ticks")
+        fails = errors(400, 401, 500, 503)
+        routes.add("GET", "/debug/ticks", self.ticks, responses=fails, openapi_extra=_TICKS)
+        routes.add(
+            "GET",
+            "/debug/stream",
+            self.stream,
             response_class=Response,
             responses=_EVENTS | errors(400, 401, 500),
             openapi_extra=OF_ENGINE,
-        )(self.stream)
-        return router
+        )
+        return routes
 
     async def ticks(self, http: HttpRequest) -> Response:
         """Return the last ticks, and the requests that they computed."""

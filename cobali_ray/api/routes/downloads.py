@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
+from fastapi import Response
 from pydantic import Field
 
 from cobali_ray.api.body.fields import read_as
@@ -18,7 +18,7 @@ from cobali_ray.api.call.intake import Intake
 from cobali_ray.api.door.context import RequestContext, context_of
 from cobali_ray.api.reply.replies import EventsReply, json_response
 from cobali_ray.api.reply.sse import event
-from cobali_ray.api.routes.openapi import BODY_STATUSES, content, errors, get, post
+from cobali_ray.api.routes.openapi import BODY_STATUSES, Routes, content, errors
 from cobali_ray.backend.port import Gone
 from cobali_ray.errors import ConfigError, DownloadsOffError, InvalidParameterError, OperatorKeyError
 from cobali_ray.models.local import hub_cache, local_models
@@ -48,12 +48,12 @@ class Downloads:
         self._settings, self._intake = settings, intake
         self._turn = asyncio.Lock()
 
-    def router(self) -> APIRouter:
-        router = APIRouter(tags=["models and health"])
-        get(router, "/v1/downloads", self.listed, responses=errors(401, 500))
+    def routes(self) -> Routes:
+        routes = Routes("models and health")
+        routes.get("/v1/downloads", self.listed, responses=errors(401, 500))
         steps = content("text/event-stream", "`step` and `share` (0 to 1); in the end `model`, or `error`.")
-        post(router, "/v1/downloads", self.download, DownloadBody, steps | errors(*BODY_STATUSES, 501))
-        return router
+        routes.post("/v1/downloads", self.download, DownloadBody, steps | errors(*BODY_STATUSES, 501))
+        return routes
 
     async def listed(self, http: HttpRequest) -> Response:
         """Say whether this key may download models; if so, what is on the disk, and how much room is left."""

@@ -9,8 +9,8 @@ from contextlib import aclosing
 from functools import partial
 from typing import NamedTuple
 
-from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
+from fastapi import Response
 from prometheus_client.samples import Exemplar
 from starlette.types import Receive, Scope, Send
 
@@ -34,7 +34,7 @@ from cobali_ray.api.reply.vectors import (
     unit,
     vectors_body,
 )
-from cobali_ray.api.routes.openapi import BODY_STATUSES, errors, post
+from cobali_ray.api.routes.openapi import BODY_STATUSES, Routes, errors
 from cobali_ray.backend.port import Gone
 from cobali_ray.core.request.embedding import EmbeddingKind, EmbeddingRequest
 from cobali_ray.core.request.events import End, Vectors
@@ -79,8 +79,8 @@ class Embeddings:
     def __init__(self, fleet: Fleet, settings: ApiSettings, clock: ApiClock, intake: Intake) -> None:
         self._fleet, self._settings, self._clock, self._intake = fleet, settings, clock, intake
 
-    def router(self) -> APIRouter:
-        router = APIRouter(tags=["embeddings"])
+    def routes(self) -> Routes:
+        routes = Routes("embeddings")
         for path, endpoint, body in (
             ("/v1/embeddings", self.embed, EmbeddingBody),
             ("/v1/rerank", self.rerank, RerankBody),
@@ -89,8 +89,8 @@ class Embeddings:
             ("/reranking", self.rerank, RerankBody),
             ("/v1/score", self.score, ScoreBody),
         ):
-            post(router, path, endpoint, body, {200: OK, **errors(*BODY_STATUSES, 504, 507)})
-        return router
+            routes.post(path, endpoint, body, {200: OK, **errors(*BODY_STATUSES, 504, 507)})
+        return routes
 
     async def embed(self, http: HttpRequest) -> Response:
         """Embed texts: return a vector for each."""

@@ -12,8 +12,8 @@ from pathlib import PurePath
 from typing import Any
 
 import orjson
-from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
+from fastapi import Response
 from prometheus_client import Metric, generate_latest
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as OPENMETRICS
 from pydantic import Field
@@ -28,7 +28,7 @@ from cobali_ray.api.door.faults import retry_after
 from cobali_ray.api.engines.fleet import TAKES_WORK, Fleet, ServedModel, overall
 from cobali_ray.api.reply.replies import json_response
 from cobali_ray.api.routes.chats import shelf_of
-from cobali_ray.api.routes.openapi import BODY_STATUSES, MODEL_STATUSES, Responses, content, errors, get, post
+from cobali_ray.api.routes.openapi import BODY_STATUSES, MODEL_STATUSES, Responses, Routes, content, errors
 from cobali_ray.backend.port import Gone
 from cobali_ray.core.request.request import TUNABLE
 from cobali_ray.core.views.stats import EngineState, EngineStatus, ModelCard
@@ -57,8 +57,8 @@ class Facts:
     ) -> None:
         self._fleet, self._settings, self._intake, self._store = fleet, settings, intake, store
 
-    def router(self) -> APIRouter:
-        router = APIRouter(tags=["models and health"])
+    def routes(self) -> Routes:
+        routes = Routes("models and health")
         keyed = errors(401, 500, 503)
         body = errors(*BODY_STATUSES)
         not_ready: Responses = {
@@ -67,21 +67,21 @@ class Facts:
                 "content": {"application/json": {"schema": {"type": "object"}}},
             }
         }
-        get(router, "/v1/models", self.models, responses=keyed)
-        get(router, "/v1/models/{model_id:path}", self.model, responses=keyed | errors(404))
+        routes.get("/v1/models", self.models, responses=keyed)
+        routes.get("/v1/models/{model_id:path}", self.model, responses=keyed | errors(404))
         moves = errors(*BODY_STATUSES, 409, 507)
-        post(router, "/v1/models/load", self.load, ModelBody, moves)
-        post(router, "/v1/models/unload", self.unload, ModelBody, moves)
-        post(router, "/tokenize", self.tokenize, TokenizeBody, body)
-        post(router, "/detokenize", self.detokenize, DetokenizeBody, body)
-        get(router, "/tokenizer_info", self.tokenizer_info, responses=errors(*MODEL_STATUSES))
-        get(router, "/health", self.health)
-        get(router, "/ready", self.ready, responses=not_ready)
+        routes.post("/v1/models/load", self.load, ModelBody, moves)
+        routes.post("/v1/models/unload", self.unload, ModelBody, moves)
+        routes.post("/tokenize", self.tokenize, TokenizeBody, body)
+        routes.post("/detokenize", self.detokenize, DetokenizeBody, body)
+        routes.get("/tokenizer_info", self.tokenizer_info, responses=errors(*MODEL_STATUSES))
+        routes.get("/health", self.health)
+        routes.get("/ready", self.ready, responses=not_ready)
         exposition = content(EXPOSITION, "Prometheus text format.") | errors(401, 500)
-        get(router, "/metrics", self.metrics, response_class=Response, responses=exposition)
-        get(router, "/lora-adapters", self.adapters, responses=errors(*MODEL_STATUSES))
-        router.post("/lora-adapters", response_model=None, responses=errors(401, 500, 501))(self.scale)
-        return router
+        routes.get("/metrics", self.metrics, response_class=Response, responses=exposition)
+        routes.get("/lora-adapters", self.adapters, responses=errors(*MODEL_STATUSES))
+        routes.add("POST", "/lora-adapters", self.scale, responses=errors(401, 500, 501))
+        return routes
 
     async def models(self, http: HttpRequest) -> Response:
         """List models by all of their names, with their state; `chats` names this key's, if kept at all."""

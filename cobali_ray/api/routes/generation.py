@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
+from fastapi import Response
 
 from cobali_ray.api.body.constraint import constraint_of
 from cobali_ray.api.body.fields import judge_fields, read_as
@@ -39,7 +39,7 @@ from cobali_ray.api.reply.answer import Writer
 from cobali_ray.api.reply.replies import StreamReply, WholeReply, json_response
 from cobali_ray.api.reply.sse import ChatWriter, CompletionWriter
 from cobali_ray.api.reply.streams import RecordedReply, StreamRecordings
-from cobali_ray.api.routes.openapi import content, errors, generation_responses, post, query
+from cobali_ray.api.routes.openapi import Routes, content, errors, generation_responses, query
 from cobali_ray.backend.grammar import CheckedGrammar, Kind, check
 from cobali_ray.backend.port import Gone
 from cobali_ray.chat.call_grammar import after_reasoning, call_grammar
@@ -108,25 +108,23 @@ class Generation:
         self._fleet, self._settings, self._clock, self._intake = fleet, settings, clock, intake
         self._streams = streams
 
-    def router(self) -> APIRouter:
-        router = APIRouter(tags=["generation"])
-        post(router, "/v1/chat/completions", self.chat, ChatBody, generation_responses())
-        post(router, "/v1/completions", self.complete, CompletionBody, generation_responses())
-        router.get(
+    def routes(self) -> Routes:
+        routes = Routes("generation")
+        routes.post("/v1/chat/completions", self.chat, ChatBody, generation_responses())
+        routes.post("/v1/completions", self.complete, CompletionBody, generation_responses())
+        routes.add(
+            "GET",
             "/v1/streams/{stream_id}",
-            response_model=None,
+            self.read_on,
             response_class=Response,
             responses=content("text/event-stream", "The events behind `after`, and those that come.")
             | errors(400, 401, 404, 500),
             openapi_extra={"parameters": [_AFTER]},
-        )(self.read_on)
-        router.delete(
-            "/v1/streams/{stream_id}",
-            response_model=None,
-            responses=content("application/json", "Its `id`, and `stopped`: false if it had ended.")
-            | errors(401, 404, 500),
-        )(self.stop)
-        return router
+        )
+        stopped = content("application/json", "Its `id`, and `stopped`: false if it had ended.")
+        wrong = errors(401, 404, 500)
+        routes.add("DELETE", "/v1/streams/{stream_id}", self.stop, responses=stopped | wrong)
+        return routes
 
     async def chat(self, http: HttpRequest) -> Response:
         """Continue a chat."""

@@ -18,11 +18,11 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from types import MappingProxyType
 
-from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
+from fastapi import Response
 from starlette.exceptions import HTTPException
 
-from cobali_ray.api.routes.openapi import Responses, content, errors, get
+from cobali_ray.api.routes.openapi import Responses, Routes, content, errors
 
 DOCUMENT = "index.html"
 DOCS = "docs.html"
@@ -130,19 +130,19 @@ _MOVED: Responses = {308: {"description": "The page lies one level above."}}
 class Page:
     """The page's routes. It needs no key: what it shows comes from routes that do."""
 
-    def router(self) -> APIRouter:
+    def routes(self) -> Routes:
         assets()
-        router = APIRouter(tags=["page"])
+        routes = Routes("page")
         html = content("text/html", "The page.") | _NOT_MODIFIED
         for path in ("/", "/ui"):
-            get(router, path, self.document, response_class=Response, responses=html)
+            routes.get(path, self.document, response_class=Response, responses=html)
         docs = content("text/html", "The API's operations.") | _NOT_MODIFIED
-        get(router, "/docs", self.docs, response_class=Response, responses=docs)
+        routes.get("/docs", self.docs, response_class=Response, responses=docs)
         kinds = {media_type: {"schema": {"type": "string"}} for media_type in TYPES.values()}
         file: Responses = {200: {"description": "A file of the page.", "content": kinds}}
         other = _NOT_MODIFIED | _MOVED | errors(404)
-        get(router, "/ui/{path:path}", self.file, response_class=Response, responses=file | other)
-        return router
+        routes.get("/ui/{path:path}", self.file, response_class=Response, responses=file | other)
+        return routes
 
     async def document(self, http: HttpRequest) -> Response:
         """Show the page: a chat, a comparison, and the ticks of the engine as they happen."""

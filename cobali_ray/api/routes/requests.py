@@ -7,8 +7,8 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
-from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
+from fastapi import Response
 
 from cobali_ray import errors as known_errors
 from cobali_ray.api.body.reading import check_choice
@@ -18,7 +18,7 @@ from cobali_ray.api.engines.fleet import Fleet
 from cobali_ray.api.reply.replies import json_response
 from cobali_ray.api.reply.tally import prompt_progress, queue_progress
 from cobali_ray.api.routes.debug import OF_ENGINE
-from cobali_ray.api.routes.openapi import errors, get, query
+from cobali_ray.api.routes.openapi import Routes, errors, query
 from cobali_ray.core.dispatch.engines import Phase
 from cobali_ray.core.dispatch.request import RequestRecord, Stage
 from cobali_ray.core.request.events import RequestProgress
@@ -48,16 +48,16 @@ class Requests:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
 
-    def router(self) -> APIRouter:
-        router = APIRouter(tags=["requests"])
-        get(router, "/v1/requests/{request_id}", self.where, responses=errors(401, 404, 500))
+    def routes(self) -> Routes:
+        routes = Routes("requests")
+        routes.get("/v1/requests/{request_id}", self.where, responses=errors(401, 404, 500))
         fails = errors(400, 401, 403, 500, 503)
         for path, endpoint, extra in (
             ("/v1/pause", self.pause, _OF_PAUSE),
             ("/v1/resume", self.resume, OF_ENGINE),
         ):
-            router.post(path, response_model=None, responses=fails, openapi_extra=extra)(endpoint)
-        return router
+            routes.add("POST", path, endpoint, responses=fails, openapi_extra=extra)
+        return routes
 
     async def where(self, http: HttpRequest, request_id: str) -> Response:
         """Show how far a request is: queued, reading its prompt, answering or ended.
