@@ -9,7 +9,11 @@ IDLE = "() => fetch('health').then((r) => r.json()).then((h) => h.engine.n_runni
 def until(page, holds):
     """Wait for what a page promises to become true; Playwright's own wait takes the promise for the truth."""
     page.evaluate(f"""async () => {{
-        while (!(await ({holds})())) await new Promise((resolve) => setTimeout(resolve, 50));
+        const deadline = performance.now() + 60e3;
+        while (!(await ({holds})())) {{
+            if (performance.now() > deadline) throw new Error("not within 60 s");
+            await new Promise((resolve) => setTimeout(resolve, 50));
+        }}
     }}""")
 
 

@@ -4,7 +4,7 @@ import re
 
 import httpx2
 import pytest
-from hands import IDLE, Voice, compare, open_settings, say, until
+from hands import IDLE, Voice, compare, drawn, open_settings, say, until
 from stack import Site
 
 pytest.importorskip("playwright")
@@ -145,19 +145,26 @@ IN_SIGHT = """() => {
 }"""
 
 
-def test_the_end_of_a_long_answer_stays_in_sight_unless_one_reads_above(make_page):
-    with Site(model="builtin:scripted:0.003") as site:
-        page = make_page(site, "chat", allow=["ERR_"], viewport={"width": 500, "height": 420})
-        say(page, "long", max_tokens=3900)
-        long = "(n) => document.querySelector('.answer .text')?.innerText.length > n"
-        page.wait_for_function(long, arg=1200)
-        # What grows on its own, such as a block whose library comes late, moves nobody away from the end.
-        page.evaluate("document.querySelector('.answer').style.paddingTop = '900px'")
-        page.wait_for_function(long, arg=len(page.locator(".answer .text").inner_text()) + 100)
-        until(page, IN_SIGHT % ".caret")
-        page.evaluate("scrollTo(0, 0)")
-        page.wait_for_function(long, arg=len(page.locator(".answer .text").inner_text()) + 100)
-        assert page.evaluate("scrollY") == 0, "nobody who reads is pulled away"
+def test_the_end_of_a_long_answer_stays_in_sight_unless_one_reads_above(make_page, site):
+    page = make_page(site, "chat", viewport={"width": 500, "height": 420})
+    voice = Voice(page)
+    say(page, "long")
+
+    def grow(n):
+        voice.say(content="Many words. " * 60 + "\n\n")
+        page.wait_for_function("(n) => document.querySelectorAll('.answer .text p').length === n", arg=n)
+        drawn(page)
+
+    grow(1)
+    # What grows on its own, such as a block whose library comes late, moves nobody away from the end.
+    page.evaluate("document.querySelector('.answer').style.paddingTop = '900px'")
+    for n in (2, 3, 4):
+        grow(n)
+    until(page, IN_SIGHT % ".caret")
+    page.evaluate("scrollTo(0, 0)")
+    grow(5)
+    assert page.evaluate("scrollY") == 0, "nobody who reads is pulled away"
+    voice.end()
 
 
 def test_the_numbers_and_buttons_that_come_with_the_end_of_an_answer_stay_in_sight(make_page, site):
