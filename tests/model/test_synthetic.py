@@ -162,13 +162,14 @@ def test_the_end_token_ends_a_message(vocabulary):
     assert not lc.llama_vocab_get_add_bos(vocabulary.vocab)
 
 
-@pytest.mark.parametrize("text", TRICKY.values(), ids=TRICKY)
-def test_llama_cpp_tokenises_as_the_trainer_does(tiny, text):
+def test_llama_cpp_tokenises_as_the_trainer_does(tiny):
     tokens, merges = bpe.train(tiny.n_vocab - len(CONTROL_TOKENS))
     pairs = [tuple(merge.split(" ")) for merge in merges]
     theirs = tokenizers.Tokenizer(tokenizers.models.BPE({token: i for i, token in enumerate(tokens)}, pairs))
     theirs.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    assert tiny.tokenise(text) == theirs.encode(text).ids
+    assert {name: tiny.tokenise(text) for name, text in TRICKY.items()} == {
+        name: theirs.encode(text).ids for name, text in TRICKY.items()
+    }
 
 
 def test_greedy_text_depends_on_the_prompt_and_moves_on(tiny):

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,10 @@ ALLOWED = {
 """Public names with a word that the glossary rules out, and why they stay."""
 
 
+@cache
 def modules():
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            yield path.relative_to(ROOT), ast.parse(path.read_bytes())
+    paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    return [(path.relative_to(ROOT), ast.parse(path.read_bytes())) for path in paths]
 
 
 def ruled_out(text):

@@ -841,8 +841,8 @@ async def test_vectors_travel_the_whole_way(make):
 
 async def test_a_paused_engine_keeps_requests_and_says_where_they_are(make):
     s = await make(n_slots=1)
-    alone = text_of(await s.collect("alone", max_tokens=3000))
-    running = s.generate("a", max_tokens=3000)
+    alone = text_of(await s.collect("alone", max_tokens=1000))
+    running = s.generate("a", max_tokens=1000)
     said = await anext(running)
     waiting = asyncio.ensure_future(s.collect("b", n_prompt=50))
     await s.reaches(lambda state: state.n_queued)
