@@ -257,7 +257,7 @@ WINDOWS = [name for name in archs.FAMILIES if name.startswith("window")]
 
 
 OF_EACH_KIND = ("dense", "window", "latent", "compressed", "hybrid-delta", "recurrent")
-"""A family of each kind of cache: with these nearly every configuration is tried, with others the defaults."""
+"""A family of each kind of cache: nearly every configuration is tried with these, the defaults with all."""
 
 
 def case(family, config):
