@@ -35,7 +35,7 @@ def test_models_are_loaded_and_unloaded_from_any_view(make_page, several):
     expect(models).to_have_count(2)
     expect(models.first).to_contain_text("loaded")
     expect(models.first).to_contain_text("4,096 tokens at most")
-    expect(models.first).to_contain_text("begins with what it has read before (slots")
+    expect(models.first).to_contain_text("reuses what it has read before (slots")
     expect(models.last).to_contain_text("not loaded: loads with the first request")
     menu.get_by_role("button", name="Load model-b").click()
     expect(menu.get_by_role("button", name="Unload model-b")).to_be_visible()
@@ -79,7 +79,7 @@ def test_a_model_is_fetched_with_its_progress_and_how_to_serve_it(make_page, sev
 
     page.route("**/v1/downloads", answer)
     menu = open_menu(page)
-    expect(menu.get_by_text("1 on this machine, 400 MB; 2.00 GB free")).to_be_visible()
+    expect(menu.get_by_text("1 model on this machine, 400 MB; 2.00 GB free")).to_be_visible()
     field = menu.get_by_label("Model on the Hugging Face Hub")
     field.fill("hf://owner/none")
     page.keyboard.press("Enter")

@@ -139,7 +139,7 @@ def test_the_switch_moves_the_browsers_conversations_and_leaves_others_theirs(ma
     page = make_page(keeping, "chat")
     ask(page, "From this browser")
     page.get_by_label(SWITCH).check()
-    expect(page.get_by_text("everybody who reaches this server")).to_be_visible()
+    expect(page.get_by_text("everybody who reaches it can read them")).to_be_visible()
     expect(listed(page)).to_have_text(["From this browser"])
     expect(asked(page)).to_have_text("You: From this browser")
     until(page, f"() => {KEPT_HERE}.then((n) => n === 0)")

@@ -111,7 +111,7 @@ def test_an_answer_that_the_server_has_no_longer_says_so_and_can_be_continued(ma
         page.goto("about:blank")
         site.forget_streams()
         page.goto(site.url)
-        expect(page.get_by_role("alert")).to_contain_text("The server has this answer no longer")
+        expect(page.get_by_role("alert")).to_contain_text("The server no longer has this answer")
         expect(text_of(page)).not_to_be_empty()
         expect(page.get_by_role("button", name="Continue")).to_be_visible()
 

@@ -6,7 +6,7 @@ import re
 import httpx2
 import pytest
 from axe import violations
-from hands import open_settings, say
+from hands import compare, open_settings, say
 
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
@@ -64,6 +64,23 @@ def test_a_word_s_alternatives_are_shown_and_one_is_gone_on_from(make_page, site
     expect(words.locator(".word")).to_have_count(len(said))
     page.reload()
     expect(page.get_by_role("button", name="Words", exact=True)).to_be_visible()
+
+
+def test_compared_answers_are_shown_word_by_word_side_by_side(make_page, site):
+    page = make_page(site, "compare")
+    page.get_by_label("alternatives for each word").check()
+    compare(page, 2, max_tokens=6)
+    for stream in ("Stream 1", "Stream 2"):
+        article = page.get_by_role("article").filter(has=page.get_by_role("heading", name=stream))
+        article.get_by_role("button", name="Words", exact=True).click()
+        words = article.get_by_role("region", name=f"Words of {stream}")
+        expect(words.locator(".word")).to_have_count(6)
+        assert words.locator(".line").inner_text() == article.locator(".text").inner_text()
+        words.locator(".word").nth(2).click()
+        choices = words.get_by_role("group", name="Likely here")
+        expect(choices).to_contain_text("written")
+        expect(choices.get_by_role("button")).to_have_count(0)
+    assert violations(page) == []
 
 
 def test_a_long_answer_has_a_way_to_its_end(make_page, site):

@@ -58,7 +58,7 @@ class ConversationRoutes:
         return json_response(_written(record))
 
     async def find(self, http: HttpRequest, conversation_id: str) -> Response:
-        """Say what is known of a conversation."""
+        """Describe a conversation."""
         record = await self._keeping(conversations.find, context_of(http).caller.salt, conversation_id)
         return json_response(_written(record))
 
@@ -70,7 +70,7 @@ class ConversationRoutes:
         return json_response(_written(record))
 
     async def delete(self, http: HttpRequest, conversation_id: str) -> Response:
-        """Delete a conversation; the responses in it stay, and cannot be gone on from."""
+        """Delete a conversation; its responses stay, but cannot be continued."""
         await self._keeping(conversations.delete, context_of(http).caller.salt, conversation_id)
         return json_response({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
 

@@ -171,13 +171,13 @@ class Responses:
         return RecordedRun(reply, writer, record)
 
     async def count(self, http: HttpRequest) -> Response:
-        """Count the input tokens, with everything else the model reads."""
+        """Count the tokens that the model would read."""
         asked = _Asked(context_of(http), keeps=False)
         prompted = await self._generation.prompt(http, partial(self._read, asked))
         return json_response({"object": "response.input_tokens", "input_tokens": len(prompted.tokens)})
 
     async def find(self, http: HttpRequest, response_id: str) -> Response:
-        """Return a response that is kept, or the stream of one in the background."""
+        """Return a stored response, or the stream of one in the background."""
         context, asked = context_of(http), http.query_params
         check_choice("stream", streams := asked.get("stream", "false").lower(), ("true", "false"))
         if streams == "false" or http.method == "HEAD":
@@ -190,14 +190,14 @@ class Responses:
         return self._stream(context, response_id, first, self._settings.sse_ping_interval)
 
     async def delete(self, http: HttpRequest, response_id: str) -> Response:
-        """Delete a response; one in the background is computed no further."""
+        """Delete a response; one in the background is stopped."""
         await self._keeping(responses.delete, context_of(http).caller.salt, response_id)
         self._wake()
         self.bells.ring(response_id)
         return json_response({"id": response_id, "object": "response", "deleted": True})
 
     async def input_items(self, http: HttpRequest, response_id: str) -> Response:
-        """List what a response was made from, with all that was said before."""
+        """List the input of a response, earlier turns included."""
         after, limit, newest = asked_page(http)
         items = await self._keeping(
             responses.input_items,
@@ -211,7 +211,7 @@ class Responses:
         return json_response(page(items, limit))
 
     async def cancel(self, http: HttpRequest, response_id: str) -> Response:
-        """Have a response in the background computed no further."""
+        """Stop a response in the background."""
         body = await self._keeping(responses.cancel, context_of(http).caller.salt, response_id)
         self._wake()
         self.bells.ring(response_id)

@@ -59,7 +59,7 @@ class KeptChats:
         return routes
 
     async def listing(self, http: HttpRequest) -> Response:
-        """List this key's chats, or what changed, the oldest change first; one that was deleted says so."""
+        """List this key's chats, or what has changed since a version, the oldest change first."""
         after = whole_number(http.query_params.get("after", "0"), "after", low=0, high=2**63 - 1)
         rows = await self._keeping(chats.listed, context_of(http).caller.salt, after, MAX_LISTED + 1)
         data = [
@@ -80,7 +80,7 @@ class KeptChats:
         return json_response(_told(chat_id, version, data=data))
 
     async def write(self, http: HttpRequest, chat_id: str) -> Response:
-        """Write a chat in the place of the version that the client knows."""
+        """Write a chat, unless it has changed since the version that the client knows."""
         keeping = self._keeping
         keeping.require()
         if not _SANE_ID.fullmatch(chat_id):
@@ -98,7 +98,7 @@ class KeptChats:
         return json_response(_told(chat_id, version))
 
     async def delete(self, http: HttpRequest, chat_id: str) -> Response:
-        """Delete a chat; other clients are told so by the list."""
+        """Delete a chat; the list tells other clients."""
         await self._keeping(chats.delete, context_of(http).caller.salt, chat_id, self._keeping.until_s())
         return json_response({"id": chat_id, "object": "chat", "deleted": True})
 

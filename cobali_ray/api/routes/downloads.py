@@ -56,7 +56,7 @@ class Downloads:
         return routes
 
     async def listed(self, http: HttpRequest) -> Response:
-        """Say whether this key may download models; if so, what is on the disk, and how much room is left."""
+        """Show whether this key may download models, which ones are here, and how much disk is free."""
         try:
             self._let_in(http)
         except (DownloadsOffError, OperatorKeyError):  # a question is no attempt
@@ -64,7 +64,7 @@ class Downloads:
         return json_response(await asyncio.to_thread(_on_disk))
 
     async def download(self, http: HttpRequest) -> Response:
-        """Download a model from the Hub, and say meanwhile how far that is."""
+        """Download a model from the Hugging Face Hub, and stream the progress."""
         self._let_in(http)
         context = context_of(http)
         reference = await self._intake.take(http, partial(self._reference, context))

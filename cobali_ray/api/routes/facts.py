@@ -84,7 +84,10 @@ class Facts:
         return routes
 
     async def models(self, http: HttpRequest) -> Response:
-        """List models by all of their names, with their state; `chats` names this key's, if kept at all."""
+        """List models by all of their names, with their state.
+
+        `chats` is a name for the conversations that this key keeps here, if the server keeps any.
+        """
         data = [
             _described(name, model, status)
             for model in self._fleet.models

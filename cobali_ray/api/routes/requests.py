@@ -62,7 +62,7 @@ class Requests:
     async def where(self, http: HttpRequest, request_id: str) -> Response:
         """Show how far a request is: queued, reading its prompt, answering or ended.
 
-        It is named by the id of its answer, or by the x-request-id it was sent with, which may be chosen.
+        Name it by the id of its answer, or by the x-request-id that it was sent with.
         """
         tenant = context_of(http).caller.tenant
         each = await asyncio.gather(*(one.find(request_id, tenant) for one in self._fleet.engines.values()))

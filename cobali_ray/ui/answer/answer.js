@@ -2,6 +2,8 @@
 import { feed } from "../feed/feed.js";
 import { CopyButton } from "../parts/clipboard.js";
 import { duration } from "../parts/format.js";
+import { Icon } from "../parts/icons.js";
+import { later } from "../parts/lazy.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../parts/preact.js";
 import { useEndInSight } from "../parts/scroll.js";
 import { useStore } from "../parts/store.js";
@@ -10,6 +12,7 @@ import { Calls } from "./calls.js";
 import { Markdown } from "./markdown.js";
 import { Numbers } from "./numbers.js";
 
+const Words = later(async () => (await import("./words.js")).Words);
 const NEAR_PX = { page: 200, card: 30 };
 const TAIL_CHARS = 200; // more than a line of them
 
@@ -17,7 +20,8 @@ const TAIL_CHARS = 200; // more than a line of them
  * What the model says, then its numbers and `actions`. `last`: its end stays in sight. `waiting`: for what, in words.
  * `busy`: more may come after its text, such as its numbers.
  *
- * `onResult(id, result)` takes the result of a tool call that somebody types; see `Calls`.
+ * `onResult(id, result)` takes the result of a tool call that somebody types; see `Calls`. `goOn(text, tokens)` goes on
+ * from another word; null where that cannot be.
  */
 export function Answer({
   answer: store,
@@ -26,12 +30,14 @@ export function Answer({
   waiting = null,
   actions = null,
   onResult = null,
+  goOn = null,
   title = null,
 }) {
   const answer = useStore(store);
   const { history } = useStore(feed);
   const told = history?.requests.get(answer.requestId) ?? null;
-  const { status, part, reasoning, text, calls, error } = answer;
+  const { status, part, reasoning, text, tokens, calls, error } = answer;
+  const [inWords, setInWords] = useState(false);
   const open = isOpen(answer);
   const words = useRef(null);
   const grew = useRef(false);
@@ -65,9 +71,16 @@ export function Answer({
       <${Numbers} answer=${answer} told=${told} nowS=${history?.nowS} />
       <div class="actions">
         ${text && !open && html`<${CopyButton} what="Copy answer" textOf=${() => text} />`}
+        ${
+          tokens?.length > 0 &&
+          !grows &&
+          html`<button class="quiet small" aria-expanded=${String(inWords)} onClick=${() => setInWords(!inWords)}
+            title="How likely each word was, and what else was"><${Icon} name="branch" size=${14} />Words</button>`
+        }
         ${actions}
       </div>
     </footer>
+    ${inWords && !grows && html`<${Words} text=${text} tokens=${tokens} title=${title} goOn=${goOn} />`}
   </article>`;
 }
 

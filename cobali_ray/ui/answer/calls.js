@@ -41,8 +41,8 @@ function Call({ call, writes, caret, onResult }) {
 }
 
 const STATES = {
-  writing: ["plain", "being written", "The model still writes the arguments."],
-  called: ["plain", "called", "Without a result so far."],
+  writing: ["plain", "being written", "The model is still writing the arguments."],
+  called: ["plain", "called", "There is no result yet."],
   running: ["wait", "running", "The tool runs in this browser."],
   answered: ["good", "answered", "The model is given this result."],
   failed: ["bad", "failed", "The tool failed. The model is told why."],

@@ -208,8 +208,6 @@ function ChatSettings({ conversation }) {
     choose=${(name) => set({ model: name })} reset=${() => set({ settings: DEFAULTS })}
     onClose=${() => toggle("settings", false, idOf("settings"))}>
     <${Tools} settings=${settings} change=${setOne} />
-    <label class="check"><input type="checkbox" checked=${Boolean(settings.words)}
-      onChange=${(event) => setOne("words", event.target.checked)} /> alternatives for each word</label>
     <${Presets} settings=${settings} model=${model} take=${set} />
     <button class="quiet" onClick=${() => keepDefaults(conversation)}>Use for new chats</button>
     <p class="hint">These settings are for this chat only.</p>

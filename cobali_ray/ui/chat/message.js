@@ -3,16 +3,13 @@ import { Answer } from "../answer/answer.js";
 import { feed } from "../feed/feed.js";
 import { focusLater, toMessage } from "../parts/focus.js";
 import { Icon } from "../parts/icons.js";
-import { later } from "../parts/lazy.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../parts/preact.js";
 import { useStore } from "../parts/store.js";
 import { pathOf, siblingsOf } from "../request/conversations.js";
 import { Chips } from "./chips.js";
 import { Shorten, Start, TOO_LONG } from "./shorten.js";
-import { answerOf, canGoOn, edit, giveResult, goOn, regenerate, turnTo } from "./talk.js";
+import { answerOf, branchWith, canGoOn, edit, giveResult, goOn, regenerate, turnTo } from "./talk.js";
 import { standing } from "./waiting.js";
-
-const Words = later(async () => (await import("./words.js")).Words);
 
 /** A conversation's branch in sight; a new message comes into view. `busy`: an answer is under way. */
 export function Turns({ conversation, busy }) {
@@ -128,7 +125,6 @@ function Answered({ conversation, message, last, busy }) {
   const store = answerOf(message);
   const open = busy && last;
   const waiting = useStanding(store, open);
-  const [inWords, setInWords] = useState(false);
   const actions = html`<${Versions} conversation=${conversation} message=${message} busy=${busy} />
     ${
       last &&
@@ -143,18 +139,10 @@ function Answered({ conversation, message, last, busy }) {
       message.error?.code === TOO_LONG &&
       html`<${Shorten} conversation=${conversation} busy=${busy} />`
     }
-    ${
-      !open &&
-      message.tokens?.length > 0 &&
-      html`<button class="quiet small" aria-expanded=${String(inWords)} onClick=${() => setInWords(!inWords)}
-        title="How likely each word was, and what else was">
-        <${Icon} name="branch" size=${14} />Words</button>`
-    }
     ${!open && html`<${Again} message=${message} busy=${busy} />`}`;
   const onResult = last && !busy ? (id, result) => giveResult(message, id, result) : null;
   return html`<${Answer} answer=${store} last=${last} busy=${open} waiting=${waiting} actions=${actions}
-    onResult=${onResult} />
-    ${inWords && !open && html`<${Words} key=${message.id} message=${message} busy=${busy} />`}`;
+    onResult=${onResult} goOn=${busy ? null : (text, tokens) => branchWith(message, text, tokens)} />`;
 }
 
 /** Asks for another answer; after a refusal that says when to come back, not before then. */

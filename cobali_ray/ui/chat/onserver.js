@@ -13,7 +13,7 @@ export function OnServer({ chats }) {
   const on = isOnServer();
   const readers =
     chats === EVERYBODY
-      ? "everybody who reaches this server can read them, as it asks for no key"
+      ? "everybody who reaches it can read them, because it needs no key"
       : "every browser with this key has the same ones";
   const turn = async ({ target }) => {
     if (moving !== null) return;
@@ -31,7 +31,7 @@ export function OnServer({ chats }) {
     <p class="hint">${
       on
         ? `They are on the server: ${readers}. Answers go on when the page is closed.`
-        : `They are in this browser only. On the server ${readers}; those of this browser move there.`
+        : `They are in this browser only. On the server, ${readers}; those in this browser move there.`
     }</p>
     ${wrong && html`<p class="told wrong" role="alert">${wrong}</p>`}`;
 }

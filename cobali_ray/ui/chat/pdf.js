@@ -26,7 +26,7 @@ export async function textOfPdf(data, name) {
     if (!text) throw new Error(`${name} has no text in it. It may consist of images of pages.`);
     return text;
   } catch (error) {
-    if (error.name === "PasswordException") throw new Error(`${name} wants a password, and cannot be read.`);
+    if (error.name === "PasswordException") throw new Error(`${name} needs a password, so it cannot be read.`);
     if (error.name === "InvalidPDFException") throw new Error(`${name} is no PDF that can be read.`);
     throw error;
   } finally {

@@ -52,7 +52,7 @@ function told(error) {
   if (error?.name === "QuotaExceededError")
     return new Error("This browser gives the page no more room. Export or delete conversations.");
   return new Error(
-    `This browser keeps nothing for the page (${error?.message || error?.name || "no reason given"}).`,
+    `This browser does not let the page keep anything (${error?.message || error?.name || "no reason given"}).`,
   );
 }
 

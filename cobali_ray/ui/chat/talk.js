@@ -21,7 +21,6 @@ import { isOnServer } from "./place.js";
 
 /** How often in a row a model may call tools without anybody asking for it. */
 export const MOST_ROUNDS = 8;
-const N_ALTERNATIVES = 6; // of each word, where they are asked for
 const KEEP_MS = 500; // between two writes of a growing answer
 const KEEP_ON_SERVER_MS = 15_000; // which has all of it in the stream
 const CUT = "The page was closed while this answer came. What had come is kept.";
@@ -241,6 +240,5 @@ export function currentBody({ text, files, images }) {
 
 function bodyFor({ settings, model }, path) {
   const tools = definitionsOf(settings).map(({ server, ...definition }) => definition);
-  const words = settings.words && { logprobs: true, top_logprobs: N_ALTERNATIVES };
-  return { ...bodyOf(settings, modelOf(model), asked(path)), ...words, ...(tools.length && { tools }) };
+  return { ...bodyOf(settings, modelOf(model), asked(path)), ...(tools.length && { tools }) };
 }

@@ -41,7 +41,7 @@ function Streams({ state: { streams } }) {
   return html`<p><label class="streams">
     <input type="number" min="1" max=${MOST_STREAMS} value=${streams} onBlur=${keepStreams}
       onInput=${(event) => comparison.set({ streams: event.target.value })} /> streams</label>
-    <small>of one request; each has a slot and draws of its own.</small></p>`;
+    <small>of one request, each with its own slot and its own random numbers.</small></p>`;
 }
 
 /** Whoever chooses the other side's model swaps the two. */

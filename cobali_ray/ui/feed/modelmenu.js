@@ -1,7 +1,7 @@
 // The menu of models: how each is, loading and unloading it, and getting one more. Loaded when it is first opened.
 import { call } from "../parts/api.js";
 import { CopyButton } from "../parts/clipboard.js";
-import { bytes, count, percent } from "../parts/format.js";
+import { bytes, count, percent, some } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
 import { html, useEffect, useRef, useState } from "../parts/preact.js";
 import { eventsOf } from "../parts/sse.js";
@@ -10,7 +10,7 @@ import { loadModels, models } from "../request/models.js";
 
 const EVERY_MS = 3000;
 
-const STOPPED = "Stopped. What has come is kept; get it again to go on.";
+const STOPPED = "Stopped. What has been downloaded is kept; get it again to go on.";
 
 const STATES = {
   loaded: ["good", "loaded"],
@@ -22,8 +22,8 @@ const STATES = {
 };
 
 const BEGINS = {
-  anywhere: "begins with what it has read before",
-  "at states": "begins with what it has read before, at saved states",
+  anywhere: "reuses what it has read before",
+  "at states": "reuses what it has read before, from saved states",
   never: "reads every prompt from its beginning",
 };
 const TIERS = { slot: "slots", copy: "other slots", host: "host memory", disk: "disk" };
@@ -158,10 +158,10 @@ function Downloads() {
     ${told?.wrong && html`<p class="wrong" role="alert">${told.wrong}</p>`}
     ${
       told?.model &&
-      html`<p role="status">It is here. Serve it: <code>${`cobali serve ${told.model}`}</code>
+      html`<p role="status">Downloaded. Serve it with <code>${`cobali serve ${told.model}`}</code>
         <${CopyButton} textOf=${() => `cobali serve ${told.model}`} what="Copy the command" /></p>`
     }
-    <details><summary>${count(data.length)} on this machine, ${bytes(used)}; ${bytes(free)} free</summary>
+    <details><summary>${some(data.length, "model")} on this machine, ${bytes(used)}; ${bytes(free)} free</summary>
       <ul>${data.map(
         ({ id, size_bytes: size }) => html`<li key=${id}><code>${id}</code> <small>${bytes(size)}</small></li>`,
       )}</ul></details>

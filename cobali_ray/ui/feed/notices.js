@@ -85,19 +85,19 @@ function noticeOf(status, cause, detail, sinceUnixS) {
     return ["bad", "The server cannot be reached", `${detail} ${more}`];
   }
   if (status === "absent") {
-    const text = html`This server does not offer <code>/debug/stream</code>, so there are no live ticks.`;
-    return ["wait", "No feed of ticks", text];
+    const text = html`This server does not offer <code>/debug/stream</code>, which sends them.`;
+    return ["wait", "No live ticks", text];
   }
   if (status !== "gone") return null;
   if (cause === "restarting") {
     const at = clockTime(sinceUnixS, { milliseconds: false });
-    const more = "Nothing to do: new requests wait for it, and ticks resume by themselves.";
+    const more = "You need not do anything: new requests wait for it, and the ticks come back by themselves.";
     return ["bad", "The engine is being restarted", `It ended at ${at}. ${more}`];
   }
   if (cause === "failed")
     return ["bad", "The model could not be loaded", `${detail} The next message to it tries again.`];
   if (cause in AWAY) return null;
-  const more = "Nothing to do: ticks resume by themselves as soon as it is back.";
+  const more = "You need not do anything: the ticks come back when it does.";
   return ["bad", "The engine cannot be reached", `${detail} ${more}`];
 }
 

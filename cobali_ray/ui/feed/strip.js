@@ -22,7 +22,7 @@ export function Strip() {
   const recent = history.ticks.filter(({ started_s: s }) => s > history.nowS - RECENT_S).length;
   const said =
     status !== "live"
-      ? "The feed of ticks is away."
+      ? "No ticks are coming at present."
       : busy
         ? `${several ? `${whose}: ` : ""}${count(busy)} of ${some(nSlots, "slot")} busy, ` +
           `${some(recent, "tick")} in the last ${RECENT_S} s`

@@ -15,7 +15,7 @@ export function recordingOf(history, ticks) {
 
 /** The kinds of files: a word, what it is for, and how a recording is written. */
 export const KINDS = {
-  json: { word: "JSON", text: "records as /debug/ticks tells them", write: (recording) => recording },
+  json: { word: "JSON", text: "records as /debug/ticks has them", write: (recording) => recording },
   perfetto: { word: "Perfetto", text: "a trace for ui.perfetto.dev", write: traceOf },
 };
 

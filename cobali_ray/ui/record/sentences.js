@@ -38,7 +38,7 @@ function whatHappened(history, tick) {
   if (nEnded) said.push(`${some(nEnded, "request")} ended.`);
   if (nLost) {
     const slots = nLost === 1 ? "its slot" : "their slots";
-    said.push(`${some(nLost, "request")} lost ${slots} for lack of cells.`);
+    said.push(`${some(nLost, "request")} lost ${slots}, because the KV cells ran out.`);
   }
   return said.length ? said : ["Nothing was computed."];
 }

@@ -47,11 +47,11 @@ export function Servers({ chosen, choose }) {
         <input ref=${address} type="url" name="mcp-address" placeholder="https://tools.example/mcp" required
           aria-invalid=${fault ? "true" : null} aria-describedby="mcp-hint" /></label>
       <label><span class="hidden">Key of the MCP server</span>
-        <input ref=${key} type="password" autocomplete="off" placeholder="key, where it wants one" /></label>
+        <input ref=${key} type="password" autocomplete="off" placeholder="key, if it needs one" /></label>
       <button disabled=${busy !== ""}>${busy ? "Asking …" : "Add"}</button>
     </form>
     <p id="mcp-hint" class=${`hint ${fault ? "wrong" : ""}`} role=${fault ? "alert" : null}>${
-      fault || "Its tools run there and get what the model writes to them. It has to let this page ask it (CORS)."
+      fault || "Its tools run there and get what the model sends them. The server has to accept requests from this page (CORS)."
     }</p>
   </div>`;
 }
@@ -86,7 +86,7 @@ export function Question({ call: { name, args, server }, onResult }) {
   const { host } = new URL(server);
   if (mcpOf(name)?.url !== server) {
     return html`<form onSubmit=${(event) => event.preventDefault()}>
-      <p class="muted">This browser does not know the server ${host}, or it has this tool no more.</p>
+      <p class="muted">This browser does not know the server ${host}, or that no longer has this tool.</p>
       <div><button type="button" onClick=${() => onResult({ error: "The tool is not available." })}>
         Go on without it</button></div></form>`;
   }

@@ -129,5 +129,5 @@ async function* messagesOf(response) {
     yield* [await response.json()].flat();
   } else if (type.startsWith("text/event-stream")) {
     for await (const { data } of eventsOf(response)) if (data) yield JSON.parse(data);
-  } else throw new Error(`What answers there speaks no MCP: it sent ${type || "nothing"}.`);
+  } else throw new Error(`What answers there is no MCP server: it sent ${type || "nothing"}.`);
 }

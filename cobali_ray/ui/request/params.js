@@ -18,6 +18,7 @@ export const FIELDS = [
   ].map(([name, label, hint]) => ({ name, label, min: -2, max: 2, step: 0.1, hint })),
 ];
 export const ESSENTIAL = 4;
+const N_ALTERNATIVES = 6; // of each word, where they are asked for
 export const DEFAULTS = { system: "", stop: "", ignore_eos: false };
 
 /** Say what is wrong with a field's text, or nothing. */
@@ -45,5 +46,6 @@ export function bodyOf(settings, model, turns, prompt = null) {
   const stop = (settings.stop ?? "").split("\n").filter(Boolean);
   if (stop.length) body.stop = stop;
   if (settings.ignore_eos) body.ignore_eos = true;
+  if (settings.words) Object.assign(body, { logprobs: true, top_logprobs: N_ALTERNATIVES });
   return { ...body, stream: true, stream_options: { include_usage: true } };
 }

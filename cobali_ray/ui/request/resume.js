@@ -5,7 +5,7 @@ import { eventsOf } from "../parts/sse.js";
 const RETRY_S = [0.5, 1, 2, 4];
 const N_TRIES = RETRY_S.length; // as long as nobody knows whether the server has the stream at all
 const KEPT_S = 300; // as long as the server keeps it for nobody
-const GONE = "The server has this answer no longer: it was restarted, or nobody read for five minutes.";
+const GONE = "The server no longer has this answer: it was restarted, or nobody read it for five minutes.";
 
 /** What an answer is told once something comes again. */
 export function pauseOver({ pause, pauses }, nowMs = Date.now()) {

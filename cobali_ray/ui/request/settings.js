@@ -30,6 +30,8 @@ export function Settings({ settings, model, change, choose, reset, onClose, chil
       <label class="check"><input type="checkbox" checked=${settings.ignore_eos}
         onChange=${(event) => change("ignore_eos", event.target.checked)} /> never end before max tokens</label>
     </details>
+    <label class="check"><input type="checkbox" checked=${Boolean(settings.words)}
+      onChange=${(event) => change("words", event.target.checked)} /> alternatives for each word</label>
     ${children}
     <button class="quiet" onClick=${reset}>Reset</button>
     <p class="hint">Fields left empty take the server's defaults.</p></div>`;
@@ -60,7 +62,7 @@ function Model({ chosen, choose }) {
 
 /** What is known of a model: of one that has not been loaded yet, little. */
 function aboutOf({ description, max_model_len: most, status }) {
-  if (status.value === "unloaded") return "Not loaded: a message to it loads it.";
+  if (status.value === "unloaded") return "Not loaded yet: loads with the first message.";
   if (most === undefined) return status.detail;
   return `${description && `${description}, `}${count(most)} tokens at most`;
 }

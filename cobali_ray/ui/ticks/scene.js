@@ -17,7 +17,7 @@ const MOST_MS = 60_000;
 const SENTENCE = "Whoever reads this should count the lamps, the boats and the gulls, and say how many there were. ";
 const REPEATS = 8; // of which the server counts the tokens
 
-const BUSY = "Others are being answered. It begins only where nobody has to give way to it.";
+const BUSY = "Others are being answered. It begins only when nobody would have to wait for it.";
 
 /** `phase`: null, streams, prompt; `told`: what came of it, or why it does not begin; `request`: the long one. */
 const scene = makeStore({ phase: null, told: "", request: null });
@@ -56,7 +56,7 @@ async function play() {
     const story = (_, i) => begin(`Tell me a story, number ${i + 1}.`, MOST_OUTPUT);
     const streams = Array.from({ length: nStreams }, story);
     await Promise.race([Promise.all(streams.map((run) => reached(run, BEGUN_DELTAS))), ended]);
-    scene.set({ phase: "prompt", told: `A prompt of about ${some(n, "token")} arrives. Orange is its pieces.` });
+    scene.set({ phase: "prompt", told: `A prompt of about ${some(n, "token")} arrives. Its pieces are orange.` });
     const run = begin(long, BEGUN_DELTAS);
     await Promise.race([reached(run, 1), ended]);
     const { requestId } = run.answers[0].get();
@@ -110,12 +110,12 @@ async function resultOf(requestId, nStreams) {
   const during = (history?.ticks ?? []).filter(
     ({ started_s: s, n_prefill: n }) => n && s >= request.arrived_s && s < request.first_token_s,
   );
-  if (!during.length) return "It is over; its ticks have not come here.";
+  if (!during.length) return "It is over, but its ticks have not reached this page.";
   const longest = Math.max(...during.map(({ total_s: s }) => s));
   return (
     `${count(request.n_prompt)} tokens were read in ${some(during.length, "tick")}, in ` +
     `${duration(request.first_token_s - request.arrived_s)}. Meanwhile ${some(nStreams, "stream")} went on; ` +
-    `the longest that they waited for a token was ${duration(longest)}, a tick.`
+    `the longest they waited for a token was one tick of ${duration(longest)}.`
   );
 }
 

@@ -83,7 +83,7 @@ function Problem({ text }) {
 function Nothing({ why }) {
   const words = {
     locked: ["A key is needed", "Enter the server's API key above to see its ticks."],
-    absent: ["Nothing to show", "This server does not tell of its ticks."],
+    absent: ["Nothing to show", "This server does not show its ticks."],
     gone: [
       "Waiting for the engine",
       "It is loading its model or being restarted. Ticks appear here by themselves.",

@@ -1,7 +1,6 @@
 // An answer word by word: how likely each was, what else was likely there, and another way on from it.
 import { percent } from "../parts/format.js";
 import { html, useEffect, useRef, useState } from "../parts/preact.js";
-import { branchWith } from "./talk.js";
 
 /** Bounds of how likely a word was, the surest first; each has a colour. */
 const SURE = [0.9, 0.5, 0.2];
@@ -23,9 +22,8 @@ export function placesOf(text, tokens) {
   return places;
 }
 
-/** The words of an answer, one of which can be chosen. `busy`: nothing can be asked for now. */
-export function Words({ message, busy }) {
-  const { text, tokens } = message;
+/** The words of an answer, one of which can be chosen; `goOn(text, tokens)` goes on from another beginning of it. */
+export function Words({ text, tokens, title, goOn }) {
   const [chosen, choose] = useState(null);
   const line = useRef(null);
   const places = placesOf(text, tokens);
@@ -49,30 +47,32 @@ export function Words({ message, busy }) {
         onClick=${() => choose(i)}>${text.slice(from, to)}</button>`,
     ];
   });
-  return html`<section class="wordwise card" aria-label="Words of this answer">
+  return html`<section class="wordwise card" aria-label=${title ? `Words of ${title}` : "Words of this answer"}>
     <p class="hint">The darker a word, the less likely it was. Choose one to see what else was likely there.</p>
     <div class="line" ref=${line} onKeyDown=${onKeyDown}>${drawn}${text.slice(end)}</div>
-    ${here && html`<${Choices} message=${message} place=${here} at=${chosen} busy=${busy} />`}
+    ${here && html`<${Choices} text=${text} places=${places} at=${chosen} goOn=${goOn} />`}
   </section>`;
 }
 
-function Choices({ message, place, at, busy }) {
-  const { token } = place;
+/** What was likely at a place; where the answer can go on from another, each is a button. */
+function Choices({ text, places, at, goOn }) {
+  const { token, from } = places[at];
   const written = [token.text, token.logprob];
-  const others = token.top.filter(([text]) => text && text !== token.text);
+  const others = token.top.filter(([one]) => one && one !== token.text);
   const all = [written, ...others].sort((a, b) => b[1] - a[1]);
-  const goOn = (text) => {
-    const kept = placesOf(message.text, message.tokens).slice(0, at);
-    const tokens = [...kept.map((one) => one.token), { ...token, text, logprob: new Map(all).get(text) }];
-    branchWith(message, message.text.slice(0, place.from) + text, tokens);
+  const take = ([one, logprob]) => {
+    const kept = places.slice(0, at).map((place) => place.token);
+    goOn(text.slice(0, from) + one, [...kept, { ...token, text: one, logprob }]);
   };
+  const kind = goOn ? "button" : "span";
   return html`<div class="choices" role="group" aria-label="Likely here">
-    ${all.map(([text, logprob]) => {
-      const own = text === token.text;
-      return html`<button key=${text} class="small" disabled=${own || busy} onClick=${() => goOn(text)}
-        title=${own ? "What was written" : "Go on from this word, as another version of the answer"}>
-        <code>${shown(text)}</code>
-        <span class="muted">${shareOf(logprob)}${own && ", written"}</span></button>`;
+    ${all.map((one) => {
+      const own = one[0] === token.text;
+      return html`<${kind} key=${one[0]} class="small" disabled=${goOn ? own : null}
+        onClick=${goOn && (() => take(one))}
+        title=${own ? "What was written" : goOn && "Go on from this word, as another version of the answer"}>
+        <code>${shown(one[0])}</code>
+        <span class="muted">${shareOf(one[1])}${own && ", written"}</span></${kind}>`;
     })}
   </div>`;
 }
