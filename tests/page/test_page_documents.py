@@ -65,8 +65,10 @@ def test_a_shared_file_shows_the_chat_by_itself_and_is_opened_again(make_page, s
     voice = Voice(page)
     say(page, "Of <b>tags</b> & lamps")
     voice.say(content="**Bold** </script><script>document.title = 'run'</script>\n\n")
-    voice.say(content="| a | b |\n|---|---|\n| 1 | 2 |\n")
+    voice.say(content="| a | b |\n|---|---|\n| 1 | 2 |\n\n- [x] done\n- [ ] $e^x$\n")
     voice.end()
+    page.get_by_role("button", name="New chat", exact=True).click()
+    page.reload()  # what draws formulas has not been fetched
     listed = page.get_by_role("navigation", name="Conversations")
     page.get_by_label("More about Of <b>tags</b> & lamps").click()
     with page.expect_download() as download:
@@ -82,6 +84,9 @@ def test_a_shared_file_shows_the_chat_by_itself_and_is_opened_again(make_page, s
     expect(alone.locator(".asked")).to_have_text("Of <b>tags</b> & lamps")
     expect(alone.locator("strong")).to_have_text("Bold")
     expect(alone.get_by_role("cell", name="2")).to_be_visible()
+    assert [box.is_checked() for box in alone.get_by_role("checkbox").all()] == [True, False]
+    expect(alone.locator("math")).to_be_visible()
+    expect(alone.locator(".katex-html")).to_have_count(0)
     assert len(asked) == 1
     alone.close()
 

@@ -116,6 +116,29 @@ def test_an_answer_that_the_server_has_no_longer_says_so_and_can_be_continued(ma
         expect(page.get_by_role("button", name="Continue")).to_be_visible()
 
 
+AT_ONCE = """
+data: {"id": "a", "choices": [{"index": 0, "delta": {"content": "At once."}, "finish_reason": null}]}
+
+data: {"id": "a", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+
+data: [DONE]
+
+"""
+
+
+def test_an_answer_that_ended_before_it_was_drawn_is_not_read_on(make_page, site):
+    page = make_page(site, "chat")
+    stream = {"content_type": "text/event-stream", "body": AT_ONCE}
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(**stream))
+    read = []
+    page.on("request", lambda request: "/v1/streams/" in request.url and read.append(request.url))
+    for n in range(1, 9):
+        say(page, f"Question {n}")
+        expect(page.get_by_role("article")).to_have_count(n)
+        expect(page.get_by_role("article").last).to_contain_text("At once.")
+    assert read == []
+
+
 def test_the_answer_itself_says_that_its_engine_restarts_and_afterwards_that_it_did(make_page):
     with Site() as site:
         page = make_page(site, "chat", allow=["500", "503", "ERR_"])

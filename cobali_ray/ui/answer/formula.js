@@ -8,17 +8,15 @@ const LIMITS = { trust: false, strict: "ignore", errorColor: "inherit", maxSize:
 const MOST_CHARS = 5000; // longer ones stay as they are
 
 const drawer = makeStore({ katex: null });
-let asked = false;
+let coming = null;
 
-async function needKatex() {
-  if (asked) return;
-  asked = true;
-  try {
-    await Promise.all([script("ui/vendor/katex-0.19.1.js"), style("ui/vendor/katex-0.19.1.css")]);
-    drawer.set({ katex: globalThis.katex });
-  } catch {
-    asked = false;
-  }
+/** Fetch what draws formulas, once. */
+export function needKatex() {
+  coming ??= Promise.all([script("ui/vendor/katex-0.19.1.js"), style("ui/vendor/katex-0.19.1.css")]).then(
+    () => drawer.set({ katex: globalThis.katex }),
+    () => void (coming = null),
+  );
+  return coming;
 }
 
 /** `text` with its delimiters; a `block` has lines of its own. KaTeX makes elements, never HTML. */

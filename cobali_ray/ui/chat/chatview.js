@@ -40,7 +40,7 @@ export function ChatView() {
   const answer = messageOf(conversation, messages[id]); // the one under way, or null
   useKeys();
   useAddress(conversation, missing);
-  useEffect(() => followOpen(conversation), [conversation, busy]);
+  useEffect(followOpen, [conversation, busy]);
   const before = useRef(matchMedia("(pointer: coarse)").matches ? id : null); // a touch screen would show its keys
   useEffect(() => {
     if (before.current !== id && !isCovered()) document.getElementById("prompt").focus({ preventScroll: true });

@@ -144,11 +144,11 @@ function answer(id, place = null, { continued = false } = {}) {
 }
 
 /**
- * Read on the answer that ends a branch in sight, where it was under way when it was kept: before the page was loaded
+ * Read on the answer that ends the branch in sight, where it was under way when it was kept: before the page was loaded
  * again, or in another tab. Its tools are run by the tab that asked for it.
  */
-export function followOpen(conversation) {
-  const { id, messages, head } = conversation;
+export function followOpen() {
+  const { id, messages, head } = current(); // what was drawn last may have ended since
   const message = messageOf({ messages }, head);
   if (runs.has(id) || message?.role !== "assistant" || !message.stream || !isOpen(message)) return;
   const { parent, role, atMs, changedMs, model, id: place, ...value } = message;
