@@ -3,7 +3,9 @@ import { BASE } from "../parts/api.js";
 import { html, useRef } from "../parts/preact.js";
 
 const SVG = /^\s*(?:<\?xml[^>]*\?>\s*)?(?:<!--[^]*?-->\s*)*<svg[\s>]/;
-const MIDDLE = "<!doctype html><style>body{margin:0;display:grid;place-items:center;min-height:100vh}svg{max-height:100vh}</style>";
+const MIDDLE =
+  "<!doctype html><style>body{margin:0;display:grid;place-items:center;min-height:100vh}" +
+  "svg{max-height:100vh}</style>";
 const MERMAID = "ui/vendor/mermaid-tiny-11.17.2.js";
 
 /** What draws a diagram, inside the frame. */

@@ -48,7 +48,8 @@ export function Words({ text, tokens, title, goOn }) {
     ];
   });
   return html`<section class="wordwise card" aria-label=${title ? `Words of ${title}` : "Words of this answer"}>
-    <p class="hint">The stronger its colour, the less likely a word was. Choose one to see what else was likely there.</p>
+    <p class="hint">The stronger its colour, the less likely a word was. Choose one to see what
+      else was likely there.</p>
     <div class="line" ref=${line} onKeyDown=${onKeyDown}>${drawn}${text.slice(end)}</div>
     ${here && html`<${Choices} text=${text} places=${places} at=${chosen} goOn=${goOn} />`}
   </section>`;

@@ -34,7 +34,7 @@ export function ToolSettings({ settings, change }) {
       ({ name, title, note, definition }) => html`<label key=${name} class="check">
         <input type="checkbox" name=${`tool-${name}`} checked=${offered.includes(name)}
           onChange=${(event) => offer(name, event.target.checked)} />
-        <span>${title} <small><code>${name}</code>: ${definition.function.description.toLowerCase()},${" "}
+        <span>${title} <small><code>${name}</code>: ${definition.function.description};${" "}
           ${note || "runs in this browser"}</small></span></label>`,
     )}
     <${Servers} chosen=${servers} choose=${(urls) => keep({ servers: urls })} />
