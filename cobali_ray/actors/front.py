@@ -14,7 +14,6 @@ import re
 import shlex
 import socket
 import stat
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from pathlib import Path
@@ -81,11 +80,6 @@ ERRORS: Mapping[int, tuple[str, str, str]] = {
     504: ("timeout", "answer_timeout", "The server did not answer in time."),
 }
 """What HAProxy says on its own: status to type, code and message."""
-UNREADABLE: Mapping[int, str] = {
-    400: f"Bad HTTP, or headers over {BUFFER_BYTES >> 10} kB",
-    408: ERRORS[408][2],
-}
-"""What it says before it has read the headers. For this HAProxy 2.8 has no setting, only its own pages."""
 
 _ALERT = re.compile(r"^\[ALERT\][^:]*: (.*\S)", re.MULTILINE)
 _ENDED = re.compile(r"Exiting|Fatal errors")
@@ -150,26 +144,6 @@ def fast_front(environ: MutableMapping[str, str], folder: Path, binary: str, *, 
     }
     for name, value in flags.items():
         environ.setdefault(name, value)
-
-
-def speaking_json(binary: str, folder: Path) -> str:
-    """Return a copy in `folder` that says in JSON what it cannot read; `binary`, if that does not run."""
-    original = Path(binary)
-    content = original.read_bytes()
-    if (changed := in_json(content)) == content:
-        return binary
-    copy = folder / "bin" / "haproxy"
-    copy.parent.mkdir(exist_ok=True)
-    new = copy.with_name("haproxy.new")  # `copy` may be there, and run
-    new.write_bytes(changed)
-    new.chmod(0o700)
-    libraries = copy.with_name("lib")  # which it looks for beside itself
-    libraries.unlink(missing_ok=True)
-    libraries.symlink_to(original.with_name("lib"))
-    with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        subprocess.run([new, "-v"], check=True, capture_output=True)  # noqa: S603 no shell
-        return str(new.replace(copy))
-    return binary
 
 
 @contextlib.contextmanager
@@ -295,25 +269,13 @@ def _write_pages(folder: Path) -> None:
         page_paths(folder)[status].write_bytes(fault.body_bytes)
 
 
-def in_json(binary: bytes) -> bytes:
-    """Return HAProxy's binary with answers in the API's shape, of the length of its own pages."""
-    for status, message in UNREADABLE.items():
-        kind, code, _ = ERRORS[status]
-        pages = re.findall(rb"HTTP/1\.1 %d [^\0]*</html>\n" % status, binary)
-        answer = raw_answer(status, kind, code, message, n_bytes=len(pages[0]) if pages else 0)
-        if len(pages) == 1 and len(answer) == len(pages[0]):
-            binary = binary.replace(pages[0], answer)
-    return binary
-
-
-def raw_answer(status: int, kind: str, code: str, message: str, *, n_bytes: int = 0) -> bytes:
-    """Return an error as it goes over the wire, filled up to a length with spaces that JSON ignores."""
+def raw_answer(status: int, kind: str, code: str, message: str) -> bytes:
+    """Return an error as it goes over the wire."""
     from cobali_ray.api.door.faults import Fault
 
     body = Fault(status=status, type=kind, message=message, code=code).body_bytes
     head = f"HTTP/1.1 {status} \r\nconnection:close\r\ncontent-type:application/json\r\ncontent-length:"
-    n_body = max(len(body), n_bytes - len(f"{head}{len(body)}\r\n\r\n"))
-    return f"{head}{n_body}\r\n\r\n".encode() + body.ljust(n_body)
+    return f"{head}{len(body)}\r\n\r\n".encode() + body
 
 
 def _errors(pages: Mapping[int, Path]) -> Iterable[str]:

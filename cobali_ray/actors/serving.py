@@ -37,14 +37,7 @@ from cobali_ray.actors.code import code_version
 from cobali_ray.actors.deployed import APP_NAME, POLL_S, deploy, renewed, wait_loaded
 from cobali_ray.actors.folder import held_session, own_folder, processes_of, take_over
 from cobali_ray.actors.fork_server import ForkServer
-from cobali_ray.actors.front import (
-    failure_path,
-    fast_front,
-    last_words,
-    plain_front,
-    ports_held,
-    speaking_json,
-)
+from cobali_ray.actors.front import failure_path, fast_front, last_words, plain_front, ports_held
 from cobali_ray.actors.layout import INGRESS, EngineDeployment, places
 from cobali_ray.actors.node import (
     RAY_FLAGS,
@@ -327,7 +320,7 @@ def set_environment(environ: MutableMapping[str, str], folder: Path, *, host: st
     except ImportError:
         plain_front(environ)
         return False
-    fast_front(environ, folder, speaking_json(get_haproxy_binary(), folder), host=host)
+    fast_front(environ, folder, get_haproxy_binary(), host=host)
     return True
 
 

