@@ -14,7 +14,6 @@ from cobali_ray.errors import CobaliError, ConfigError, StartError
 from cobali_ray.extras import WORKLOADS
 from cobali_ray.lazy import LazyGroup, mend_completion
 from cobali_ray.models.completion import complete_model
-from cobali_ray.narrow import mend_help
 
 CONFIG = Path("serve_config.yaml")
 
@@ -244,7 +243,6 @@ def main() -> None:
     """Run the command; an error becomes one line and exit code 2, or 1 where no setting is at fault."""
     if any(word.endswith("-completion") for word in sys.argv[1:2]):
         mend_completion()
-    mend_help()
     code = 2
     try:
         sys.exit(app(obj=_log_to_stderr, standalone_mode=False))

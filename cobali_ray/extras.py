@@ -6,7 +6,6 @@ import json
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
-from pathlib import Path
 from shlex import quote
 from urllib.parse import unquote, urlsplit
 
@@ -28,31 +27,19 @@ def remedy(extra: str) -> str:
 
     So it does for WORKLOADS, which is no extra but the package beside.
     """
-    folder, source, editable = Path.cwd(), Path("CHECKOUT"), False
     try:
         origin = json.loads(distribution("cobali-ray").read_text("direct_url.json") or "{}")
     except PackageNotFoundError:  # imported from a folder
         origin = {}
-    if origin.get("url", "").startswith("file:"):
-        source = Path(unquote(urlsplit(origin["url"]).path))
-        editable = bool(origin.get("dir_info", {}).get("editable"))
+    url = urlsplit(origin.get("url", ""))
+    source = unquote(url.path) if url.scheme == "file" else "CHECKOUT"
+    if extra == WORKLOADS:  # no wheel has it
+        place = f"{'CHECKOUT' if source.endswith('.whl') else source}/{WORKLOADS}"
+    else:
+        place = f"{source}[{extra}]"
+    editable = "--editable " if origin.get("dir_info", {}).get("editable") else ""
     # Not sys.executable, which may be a link to one that is outside the environment.
-    pip = Path(sys.prefix) / "bin" / "pip"
-    words = [_near(pip, folder) if pip.exists() else "pip", "install", *(["--editable"] if editable else [])]
-    place = _laboratory(source, folder) if extra == WORKLOADS else f"{_near(source, folder)}[{extra}]"
-    return f"{' '.join(map(quote, words))} '{place}'"
-
-
-def _laboratory(source: Path, folder: Path) -> str:
-    """Return its folder beside what the server's package was installed from; no wheel has it."""
-    if source == folder:
-        return f"./{WORKLOADS}"  # without ./ pip would look for a package of that name
-    return str((Path("CHECKOUT") if source.suffix == ".whl" else source) / WORKLOADS)
-
-
-def _near(path: Path, folder: Path) -> str:
-    """Write a path as one does in this folder."""
-    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
+    return f"{quote(f'{sys.prefix}/bin/pip')} install {editable}'{place}'"
 
 
 def is_there(module: str) -> bool:

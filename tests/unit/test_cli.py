@@ -2,13 +2,11 @@
 
 import io
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from typer import rich_utils
 
 from cobali_ray import cli
 from cobali_ray.ports import free_port
@@ -118,30 +116,6 @@ def test_what_is_wrong_is_one_line(monkeypatch, capsys, tmp_path, words, says):
     assert said.startswith("Error: ")
     assert says in said
     assert said.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    "words",
-    ["", "serve", "chat", "complete", "ps", "env", "models", "models list", "models show", "bench serve"],
-)
-def test_help_on_a_narrow_terminal_breaks_no_word(monkeypatch, capsys, words):
-    def shown(columns):
-        monkeypatch.setenv("COLUMNS", str(columns))
-        monkeypatch.setattr(rich_utils, "rich_format_help", wide)
-        monkeypatch.setattr(sys, "argv", ["cobali", *words.split(), "--help"])
-        with pytest.raises(SystemExit):
-            cli.main()
-        return capsys.readouterr().out
-
-    wide = rich_utils.rich_format_help
-    narrow, roomy = shown(40), shown(300)
-    assert max(map(len, narrow.splitlines())) <= 40
-    known = set(re.findall(r"[\w'-]+", roomy)) | {"Commands"}
-    long = {part for word in re.findall(r"\S{30,}", roomy) for part in re.findall(r"[\w'-]+", word)}
-    broken = set(re.findall(r"[\w'-]+", narrow)) - known
-    assert {word for word in broken if not any(word in one for one in long)} == set()
-    options = set(re.findall(r"(?<=\s)--[a-z-]+", roomy))
-    assert options <= set(re.findall(r"--[a-z-]+", narrow)), "none is missing"
 
 
 def test_a_run_prints_its_numbers_and_no_log(tmp_path):
