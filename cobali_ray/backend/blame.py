@@ -62,9 +62,10 @@ def place_of(schema: Any, refusal: Callable[[str], str]) -> str:
         parts = [part for part in parts if part not in kept]
         while len(parts) > 1:
             half = len(parts) // 2
-            if not (some := next((p for p in (parts[:half], parts[half:]) if kept_to(node, *kept, *p)), None)):
+            some = (part for part in (parts[:half], parts[half:]) if kept_to(node, *kept, *part))
+            if not (found := next(some, None)):
                 break
-            parts = some
+            parts = found
         for part in list(parts) if len(parts) > 1 else ():
             if kept_to(node, *kept, *(without := [one for one in parts if one != part])):
                 parts = without
