@@ -75,7 +75,7 @@ def build_api(
     app = FastAPI(
         title="cobali_ray", version=__version__, redirect_slashes=False, docs_url=None, redoc_url=None
     )
-    intake = Intake(settings.max_body_bytes, judges or Judges())
+    intake = Intake(settings, judges or Judges())
     keeping = Keeping(store, settings, clock)
     app.state.streams = StreamRecordings(clock, keeping)
     generation = Generation(fleet, settings, clock, intake, app.state.streams)
@@ -91,7 +91,7 @@ def build_api(
     responses = Responses(generation, settings, keeping, clock, wake)
     app.router.routes += responses.routes()
     app.router.routes += ConversationRoutes(keeping, settings, intake).routes()
-    app.router.routes += KeptChats(keeping, settings, intake).routes()
+    app.router.routes += KeptChats(keeping, intake).routes()
     messages = Messages(generation, settings)
     app.router.routes += messages.routes()
     app.router.routes += Ollama(fleet, settings, generation, embeddings, intake).routes()
@@ -100,7 +100,7 @@ def build_api(
     app.state.viewers = {name: Viewers(engine, clock) for name, engine in fleet.engines.items()}
     app.router.routes += Debug(fleet, app.state.viewers).routes()
     app.router.routes += Requests(fleet).routes()
-    app.router.routes += Cache(fleet, settings, intake).routes()
+    app.router.routes += Cache(fleet, intake).routes()
     app.router.routes += Page().routes()
     keyring = Keyring(settings.api_keys, settings.api_keys_file, clock, n_ingress=settings.n_ingress)
     handlers = {
@@ -116,7 +116,7 @@ def build_api(
         background = Background(store, asker, responses, clock, keyring)
         app.state.batches = BatchRunner(store, fleet, asker, clock, keyring, background)
     app.router.routes += FileRoutes(keeping, settings).routes()
-    app.router.routes += BatchRoutes(keeping, settings, intake, wake).routes()
+    app.router.routes += BatchRoutes(keeping, intake, wake).routes()
     app.router.routes += MessageBatchRoutes(keeping, settings, intake, wake).routes()
     app.add_exception_handler(CobaliError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)

@@ -16,7 +16,6 @@ from cobali_ray.api.door.faults import OVERLOADED
 from cobali_ray.api.reply.replies import json_response
 from cobali_ray.api.routes.generation import Dialect, Generation, ParsedBody
 from cobali_ray.api.routes.openapi import Routes, errors, tells
-from cobali_ray.backend.port import Gone
 from cobali_ray.settings import ApiSettings
 
 MESSAGES = Dialect("msg_", MessageWriter)
@@ -46,8 +45,7 @@ class Messages:
 
     # -- in a thread of the intake
 
-    def _read(self, shape: type[CountBody], context: RequestContext, raw: bytes, gone: Gone) -> ParsedBody:
-        del gone
-        body = read_as(shape, raw, context, NEUTRAL_FIELDS, REFUSED_FIELDS, strict=self._settings.strict)
+    def _read(self, shape: type[CountBody], context: RequestContext, raw: bytes) -> ParsedBody:
+        body = read_as(shape, context, raw, NEUTRAL_FIELDS, REFUSED_FIELDS, strict=self._settings.strict)
         chat, context.named = chat_of(body)
         return ParsedBody(chat, MESSAGES)

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from cobali_ray.api.batches.upload import take_upload
 from cobali_ray.api.body.params import whole_number
 from cobali_ray.api.body.reading import check_choice
-from cobali_ray.api.door.context import context_of
+from cobali_ray.api.door.context import owner_of
 from cobali_ray.api.door.keeping import Keeping, page
 from cobali_ray.api.engines.apart import unless_gone
 from cobali_ray.api.reply.replies import json_response
@@ -69,7 +69,7 @@ class FileRoutes:
 
     async def upload(self, http: HttpRequest) -> Response:
         """Upload a file of requests; each of its lines is checked."""
-        owner = context_of(http).caller.salt
+        owner = owner_of(http)
         return json_response(written(await take_upload(http, owner, self._keeping, self._max_line_bytes)))
 
     async def listing(self, http: HttpRequest) -> Response:
@@ -79,7 +79,7 @@ class FileRoutes:
         limit = whole_number(asked.get("limit", str(MAX_LISTED)), "limit", low=1, high=MAX_LISTED)
         found = await self._keeping(
             files.listed,
-            context_of(http).caller.salt,
+            owner_of(http),
             purpose=asked.get("purpose"),
             after=asked.get("after"),
             limit=limit + 1,
@@ -89,16 +89,16 @@ class FileRoutes:
 
     async def find(self, http: HttpRequest, file_id: str) -> Response:
         """Describe a file."""
-        return json_response(written(await self._keeping(files.find, context_of(http).caller.salt, file_id)))
+        return json_response(written(await self._keeping(files.find, owner_of(http), file_id)))
 
     async def content(self, http: HttpRequest, file_id: str) -> Response:
         """Return a file."""
-        found = await self._keeping(files.find, context_of(http).caller.salt, file_id)
+        found = await self._keeping(files.find, owner_of(http), file_id)
         return FileReply(self._keeping, found, JSON_LINES)
 
     async def delete(self, http: HttpRequest, file_id: str) -> Response:
         """Delete a file, unless a batch still needs it."""
-        await self._keeping(_delete, context_of(http).caller.salt, file_id)
+        await self._keeping(_delete, owner_of(http), file_id)
         return json_response({"id": file_id, "object": "file", "deleted": True})
 
 

@@ -14,15 +14,13 @@ from fastapi import Response
 from cobali_ray.api.anthropic.body import AnthropicErrorBody
 from cobali_ray.api.batches.files import FileReply
 from cobali_ray.api.batches.schema import MessageBatchBody
-from cobali_ray.api.body.fields import judge
+from cobali_ray.api.body.fields import read_as
 from cobali_ray.api.body.params import whole_number
-from cobali_ray.api.body.reading import parse
 from cobali_ray.api.call.intake import Intake
-from cobali_ray.api.door.context import RequestContext, context_of
+from cobali_ray.api.door.context import RequestContext, context_of, owner_of
 from cobali_ray.api.door.keeping import Keeping
 from cobali_ray.api.reply.replies import json_response
 from cobali_ray.api.routes.openapi import BODY_STATUSES, Routes, content, errors, query
-from cobali_ray.backend.port import Gone
 from cobali_ray.errors import BatchStateError, InvalidParameterError, NotInStoreError
 from cobali_ray.settings import ApiSettings
 from cobali_ray.store import batches, files
@@ -68,7 +66,7 @@ class MessageBatchRoutes:
         """Start a batch of messages."""
         context, keeping = context_of(http), self._keeping
         keeping.require()
-        pieces = await self._intake.take(http, partial(self._read, context))
+        pieces = await self._intake.take(http, self._read)
         caller, now_s = context.caller, keeping.now_s()
         batch = await keeping(
             _create, caller.salt, caller.tenant, pieces, now_s, keeping.until_s(), keeping.quota
@@ -85,7 +83,7 @@ class MessageBatchRoutes:
             raise InvalidParameterError("before_id", "must not be given with after_id")
         found = await self._keeping(
             batches.listed,
-            context_of(http).caller.salt,
+            owner_of(http),
             ANTHROPIC,
             limit=limit + 1,
             after=after,
@@ -102,30 +100,28 @@ class MessageBatchRoutes:
 
     async def find(self, http: HttpRequest, batch_id: str) -> Response:
         """Show a message batch and its progress."""
-        batch = await self._keeping(batches.find, context_of(http).caller.salt, batch_id, ANTHROPIC)
+        batch = await self._keeping(batches.find, owner_of(http), batch_id, ANTHROPIC)
         return json_response(written(batch, http))
 
     async def results(self, http: HttpRequest, batch_id: str) -> Response:
         """Return the results of a message batch that has ended, in the order of its requests."""
-        owner = context_of(http).caller.salt
+        owner = owner_of(http)
         return FileReply(self._keeping, await self._keeping(_results, owner, batch_id), "application/x-jsonl")
 
     async def cancel(self, http: HttpRequest, batch_id: str) -> Response:
         """Cancel a message batch; the results that it has are kept."""
-        owner, keeping = context_of(http).caller.salt, self._keeping
+        owner, keeping = owner_of(http), self._keeping
         batch = await keeping(batches.cancel, owner, batch_id, ANTHROPIC, keeping.now_s())
         self._wake()
         return json_response(written(batch, http))
 
     async def delete(self, http: HttpRequest, batch_id: str) -> Response:
         """Delete a message batch that has ended, and its results."""
-        await self._keeping(batches.delete, context_of(http).caller.salt, batch_id, ANTHROPIC)
+        await self._keeping(batches.delete, owner_of(http), batch_id, ANTHROPIC)
         return json_response({"id": batch_id, "type": "message_batch_deleted"})
 
-    def _read(self, context: RequestContext, raw: bytes, gone: Gone) -> list[Piece]:
-        del gone
-        body = parse(MessageBatchBody, raw)
-        context.ignore(judge(body.model_extra, frozenset(), {}, strict=self._settings.strict))
+    def _read(self, context: RequestContext, raw: bytes) -> list[Piece]:
+        body = read_as(MessageBatchBody, context, raw, frozenset(), {}, strict=self._settings.strict)
         seen, pieces = SeenIds(), []
         for number, one in enumerate(body.requests, 1):
             asked = parse_message_request(number, one)

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from fastapi import Request as HttpRequest
 from fastapi import Response
 
 from cobali_ray.api.batches.schema import BatchBody
-from cobali_ray.api.body.fields import judge
 from cobali_ray.api.body.params import whole_number
-from cobali_ray.api.body.reading import check_choice, parse
+from cobali_ray.api.body.reading import check_choice
 from cobali_ray.api.call.intake import Intake
-from cobali_ray.api.door.context import RequestContext, context_of
+from cobali_ray.api.door.context import context_of, owner_of
 from cobali_ray.api.door.keeping import Keeping, page
 from cobali_ray.api.reply.replies import json_response
 from cobali_ray.api.routes.openapi import BODY_STATUSES, Routes, errors, query
-from cobali_ray.backend.port import Gone
 from cobali_ray.errors import InvalidParameterError, NotInStoreError
-from cobali_ray.settings import ApiSettings
 from cobali_ray.store import batches, files
 from cobali_ray.store.batches import BatchRecord, NewBatch
 from cobali_ray.store.connection import StoreConnection
@@ -38,11 +34,9 @@ _LISTED: dict[str, Any] = {
 
 
 class BatchRoutes:
-    def __init__(
-        self, keeping: Keeping, settings: ApiSettings, intake: Intake, wake: Callable[[], None]
-    ) -> None:
+    def __init__(self, keeping: Keeping, intake: Intake, wake: Callable[[], None]) -> None:
         """`wake` says that there is something to do."""
-        self._keeping, self._settings, self._intake, self._wake = keeping, settings, intake, wake
+        self._keeping, self._intake, self._wake = keeping, intake, wake
 
     def routes(self) -> Routes:
         routes = Routes("batches")
@@ -58,7 +52,8 @@ class BatchRoutes:
         """Start a batch, which answers every line of a file."""
         context, keeping = context_of(http), self._keeping
         keeping.require()
-        body = await self._intake.take(http, partial(self._read, context))
+        body = await self._intake.read(http, BatchBody, frozenset(), {})
+        check_choice("endpoint", body.endpoint, ENDPOINTS)
         asked_s = None if body.output_expires_after is None else body.output_expires_after.seconds
         caller = context.caller
         new = NewBatch(
@@ -70,29 +65,22 @@ class BatchRoutes:
 
     async def listing(self, http: HttpRequest) -> Response:
         """List the batches of this key, the newest first."""
-        asked, owner = http.query_params, context_of(http).caller.salt
+        asked, owner = http.query_params, owner_of(http)
         limit = whole_number(asked.get("limit", str(N_LISTED)), "limit", low=1, high=MAX_LISTED)
         found = await self._keeping(_listed, owner, limit + 1, asked.get("after"))
         return json_response(page([written(*one) for one in found], limit))
 
     async def find(self, http: HttpRequest, batch_id: str) -> Response:
         """Show a batch and its progress."""
-        found = await self._keeping(_found, context_of(http).caller.salt, batch_id)
+        found = await self._keeping(_found, owner_of(http), batch_id)
         return json_response(written(*found))
 
     async def cancel(self, http: HttpRequest, batch_id: str) -> Response:
         """Cancel a batch; the answers that it has are kept."""
-        owner, keeping = context_of(http).caller.salt, self._keeping
+        owner, keeping = owner_of(http), self._keeping
         batch = await keeping(batches.cancel, owner, batch_id, OPENAI, keeping.now_s())
         self._wake()
         return json_response(written(batch, set()))
-
-    def _read(self, context: RequestContext, raw: bytes, gone: Gone) -> BatchBody:
-        del gone
-        body = parse(BatchBody, raw)
-        context.ignore(judge(body.model_extra, frozenset(), {}, strict=self._settings.strict))
-        check_choice("endpoint", body.endpoint, ENDPOINTS)
-        return body
 
 
 def _create(

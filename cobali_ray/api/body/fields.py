@@ -141,8 +141,8 @@ REFUSED_MESSAGE_FIELDS: Mapping[str, tuple[Any, ...]] = {"audio": ()}
 
 def read_as(
     shape: type[ShapeT],
-    raw: bytes,
     context: RequestContext,
+    raw: bytes,
     neutral: frozenset[str] = NEUTRAL_FIELDS,
     refused: Mapping[str, tuple[Any, ...]] = REFUSED_FIELDS,
     *,

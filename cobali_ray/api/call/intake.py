@@ -19,20 +19,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from fastapi import Request as HttpRequest
 
-from cobali_ray.api.body.reading import mended, read_body
+from cobali_ray.api.body.fields import NEUTRAL_FIELDS, REFUSED_FIELDS, read_as
+from cobali_ray.api.body.reading import ShapeT, mended, read_body
 from cobali_ray.api.call.judges import Judges, VerdictsMissing
 from cobali_ray.api.door.context import RequestContext, context_of
 from cobali_ray.api.engines.apart import unless_gone
 from cobali_ray.api.engines.fleet import Fleet, ServedModel
-from cobali_ray.backend.port import Gone, Words
+from cobali_ray.backend.port import Words
 from cobali_ray.core.views.stats import ModelCard
 from cobali_ray.errors import ModelNotAllowedError, QueueFullError, UnloadedError
+from cobali_ray.settings import ApiSettings
 
 ResultT = TypeVar("ResultT")
 
@@ -43,6 +46,10 @@ N_SMALL, N_LARGE = 2, 1
 HELD_BODIES = 8
 """So many bodies of the largest size may be inside at once, together; then comes 429."""
 RETRY_AFTER_S = 1.0
+
+
+Work: TypeAlias = Callable[[RequestContext, bytes], ResultT]
+"""What is made of a body, in a thread; where that takes long, it asks `context.gone`."""
 
 
 class Source(NamedTuple):
@@ -106,16 +113,25 @@ class EarlierMissing(Exception):  # noqa: N818 no error: the work is done again
 class Intake:
     """One per process. Call it on the event loop."""
 
-    def __init__(self, max_body_bytes: int, judges: Judges) -> None:
-        self._max_body_bytes, self.judges = max_body_bytes, judges
+    def __init__(self, settings: ApiSettings, judges: Judges) -> None:
+        self._max_body_bytes, self._strict, self.judges = settings.max_body_bytes, settings.strict, judges
         self._n_held_bytes = 0
         self._small = ThreadPoolExecutor(N_SMALL, thread_name_prefix="intake")
         self._large = ThreadPoolExecutor(N_LARGE, thread_name_prefix="intake-large")
 
-    async def take(self, http: HttpRequest, work: Callable[[bytes, Gone], ResultT]) -> ResultT:
-        """Read the body and return what `work` makes of it in a thread.
+    async def read(
+        self,
+        http: HttpRequest,
+        shape: type[ShapeT],
+        neutral: frozenset[str] = NEUTRAL_FIELDS,
+        refused: Mapping[str, tuple[Any, ...]] = REFUSED_FIELDS,
+    ) -> ShapeT:
+        """Read the body as a shape and nothing more; raises what `take` and `read_as` do."""
+        work = partial(read_as, shape, neutral=neutral, refused=refused, strict=self._strict)
+        return await self.take(http, work)
 
-        `work` gets the body and a function that says whether it may stop, because nobody waits any longer.
+    async def take(self, http: HttpRequest, work: Work[ResultT]) -> ResultT:
+        """Read the body and return what `work` makes of it in a thread.
 
         Raises:
             BodyTooLargeError, BodyTimeoutError, UnsupportedEncodingError: the body cannot be read.
@@ -136,15 +152,15 @@ class Intake:
             body = await read_body(http, self._max_body_bytes, hold)
             context = context_of(http)
 
-            def mend_and_work(body: bytes, gone: Gone) -> ResultT:
-                body, context.mended = mended(body)
-                return work(body, gone)
+            def mend_and_work() -> ResultT:
+                whole, context.mended = mended(body)
+                return work(context, whole)
 
             pool = self._small if len(body) <= SMALL_BYTES else self._large
             loaded = False
             while True:
                 try:
-                    return await unless_gone(http.receive, self._off_the_loop(pool, body, mend_and_work))
+                    return await unless_gone(http.receive, self._off_the_loop(pool, context, mend_and_work))
                 except _NamedModel as wanted:
                     if loaded:  # it is gone again
                         raise UnloadedError from None
@@ -159,11 +175,12 @@ class Intake:
             self._n_held_bytes -= n_mine
 
     async def _off_the_loop(
-        self, pool: ThreadPoolExecutor, body: bytes, work: Callable[[bytes, Gone], ResultT]
+        self, pool: ThreadPoolExecutor, context: RequestContext, work: Callable[[], ResultT]
     ) -> ResultT:
         gone = threading.Event()
+        context.gone = gone.is_set
         try:
-            return await asyncio.get_running_loop().run_in_executor(pool, work, body, gone.is_set)
+            return await asyncio.get_running_loop().run_in_executor(pool, work)
         except asyncio.CancelledError:
             gone.set()
             raise

@@ -18,6 +18,7 @@ from cobali_ray.api.door.keys import NOBODY, Caller
 from cobali_ray.api.door.quota import Quota
 from cobali_ray.api.door.spans import HttpSpan
 from cobali_ray.api.door.timings import Timings, slowest_of
+from cobali_ray.backend.port import Gone, never_gone
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.request.events import End
 from cobali_ray.errors import Field, Path, dotted
@@ -87,6 +88,8 @@ class RequestContext:
     ignored: tuple[str, ...] = ()
     mended: tuple[str, ...] = ()
     """Where in the body something was replaced that is no text."""
+    gone: Gone = never_gone
+    """Asked by work in a thread: may it stop, because nobody waits any longer?"""
     writing: asyncio.Future[None] | None = None
     """What writes the answer, where that goes on without the client."""
 
@@ -193,3 +196,8 @@ class RequestContext:
 def context_of(http: HttpRequest) -> RequestContext:
     context: RequestContext = http.scope[SCOPE_KEY]
     return context
+
+
+def owner_of(http: HttpRequest) -> str:
+    """Return whose it is in the store what a request is about."""
+    return context_of(http).caller.salt

@@ -19,10 +19,9 @@ from cobali_ray.api.body.schema import (
     one_of,
 )
 from cobali_ray.api.body.texts import EmbeddingBody
+from cobali_ray.api.call.intake import Source
 from cobali_ray.api.llama_server.infill import infilled
-from cobali_ray.backend.port import Gone, Words
 from cobali_ray.core.request.request import MAX_TOP_LOGPROBS
-from cobali_ray.core.views.stats import ModelCard
 from cobali_ray.errors import (
     InvalidParameterError,
     NoInfillError,
@@ -153,7 +152,7 @@ def unknown_fields(body: NativeBody) -> dict[str, Any]:
     return extra
 
 
-def completion_of(body: NativeBody, words: Words, card: ModelCard, gone: Gone) -> ParsedNativeBody:
+def completion_of(body: NativeBody, source: Source) -> ParsedNativeBody:
     """Return the completion that a body asks for. Raises BadRequestError."""
     n_predict = body.n_predict
     if n_predict is not None and n_predict < -2:
@@ -167,14 +166,14 @@ def completion_of(body: NativeBody, words: Words, card: ModelCard, gone: Gone) -
         )
     if not 0 <= n_probs <= MAX_TOP_LOGPROBS:
         raise InvalidParameterError("n_probs", f"must be in [0, {MAX_TOP_LOGPROBS}], got {n_probs}")
-    reader = _NativeReader(words, card, gone, n_predict if n_predict and n_predict > 0 else 1)
+    reader = _NativeReader(source, n_predict if n_predict and n_predict > 0 else 1)
     parts = reader.infill(body) if isinstance(body, InfillBody) else reader.prompts(body.prompt)
     asked, param = (body.n, "n") if body.n_cmpl is None else (body.n_cmpl, "n_cmpl")
     n = 1 if asked is None else asked
     if not 1 <= n * len(parts) <= MAX_CHOICES:
         param = param if n != 1 else "prompt"
         raise InvalidParameterError(param, f": 1 to {MAX_CHOICES} answers, got {n * len(parts)}")
-    prompts = tuple(part if isinstance(part, str) else words.detokenize(part, gone=gone) for part in parts)
+    prompts = tuple(part if isinstance(part, str) else reader.text(part) for part in parts)
     values: dict[str, Any] = {name: getattr(body, name) for name in GenerationBody.model_fields}
     if body.samplers is not None:
         values |= _only(body.samplers)
@@ -222,8 +221,9 @@ def embedding_of(body: NativeEmbeddingBody) -> tuple[EmbeddingBody, str]:
 
 
 class _NativeReader:
-    def __init__(self, words: Words, card: ModelCard, gone: Gone, n_predict: int) -> None:
-        self._words, self._card, self._gone, self._n_predict = words, card, gone, n_predict
+    def __init__(self, source: Source, n_predict: int) -> None:
+        self._words, self._card, self._n_predict = source.words, source.card, n_predict
+        self._gone = source.context.gone
 
     def prompts(self, value: Any) -> list[Part]:
         if value is None:
@@ -257,6 +257,9 @@ class _NativeReader:
         if tokens is None:
             raise PromptTooLongError(room + 1, self._n_predict, self._card.n_ctx_slot, True)
         return [tokens]
+
+    def text(self, part: list[int]) -> str:
+        return self._words.detokenize(part, gone=self._gone)
 
     def tokens(self, parts: list[Part]) -> list[list[int]]:
         return [self._tokenize(part, add_special=True) if isinstance(part, str) else part for part in parts]

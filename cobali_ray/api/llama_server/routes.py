@@ -27,7 +27,6 @@ from cobali_ray.api.reply.replies import json_response
 from cobali_ray.api.routes.embeddings import Embeddings, ParsedVectorsBody
 from cobali_ray.api.routes.generation import Dialect, Generation, ParsedBody
 from cobali_ray.api.routes.openapi import BODY_STATUSES, MODEL_STATUSES, Routes, errors, generation_responses
-from cobali_ray.backend.port import Gone
 from cobali_ray.core.request.request import Request
 from cobali_ray.settings import ApiSettings
 
@@ -110,13 +109,13 @@ class LlamaServer:
     # -- in a thread of the intake
 
     def _read_texts(self, context: RequestContext, raw: bytes) -> ParsedVectorsBody:
-        body = read_as(NativeEmbeddingBody, raw, context, strict=self._settings.strict)
+        body = read_as(NativeEmbeddingBody, context, raw, strict=self._settings.strict)
         wanted, param = embedding_of(body)
         return ParsedVectorsBody(wanted, native_vectors, param)
 
-    def _read(self, shape: type[NativeBody], context: RequestContext, raw: bytes, gone: Gone) -> ParsedBody:
+    def _read(self, shape: type[NativeBody], context: RequestContext, raw: bytes) -> ParsedBody:
         body = parse(shape, raw)
         context.ignore(judge_fields(unknown_fields(body), strict=self._settings.strict))
         source = source_of(self._fleet, body.model, context)
-        native = completion_of(body, source.words, source.card, gone)
+        native = completion_of(body, source)
         return ParsedBody(native.body, Dialect("cmpl-", partial(NativeWriter, native=native)))

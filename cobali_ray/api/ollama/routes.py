@@ -18,8 +18,8 @@ from cobali_ray import __version__
 from cobali_ray.api.body.fields import read_as
 from cobali_ray.api.body.reading import MISSING, parse
 from cobali_ray.api.body.texts import EmbeddingBody
-from cobali_ray.api.call.intake import Intake, Source, requested_model, source_of
-from cobali_ray.api.door.context import RequestContext, context_of
+from cobali_ray.api.call.intake import Intake, Source, Work, requested_model, source_of
+from cobali_ray.api.door.context import RequestContext
 from cobali_ray.api.engines.fleet import Fleet, ServedModel
 from cobali_ray.api.ollama.answer import (
     NDJSON,
@@ -45,7 +45,6 @@ from cobali_ray.api.reply.replies import json_response
 from cobali_ray.api.routes.embeddings import Embeddings, ParsedVectorsBody
 from cobali_ray.api.routes.generation import Dialect, Generation, ParsedBody
 from cobali_ray.api.routes.openapi import BODY_STATUSES, Routes, errors, tells
-from cobali_ray.backend.port import Gone
 from cobali_ray.core.views.stats import ModelCard
 from cobali_ray.errors import InvalidParameterError, LoadingError, NotOfferedError, UnknownModelError
 from cobali_ray.settings import ApiSettings
@@ -120,9 +119,7 @@ class Ollama:
         """Embed one text, in an older format."""
         return await self._embeddings.vectors(http, self._read_text)
 
-    async def _answer(
-        self, http: HttpRequest, read: Callable[[RequestContext, bytes, Gone], ParsedBody]
-    ) -> Response:
+    async def _answer(self, http: HttpRequest, read: Work[ParsedBody]) -> Response:
         try:
             return await self._generation.answer(http, read)
         except _LoadsOnly as moves:
@@ -134,7 +131,7 @@ class Ollama:
 
     async def show(self, http: HttpRequest) -> Response:
         """Describe a model."""
-        source, model = await self._intake.take(http, partial(self._read_name, context_of(http)))
+        source, model = await self._intake.take(http, self._read_name)
         card, words = source.card, source.words
         capabilities = ["completion", "tools"] if card.generates else []
         capabilities += ["thinking"] if card.generates and words.form.reasoning_start else []
@@ -179,8 +176,7 @@ class Ollama:
 
     # -- in a thread of the intake
 
-    def _read_chat(self, context: RequestContext, raw: bytes, gone: Gone) -> ParsedBody:
-        del gone
+    def _read_chat(self, context: RequestContext, raw: bytes) -> ParsedBody:
         body = parse(OllamaChatBody, raw)
         name = self._begin(body, context, chat_message, empty=not body.messages)
         asked = ParsedBody(
@@ -189,8 +185,7 @@ class Ollama:
         context.named = named
         return asked
 
-    def _read_prompt(self, context: RequestContext, raw: bytes, gone: Gone) -> ParsedBody:
-        del gone
+    def _read_prompt(self, context: RequestContext, raw: bytes) -> ParsedBody:
         body = parse(OllamaGenerateBody, raw)
         name = self._begin(body, context, response, empty=not (body.prompt or body.system or body.images))
         style = Style(body.model, response, with_context=not body.raw)
@@ -218,7 +213,7 @@ class Ollama:
         )
 
     def _embed_body(self, context: RequestContext, raw: bytes) -> tuple[OllamaEmbedBody, str | None]:
-        body = read_as(OllamaEmbedBody, raw, context, frozenset(), {}, strict=self._settings.strict)
+        body = read_as(OllamaEmbedBody, context, raw, frozenset(), {}, strict=self._settings.strict)
         return body, self._name(body.model)
 
     def _begin(
@@ -241,10 +236,9 @@ class Ollama:
         context.ignore(ignored_of(body, source.card.n_ctx_slot, strict=self._settings.strict))
         return name
 
-    def _read_name(self, context: RequestContext, raw: bytes, gone: Gone) -> tuple[Source, ServedModel]:
-        del gone
+    def _read_name(self, context: RequestContext, raw: bytes) -> tuple[Source, ServedModel]:
         known = frozenset({"verbose"})
-        body = read_as(OllamaModelBody, raw, context, known, {}, strict=self._settings.strict)
+        body = read_as(OllamaModelBody, context, raw, known, {}, strict=self._settings.strict)
         name = self._name(body.model or body.name)
         return source_of(self._fleet, name, context), self._fleet.find(name)
 

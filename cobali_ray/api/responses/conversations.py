@@ -9,17 +9,16 @@ import orjson
 from fastapi import Request as HttpRequest
 from fastapi import Response
 
-from cobali_ray.api.body.fields import judge
-from cobali_ray.api.body.reading import ShapeT, parse
+from cobali_ray.api.body.fields import read_as
+from cobali_ray.api.body.reading import ShapeT
 from cobali_ray.api.call.intake import Intake
-from cobali_ray.api.door.context import RequestContext, context_of
+from cobali_ray.api.door.context import RequestContext, owner_of
 from cobali_ray.api.door.keeping import Keeping, page
 from cobali_ray.api.reply.replies import json_response
 from cobali_ray.api.responses.items import read_input, with_ids
 from cobali_ray.api.responses.routes import LISTED, STATUSES, asked_page
 from cobali_ray.api.responses.schema import ConversationBody, ConversationItemsBody, ConversationUpdateBody
 from cobali_ray.api.routes.openapi import BODY_STATUSES, Routes, errors
-from cobali_ray.backend.port import Gone
 from cobali_ray.settings import ApiSettings
 from cobali_ray.store import conversations
 from cobali_ray.store.conversations import ConversationRecord
@@ -50,7 +49,7 @@ class ConversationRoutes:
         """Begin a conversation."""
         keeping = self._keeping
         body, items = await self._take(http, ConversationBody)
-        new = (context_of(http).caller.salt, body.metadata or {}, items)
+        new = (owner_of(http), body.metadata or {}, items)
         now_s, until_s = keeping.now_s(), keeping.until_s()
         record = await keeping(
             conversations.create, *new, now_s=now_s, kept_until_s=until_s, quota=keeping.quota
@@ -59,19 +58,19 @@ class ConversationRoutes:
 
     async def find(self, http: HttpRequest, conversation_id: str) -> Response:
         """Describe a conversation."""
-        record = await self._keeping(conversations.find, context_of(http).caller.salt, conversation_id)
+        record = await self._keeping(conversations.find, owner_of(http), conversation_id)
         return json_response(_written(record))
 
     async def update(self, http: HttpRequest, conversation_id: str) -> Response:
         """Change the metadata of a conversation."""
         body, _ = await self._take(http, ConversationUpdateBody)
-        owner = context_of(http).caller.salt
+        owner = owner_of(http)
         record = await self._keeping(conversations.update, owner, conversation_id, body.metadata or {})
         return json_response(_written(record))
 
     async def delete(self, http: HttpRequest, conversation_id: str) -> Response:
         """Delete a conversation; its responses stay, but cannot be continued."""
-        await self._keeping(conversations.delete, context_of(http).caller.salt, conversation_id)
+        await self._keeping(conversations.delete, owner_of(http), conversation_id)
         return json_response({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
 
     async def add(self, http: HttpRequest, conversation_id: str) -> Response:
@@ -80,7 +79,7 @@ class ConversationRoutes:
         _, items = await self._take(http, ConversationItemsBody)
         await keeping(
             conversations.add,
-            context_of(http).caller.salt,
+            owner_of(http),
             conversation_id,
             items,
             kept_until_s=keeping.until_s(),
@@ -91,7 +90,7 @@ class ConversationRoutes:
     async def items(self, http: HttpRequest, conversation_id: str) -> Response:
         """List the items of a conversation."""
         after, limit, newest = asked_page(http)
-        owner = context_of(http).caller.salt
+        owner = owner_of(http)
         rows = await self._keeping(
             conversations.listed, owner, conversation_id, after=after, limit=limit + 1, newest=newest
         )
@@ -99,13 +98,13 @@ class ConversationRoutes:
 
     async def item(self, http: HttpRequest, conversation_id: str, item_id: str) -> Response:
         """Return an item of a conversation."""
-        owner = context_of(http).caller.salt
+        owner = owner_of(http)
         row = await self._keeping(conversations.item, owner, conversation_id, item_id)
         return Response(row, media_type="application/json")
 
     async def delete_item(self, http: HttpRequest, conversation_id: str, item_id: str) -> Response:
         """Delete an item of a conversation."""
-        owner = context_of(http).caller.salt
+        owner = owner_of(http)
         return json_response(
             _written(await self._keeping(conversations.delete_item, owner, conversation_id, item_id))
         )
@@ -113,13 +112,11 @@ class ConversationRoutes:
     async def _take(self, http: HttpRequest, shape: type[ShapeT]) -> _Read:
         """Return a body, and its items as they are kept."""
         self._keeping.require()
-        return await self._intake.take(http, partial(self._read, context_of(http), shape))
+        return await self._intake.take(http, partial(self._read, shape))
 
-    def _read(self, context: RequestContext, shape: type[ShapeT], raw: bytes, gone: Gone) -> _Read:
-        del gone
-        body = parse(shape, raw)
+    def _read(self, shape: type[ShapeT], context: RequestContext, raw: bytes) -> _Read:
         strict = self._settings.strict
-        context.ignore(judge(body.model_extra, frozenset(), {}, strict=strict))
+        body = read_as(shape, context, raw, frozenset(), {}, strict=strict)
         items: list[dict[str, Any]] = getattr(body, "items", None) or []
         parsed = read_input(items, None, strict=strict, field="items")
         context.ignore(parsed.ignored)

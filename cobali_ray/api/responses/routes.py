@@ -17,7 +17,7 @@ from cobali_ray.api.body.reading import check_choice, parse
 from cobali_ray.api.call.intake import EarlierMissing
 from cobali_ray.api.call.translate import Call
 from cobali_ray.api.door.clock import ApiClock
-from cobali_ray.api.door.context import RequestContext, context_of
+from cobali_ray.api.door.context import RequestContext, context_of, owner_of
 from cobali_ray.api.door.keeping import Keeping, page
 from cobali_ray.api.reply.answer import Writer
 from cobali_ray.api.reply.replies import json_response
@@ -34,7 +34,6 @@ from cobali_ray.api.responses.read import ResponseTemplate, read
 from cobali_ray.api.responses.schema import ResponsesBody
 from cobali_ray.api.routes.generation import Dialect, Generation, ParsedBody
 from cobali_ray.api.routes.openapi import BODY_STATUSES, Routes, errors, generation_responses, query
-from cobali_ray.backend.port import Gone
 from cobali_ray.errors import InvalidParameterError, NotInStoreError, UnsupportedParameterError
 from cobali_ray.settings import ApiSettings
 from cobali_ray.store import conversations, responses
@@ -191,7 +190,7 @@ class Responses:
 
     async def delete(self, http: HttpRequest, response_id: str) -> Response:
         """Delete a response; one in the background is stopped."""
-        await self._keeping(responses.delete, context_of(http).caller.salt, response_id)
+        await self._keeping(responses.delete, owner_of(http), response_id)
         self._wake()
         self.bells.ring(response_id)
         return json_response({"id": response_id, "object": "response", "deleted": True})
@@ -201,7 +200,7 @@ class Responses:
         after, limit, newest = asked_page(http)
         items = await self._keeping(
             responses.input_items,
-            context_of(http).caller.salt,
+            owner_of(http),
             response_id,
             self._keeping.max_body_bytes,
             after=after,
@@ -212,7 +211,7 @@ class Responses:
 
     async def cancel(self, http: HttpRequest, response_id: str) -> Response:
         """Stop a response in the background."""
-        body = await self._keeping(responses.cancel, context_of(http).caller.salt, response_id)
+        body = await self._keeping(responses.cancel, owner_of(http), response_id)
         self._wake()
         self.bells.ring(response_id)
         return Response(body, media_type="application/json")
@@ -232,8 +231,7 @@ class Responses:
 
     # -- in a thread of the intake
 
-    def _read(self, asked: _Asked, context: RequestContext, raw: bytes, gone: Gone) -> ParsedBody:
-        del gone
+    def _read(self, asked: _Asked, context: RequestContext, raw: bytes) -> ParsedBody:
         asked.raw, asked.body = raw, parse(ResponsesBody, raw)
         kept = self._is_kept(asked)
         named = references(asked.body.input) if self._keeping.on else []

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from fastapi import Request as HttpRequest
 from fastapi import Response
 from pydantic import Field
 
-from cobali_ray.api.body.fields import read_as
 from cobali_ray.api.body.schema import BodyModel
 from cobali_ray.api.call.intake import Intake
-from cobali_ray.api.door.context import RequestContext, context_of
 from cobali_ray.api.engines.client import EngineClient
 from cobali_ray.api.engines.fleet import Fleet
 from cobali_ray.api.reply.replies import json_response
 from cobali_ray.api.routes.debug import OF_ENGINE
 from cobali_ray.api.routes.openapi import BODY_STATUSES, Routes, errors, query
-from cobali_ray.backend.port import Gone
 from cobali_ray.core.views.cache import CacheView, SlotMove, SlotView
 from cobali_ray.errors import InvalidParameterError
-from cobali_ray.settings import ApiSettings
 
 ACTIONS = ("save", "restore", "erase")
 _ACTION = query("action", "What to do with the slot.", type="string", enum=list(ACTIONS)) | {"required": True}
@@ -37,8 +32,8 @@ class SlotBody(BodyModel):
 class Cache:
     """What slots and host memory hold. No text of a prompt is shown."""
 
-    def __init__(self, fleet: Fleet, settings: ApiSettings, intake: Intake) -> None:
-        self._fleet, self._settings, self._intake = fleet, settings, intake
+    def __init__(self, fleet: Fleet, intake: Intake) -> None:
+        self._fleet, self._intake = fleet, intake
 
     def routes(self) -> Routes:
         routes = Routes("cache")
@@ -67,17 +62,12 @@ class Cache:
             raise InvalidParameterError("id_slot", "must be the number of a slot")
         filename = ""
         if action != "erase":
-            filename = await self._intake.take(http, partial(self._filename, context_of(http)))
+            filename = (await self._intake.read(http, SlotBody)).filename
         moved = await self._engine(http).move_slot(action, int(id_slot), filename)
         return json_response(_moved(action, moved))
 
     def _engine(self, http: HttpRequest) -> EngineClient:
         return self._fleet.engine(http.query_params.get("engine"))
-
-    def _filename(self, context: RequestContext, raw: bytes, gone: Gone) -> str:
-        del gone
-        body = read_as(SlotBody, raw, context, strict=self._settings.strict)
-        return body.filename
 
 
 def _described(view: CacheView) -> dict[str, Any]:

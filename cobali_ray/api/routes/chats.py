@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import re
-from functools import partial
 from typing import Any, Final
 
 from fastapi import Request as HttpRequest
 from fastapi import Response
 from pydantic import Field
 
-from cobali_ray.api.body.fields import read_as
 from cobali_ray.api.body.params import whole_number
 from cobali_ray.api.body.schema import BodyModel
 from cobali_ray.api.call.intake import Intake
-from cobali_ray.api.door.context import RequestContext, context_of
+from cobali_ray.api.door.context import owner_of
 from cobali_ray.api.door.keeping import Keeping
 from cobali_ray.api.reply.replies import json_response
 from cobali_ray.api.routes.openapi import BODY_STATUSES, Routes, errors, query
-from cobali_ray.backend.port import Gone
 from cobali_ray.errors import InvalidParameterError
-from cobali_ray.settings import ApiSettings
 from cobali_ray.store import chats
 
 MAX_LISTED: Final = 500
@@ -45,8 +41,8 @@ def shelf_of(salt: str) -> str:
 
 
 class KeptChats:
-    def __init__(self, keeping: Keeping, settings: ApiSettings, intake: Intake) -> None:
-        self._keeping, self._settings, self._intake = keeping, settings, intake
+    def __init__(self, keeping: Keeping, intake: Intake) -> None:
+        self._keeping, self._intake = keeping, intake
 
     def routes(self) -> Routes:
         routes = Routes("chats")
@@ -61,7 +57,7 @@ class KeptChats:
     async def listing(self, http: HttpRequest) -> Response:
         """List this key's chats, or what has changed since a version, the oldest change first."""
         after = whole_number(http.query_params.get("after", "0"), "after", low=0, high=2**63 - 1)
-        rows = await self._keeping(chats.listed, context_of(http).caller.salt, after, MAX_LISTED + 1)
+        rows = await self._keeping(chats.listed, owner_of(http), after, MAX_LISTED + 1)
         data = [
             _told(
                 row.id,
@@ -74,9 +70,7 @@ class KeptChats:
 
     async def find(self, http: HttpRequest, chat_id: str) -> Response:
         """Return a chat."""
-        version, data = await self._keeping(
-            chats.find, context_of(http).caller.salt, chat_id, self._keeping.until_s()
-        )
+        version, data = await self._keeping(chats.find, owner_of(http), chat_id, self._keeping.until_s())
         return json_response(_told(chat_id, version, data=data))
 
     async def write(self, http: HttpRequest, chat_id: str) -> Response:
@@ -85,10 +79,10 @@ class KeptChats:
         keeping.require()
         if not _SANE_ID.fullmatch(chat_id):
             raise InvalidParameterError("chat_id", "must be 1 to 64 letters, digits, - and _")
-        body = await self._intake.take(http, partial(self._read, context_of(http)))
+        body = await self._intake.read(http, KeptChatBody)
         version = await keeping(
             chats.write,
-            context_of(http).caller.salt,
+            owner_of(http),
             chat_id,
             body.version,
             (body.summary, body.data),
@@ -99,12 +93,8 @@ class KeptChats:
 
     async def delete(self, http: HttpRequest, chat_id: str) -> Response:
         """Delete a chat; the list tells other clients."""
-        await self._keeping(chats.delete, context_of(http).caller.salt, chat_id, self._keeping.until_s())
+        await self._keeping(chats.delete, owner_of(http), chat_id, self._keeping.until_s())
         return json_response({"id": chat_id, "object": "chat", "deleted": True})
-
-    def _read(self, context: RequestContext, raw: bytes, gone: Gone) -> KeptChatBody:
-        del gone
-        return read_as(KeptChatBody, raw, context, strict=self._settings.strict)
 
 
 def _told(chat_id: str, version: int, **more: Any) -> dict[str, Any]:

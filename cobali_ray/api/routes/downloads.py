@@ -12,14 +12,12 @@ from fastapi import Request as HttpRequest
 from fastapi import Response
 from pydantic import Field
 
-from cobali_ray.api.body.fields import read_as
 from cobali_ray.api.body.schema import BodyModel
 from cobali_ray.api.call.intake import Intake
-from cobali_ray.api.door.context import RequestContext, context_of
+from cobali_ray.api.door.context import context_of
 from cobali_ray.api.reply.replies import EventsReply, json_response
 from cobali_ray.api.reply.sse import event
 from cobali_ray.api.routes.openapi import BODY_STATUSES, Routes, content, errors
-from cobali_ray.backend.port import Gone
 from cobali_ray.errors import ConfigError, DownloadsOffError, InvalidParameterError, OperatorKeyError
 from cobali_ray.models.local import hub_cache, local_models
 from cobali_ray.models.reference import HubReference, HubRepository, parse_reference
@@ -66,23 +64,17 @@ class Downloads:
     async def download(self, http: HttpRequest) -> Response:
         """Download a model from the Hugging Face Hub, and stream the progress."""
         self._let_in(http)
-        context = context_of(http)
-        reference = await self._intake.take(http, partial(self._reference, context))
-        return EventsReply(partial(self._events, reference), context)
+        body = await self._intake.read(http, DownloadBody)
+        with _as_the_clients_fault():
+            if not isinstance(parse_reference(body.model), HubReference | HubRepository):
+                raise InvalidParameterError("model", "must begin with hf://, the Hugging Face Hub")
+        return EventsReply(partial(self._events, body.model), context_of(http))
 
     def _let_in(self, http: HttpRequest) -> None:
         if not self._settings.allow_downloads:
             raise DownloadsOffError
         if not context_of(http).caller.terms.operator:
             raise OperatorKeyError
-
-    def _reference(self, context: RequestContext, raw: bytes, gone: Gone) -> str:
-        del gone
-        body = read_as(DownloadBody, raw, context, strict=self._settings.strict)
-        with _as_the_clients_fault():
-            if not isinstance(parse_reference(body.model), HubReference | HubRepository):
-                raise InvalidParameterError("model", "must begin with hf://, the Hugging Face Hub")
-        return body.model
 
     async def _events(self, reference: str) -> AsyncGenerator[bytes, None]:
         latest: dict[str, Any] = {"step": "asking the Hub", "share": 0.0}

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from cobali_ray.api.body.fields import read_as
 from cobali_ray.api.body.texts import MAX_INPUTS, EmbeddingBody, RerankBody, ScoreBody, ScoringBody
-from cobali_ray.api.call.intake import Intake, Source, source_of
+from cobali_ray.api.call.intake import Intake, Source, Work, source_of
 from cobali_ray.api.call.translate import check_tokens, priority_of
 from cobali_ray.api.door.clock import ApiClock
 from cobali_ray.api.door.context import RequestContext, context_of
@@ -35,7 +35,6 @@ from cobali_ray.api.reply.vectors import (
     vectors_body,
 )
 from cobali_ray.api.routes.openapi import BODY_STATUSES, Routes, errors
-from cobali_ray.backend.port import Gone
 from cobali_ray.core.request.embedding import EmbeddingKind, EmbeddingRequest
 from cobali_ray.core.request.events import End, Vectors
 from cobali_ray.errors import (
@@ -60,9 +59,6 @@ class VectorsCall(NamedTuple):
     """Makes the body of the answer, piece by piece."""
 
 
-Translate = Callable[[RequestContext, bytes, Gone], VectorsCall]
-
-
 class ParsedVectorsBody(NamedTuple):
     body: EmbeddingBody
     write: Callable[[Rows, str, int], Iterator[bytes]]
@@ -71,7 +67,7 @@ class ParsedVectorsBody(NamedTuple):
     """What the API calls the texts."""
 
 
-Read = Callable[[RequestContext, bytes], ParsedVectorsBody]
+Read = Work[ParsedVectorsBody]
 """Reads a body, in a thread of the intake. The fields it does not know are for it to judge."""
 
 
@@ -107,10 +103,10 @@ class Embeddings:
         """Score how well texts match, pair by pair."""
         return await self._answer(http, self._score)
 
-    async def _answer(self, http: HttpRequest, translate: Translate) -> Response:
+    async def _answer(self, http: HttpRequest, translate: Work[VectorsCall]) -> Response:
         context = context_of(http)
         context.enter(self._clock.now())
-        job = await self._intake.take(http, partial(translate, context))
+        job = await self._intake.take(http, translate)
         context.n_prompt = job.request.n_prompt
         context.read(job.request.n_prompt, self._clock.now())
         return VectorsReply(self._fleet.find(job.model), job, context, self._clock)
@@ -118,11 +114,11 @@ class Embeddings:
     # -- in a thread of the intake
 
     def _read(self, context: RequestContext, raw: bytes) -> ParsedVectorsBody:
-        body = read_as(EmbeddingBody, raw, context, strict=self._settings.strict)
+        body = read_as(EmbeddingBody, context, raw, strict=self._settings.strict)
         packed = body.encoding_format == "base64"
         return ParsedVectorsBody(body, partial(vectors_body, packed=packed))
 
-    def _embed(self, read: Read, context: RequestContext, raw: bytes, gone: Gone) -> VectorsCall:
+    def _embed(self, read: Read, context: RequestContext, raw: bytes) -> VectorsCall:
         body, write_rows, param = read(context, raw)
         source, kind = self._source(body.model, context)
         if kind.pooling == "rank":
@@ -135,7 +131,7 @@ class Embeddings:
             raise InvalidParameterError(
                 "dimensions", f"must be at most {kind.width} with this model, got {body.dimensions}"
             )
-        tokens = _tokens(source, kind, texts, param, gone)
+        tokens = _tokens(source, kind, texts, param)
         request = self._request("embd", body, source, tokens)
 
         def write(rows: Rows) -> Iterator[bytes]:
@@ -143,14 +139,14 @@ class Embeddings:
 
         return VectorsCall(source.card.model_id, request, kind.width, write)
 
-    def _rerank(self, context: RequestContext, raw: bytes, gone: Gone) -> VectorsCall:
-        body = read_as(RerankBody, raw, context, strict=self._settings.strict)
+    def _rerank(self, context: RequestContext, raw: bytes) -> VectorsCall:
+        body = read_as(RerankBody, context, raw, strict=self._settings.strict)
         source, kind = self._source(body.model, context)
         documents, tei = (body.texts, True) if body.documents is None else (body.documents, False)
         if documents is None or (body.texts is not None and not tei):
             raise InvalidParameterError("documents", ": exactly one of documents and texts is needed")
         param = "texts" if tei else "documents"
-        pairs = _Pairs(source, kind, [body.query], documents, ("query", param), gone)
+        pairs = _Pairs(source, kind, [body.query], documents, ("query", param))
         request = self._request("rerank", body, source, pairs.tokens)
         shown = documents if (body.return_text if tei else body.return_documents) else None
 
@@ -164,10 +160,10 @@ class Embeddings:
 
         return VectorsCall(source.card.model_id, request, kind.width, write)
 
-    def _score(self, context: RequestContext, raw: bytes, gone: Gone) -> VectorsCall:
-        body = read_as(ScoreBody, raw, context, strict=self._settings.strict)
+    def _score(self, context: RequestContext, raw: bytes) -> VectorsCall:
+        body = read_as(ScoreBody, context, raw, strict=self._settings.strict)
         source, kind = self._source(body.model, context)
-        pairs = _Pairs(source, kind, body.text_1, body.text_2, ("text_1", "text_2"), gone)
+        pairs = _Pairs(source, kind, body.text_1, body.text_2, ("text_1", "text_2"))
         request = self._request("score", body, source, pairs.tokens)
         created = self._clock.unix()
 
@@ -212,7 +208,6 @@ class _Pairs:
         first: Sequence[str],
         second: Sequence[str],
         params: tuple[str, str],
-        gone: Gone,
     ) -> None:
         n, names = max(len(first), len(second)), params
         if min(len(first), len(second)) not in {1, n}:
@@ -221,13 +216,13 @@ class _Pairs:
             )
         self._kind, self._n_first = kind, len(first)
         if kind.pooling != "rank":
-            self.tokens = _tokens(source, kind, first, names[0], gone)
-            self.tokens += _tokens(source, kind, second, names[1], gone)
+            self.tokens = _tokens(source, kind, first, names[0])
+            self.tokens += _tokens(source, kind, second, names[1])
             return
         self.tokens = []
         lefts, rights = (list(texts) * (n // len(texts)) for texts in (first, second))
         for number, (left, right) in enumerate(zip(lefts, rights, strict=True)):
-            if gone():
+            if source.context.gone():
                 break
             try:
                 self.tokens.append(source.words.pair(left, right, n_most=kind.n_most))
@@ -245,12 +240,12 @@ class _Pairs:
 
 
 def _tokens(
-    source: Source, kind: EmbeddingKind, texts: Sequence[str | list[int]], param: str, gone: Gone
+    source: Source, kind: EmbeddingKind, texts: Sequence[str | list[int]], param: str
 ) -> list[list[int]]:
     """Return the tokens of each text; ids are taken as they are."""
     found = []
     for number, text in enumerate(texts):
-        if gone():
+        if source.context.gone():
             break
         where = (param, number) if len(texts) > 1 else (param,)
         if not text:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
 from itertools import islice
 from pathlib import PurePath
 from typing import Any
@@ -21,7 +20,7 @@ from pydantic import Field
 from cobali_ray.api.body.fields import read_as
 from cobali_ray.api.body.schema import BodyModel
 from cobali_ray.api.body.texts import DetokenizeBody, TokenizeBody
-from cobali_ray.api.call.intake import Intake, loaded_model, requested_model, source_of
+from cobali_ray.api.call.intake import Intake, Work, loaded_model, requested_model, source_of
 from cobali_ray.api.call.translate import check_tokens
 from cobali_ray.api.door.context import RequestContext, context_of
 from cobali_ray.api.door.faults import retry_after
@@ -115,12 +114,8 @@ class Facts:
         return await self._moved(model)
 
     async def _named(self, http: HttpRequest) -> ServedModel:
-        return await self._intake.take(http, partial(self._asked_for, context_of(http)))
-
-    def _asked_for(self, context: RequestContext, raw: bytes, gone: Gone) -> ServedModel:
-        del gone
-        body = read_as(ModelBody, raw, context, strict=self._settings.strict)
-        return requested_model(self._fleet, body.model, context)
+        body = await self._intake.read(http, ModelBody)
+        return requested_model(self._fleet, body.model, context_of(http))
 
     @staticmethod
     async def _moved(model: ServedModel) -> Response:
@@ -150,10 +145,8 @@ class Facts:
             }
         )
 
-    async def _answer(
-        self, http: HttpRequest, work: Callable[[RequestContext, bytes, Gone], bytes]
-    ) -> Response:
-        body = await self._intake.take(http, partial(work, context_of(http)))
+    async def _answer(self, http: HttpRequest, work: Work[bytes]) -> Response:
+        body = await self._intake.take(http, work)
         return Response(body, media_type="application/json")
 
     async def adapters(self, http: HttpRequest, model: str | None = None) -> Response:
@@ -173,8 +166,8 @@ class Facts:
 
     # -- in a thread of the intake
 
-    def _tokens(self, context: RequestContext, raw: bytes, gone: Gone) -> bytes:
-        body = read_as(TokenizeBody, raw, context, strict=self._settings.strict)
+    def _tokens(self, context: RequestContext, raw: bytes) -> bytes:
+        body = read_as(TokenizeBody, context, raw, strict=self._settings.strict)
         words = source_of(self._fleet, body.model, context).words
         texts = [text for text in (body.content, body.text, body.prompt) if text is not None]
         if len(texts) != 1:
@@ -184,18 +177,18 @@ class Facts:
             add_special=bool(body.add_special_tokens if body.add_special is None else body.add_special),
             parse_special=body.parse_special is None or body.parse_special,
             n_most=MAX_TOKENS,
-            gone=gone,
+            gone=context.gone,
         )
         if not body.with_pieces:
-            return _token_list(tokens, gone)
+            return _token_list(tokens, context.gone)
         pieces = {token: words.detokenize([token]) for token in dict.fromkeys(tokens)}
-        return _token_list(({"id": token, "piece": pieces[token]} for token in tokens), gone)
+        return _token_list(({"id": token, "piece": pieces[token]} for token in tokens), context.gone)
 
-    def _text(self, context: RequestContext, raw: bytes, gone: Gone) -> bytes:
-        body = read_as(DetokenizeBody, raw, context, strict=self._settings.strict)
+    def _text(self, context: RequestContext, raw: bytes) -> bytes:
+        body = read_as(DetokenizeBody, context, raw, strict=self._settings.strict)
         source = source_of(self._fleet, body.model, context)
         check_tokens(body.tokens, source.card.n_vocab, "tokens")
-        text = source.words.detokenize(body.tokens, gone=gone)
+        text = source.words.detokenize(body.tokens, gone=context.gone)
         return orjson.dumps({"content": text, "prompt": text})  # llama-server's name, and vLLM's
 
     async def health(self) -> Response:

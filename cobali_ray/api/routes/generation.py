@@ -19,7 +19,7 @@ from cobali_ray.api.body.images import in_order, shown, tokens_of
 from cobali_ray.api.body.params import n_of, requested_max_tokens, whole_number
 from cobali_ray.api.body.reading import check_choice
 from cobali_ray.api.body.schema import ChatBody, CompletionBody, GenerationBody
-from cobali_ray.api.call.intake import Intake, Source, source_of
+from cobali_ray.api.call.intake import Intake, Source, Work, source_of
 from cobali_ray.api.call.judges import Verdicts
 from cobali_ray.api.call.programs import HINT_HEADERS, program_of
 from cobali_ray.api.call.prompt import ChatPrompt, prompt_of
@@ -41,7 +41,6 @@ from cobali_ray.api.reply.sse import ChatWriter, CompletionWriter
 from cobali_ray.api.reply.streams import RecordedReply, StreamRecordings
 from cobali_ray.api.routes.openapi import Routes, content, errors, generation_responses, query
 from cobali_ray.backend.grammar import CheckedGrammar, Kind, check
-from cobali_ray.backend.port import Gone
 from cobali_ray.chat.call_grammar import after_reasoning, call_grammar
 from cobali_ray.core.request.request import Grammar
 from cobali_ray.core.views.stats import ModelCard
@@ -81,7 +80,7 @@ class ParsedBody(NamedTuple):
     """Tokens that a chat's prompt goes on from."""
 
 
-Read = Callable[[RequestContext, bytes, Gone], ParsedBody]
+Read = Work[ParsedBody]
 """Reads a body, in a thread of the intake. The fields it does not know are for it to judge."""
 
 
@@ -160,7 +159,7 @@ class Generation:
         context.progress = _asks(http, PROGRESS_HEADER)
         context.hints = tuple([http.headers.get(name, "") for name in HINT_HEADERS])
         context.enter(self._clock.now())
-        call, dialect = await self._intake.take(http, partial(self._translated, context, read))
+        call, dialect = await self._intake.take(http, partial(self._translated, read))
         context.read(call.n_prompt, self._clock.now())
         return call, dialect
 
@@ -169,13 +168,13 @@ class Generation:
 
         Raises what the chat would be refused for, except for tool schemas, which take time to compile.
         """
-        return await self._intake.take(http, partial(self._prompted, context_of(http), read))
+        return await self._intake.take(http, partial(self._prompted, read))
 
     # -- in a thread of the intake
 
-    def read_chat(self, context: RequestContext, raw: bytes, gone: Gone) -> ParsedBody:
+    def read_chat(self, context: RequestContext, raw: bytes) -> ParsedBody:
         """Read the body of a chat as OpenAI has it."""
-        return self._read_own(ChatBody, CHAT, context, raw, gone)
+        return self._read_own(ChatBody, CHAT, context, raw)
 
     def _read_own(
         self,
@@ -183,37 +182,33 @@ class Generation:
         dialect: Dialect,
         context: RequestContext,
         raw: bytes,
-        gone: Gone,
     ) -> ParsedBody:
-        del gone
-        body = read_as(shape, raw, context, strict=self._settings.strict)
+        body = read_as(shape, context, raw, strict=self._settings.strict)
         if body.stream_options is not None:
             context.ignore(judge_fields(body.stream_options.model_extra, strict=self._settings.strict))
         return ParsedBody(body, dialect)
 
-    def _read(self, context: RequestContext, read: Read, raw: bytes, gone: Gone) -> tuple[ParsedBody, Source]:
+    def _read(self, read: Read, context: RequestContext, raw: bytes) -> tuple[ParsedBody, Source]:
         context.named = dotted  # a body may be read again
-        asked = read(context, raw, gone)
+        asked = read(context, raw)
         source = source_of(self._fleet, asked.body.model, context)
         if not source.card.generates:
             raise WrongTaskError(source.card.model_id, "generates no text; ask /v1/embeddings or /v1/rerank")
         return asked, source
 
-    def _translated(
-        self, context: RequestContext, read: Read, raw: bytes, gone: Gone
-    ) -> tuple[Call, Dialect]:
-        (body, dialect, before), source = self._read(context, read, raw, gone)
+    def _translated(self, read: Read, context: RequestContext, raw: bytes) -> tuple[Call, Dialect]:
+        (body, dialect, before), source = self._read(read, context, raw)
         if isinstance(body, ChatBody):
-            return self._chat(body, source, dialect, before, gone), dialect
-        return self._completion(body, source, dialect, gone), dialect
+            return self._chat(body, source, dialect, before), dialect
+        return self._completion(body, source, dialect), dialect
 
-    def _prompted(self, context: RequestContext, read: Read, raw: bytes, gone: Gone) -> TokenizedPrompt:
-        (body, dialect, _), source = self._read(context, read, raw, gone)
+    def _prompted(self, read: Read, context: RequestContext, raw: bytes) -> TokenizedPrompt:
+        (body, dialect, _), source = self._read(read, context, raw)
         if not isinstance(body, ChatBody):
             raise TypeError("only chats have a prompt that is rendered")
         found = self._chat_prompt(body, source)
         origin = self._origin("chat", dialect, source, body, grammar=self._grammar(body, source))
-        tokens = self._chat_tokens(found, body, source, gone)
+        tokens = self._chat_tokens(found, body, source)
         chat_call(body, tokens, origin)  # for what it refuses
         return TokenizedPrompt(shown(found.text), tokens)
 
@@ -228,14 +223,12 @@ class Generation:
             raise UnsupportedParameterError("prompt_logprobs", "is not supported for prompts with images")
         return found
 
-    def _chat_tokens(self, found: ChatPrompt, body: ChatBody, source: Source, gone: Gone) -> list[int]:
+    def _chat_tokens(self, found: ChatPrompt, body: ChatBody, source: Source) -> list[int]:
         # The template writes the model's opening tokens itself.
-        tokenize = partial(self._tokenize, body=body, source=source, gone=gone, add_special=False)
+        tokenize = partial(self._tokenize, body=body, source=source, add_special=False)
         return tokens_of(found.text, found.images, tokenize)
 
-    def _chat(
-        self, body: ChatBody, source: Source, dialect: Dialect, before: tuple[int, ...], gone: Gone
-    ) -> Call:
+    def _chat(self, body: ChatBody, source: Source, dialect: Dialect, before: tuple[int, ...]) -> Call:
         n_of(body, 1)  # too many answers are refused before anything is tokenised for them
         check_tokens(before, source.card.n_vocab, "context")
         found = self._chat_prompt(body, source)
@@ -251,17 +244,17 @@ class Generation:
             images=in_order(found.text, found.images) if found.images else (),
             program=program_of(body, found.offer.tools, source.context.hints),
         )
-        return chat_call(body, [*before, *self._chat_tokens(found, body, source, gone)], origin)
+        return chat_call(body, [*before, *self._chat_tokens(found, body, source)], origin)
 
-    def _completion(self, body: CompletionBody, source: Source, dialect: Dialect, gone: Gone) -> Call:
-        card, words = source.card, source.words
+    def _completion(self, body: CompletionBody, source: Source, dialect: Dialect) -> Call:
+        card, words, gone = source.card, source.words, source.context.gone
         prompts = prompts_of(body)
         n_of(body, len(prompts))
         grammar = self._grammar(body, source)
         tokens, echoes, starts = [], [], []
         for prompt in prompts:
             if isinstance(prompt, str):
-                tokens.append(self._tokenize(prompt, body, source, gone, add_special=True))
+                tokens.append(self._tokenize(prompt, body, source, add_special=True))
                 echoes.append(prompt if body.echo else "")
                 if body.echo and body.logprobs is not None:
                     starts.append(_start(prompt, words.detokenize(tokens[-1], gone=gone)))
@@ -275,12 +268,10 @@ class Generation:
         origin = self._origin("text_completion", dialect, source, body, grammar=grammar)
         return completion_call(body, tokens, echoes, origin, starts if body.echo else ())
 
-    def _tokenize(
-        self, text: str, body: GenerationBody, source: Source, gone: Gone, *, add_special: bool
-    ) -> list[int]:
+    def _tokenize(self, text: str, body: GenerationBody, source: Source, *, add_special: bool) -> list[int]:
         try:
             return source.words.tokenize(
-                text, add_special=add_special, parse_special=True, n_most=source.card.n_ctx_slot, gone=gone
+                text, add_special=add_special, n_most=source.card.n_ctx_slot, gone=source.context.gone
             )
         except TooManyTokensError as error:
             raise self._too_long(error.n_least, body, source.card) from None
