@@ -15,8 +15,7 @@ from typing import Any, cast
 import structlog
 from prometheus_client.samples import Exemplar
 
-from cobali_ray.actors.link import SILENT_S, EngineLink
-from cobali_ray.actors.outcome import outcome
+from cobali_ray.actors.link import SILENT_S, EngineLink, outcome
 from cobali_ray.actors.processes import kill_if_same
 from cobali_ray.actors.where import where_am_i
 from cobali_ray.actors.wire import Puller

@@ -1,10 +1,12 @@
-"""The application on Serve: deployed, waited for, and deployed anew with other settings."""
+"""The application on Serve: deployed, waited for, and deployed anew with other settings or code."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cobali_ray.actors.layout import places, versions
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 APP_NAME = "cobali"
 POLL_S = 0.1
+PACKAGE = Path(__file__).parents[1]
+LEFT_OUT = frozenset({"__pycache__"})
 
 
 def deploy(settings: EngineSettings, *, listens: str, code: str) -> None:
@@ -110,3 +114,15 @@ def _put_back(settings: EngineSettings, output: EventOutput, *, listens: str, co
     except Exception as error:
         detail = f"They could not be put back: {one_line(error)}"
         output.say("notice", level="error", detail=detail)
+
+
+def code_version(package: Path = PACKAGE) -> str:
+    """Return a name for the files of the package as they are now, by their sizes and times."""
+    seen = hashlib.sha256()
+    for path in sorted(package.rglob("*")):
+        # A folder's time changes with the first cache that is made in it.
+        if LEFT_OUT.isdisjoint(path.parts) and not path.is_dir():
+            with contextlib.suppress(OSError):  # it is being replaced: the next look sees the new one
+                found = path.stat()
+                seen.update(f"{path.relative_to(package)} {found.st_size} {found.st_mtime_ns}\n".encode())
+    return seen.hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""EngineLink: keeps in touch with an engine, and tells the dispatcher what that shows."""
+"""EngineLink: keeps in touch with an engine, and tells the dispatcher what that shows; calls' outcomes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
+import grpc  # type: ignore[import-untyped]
 import structlog
 from prometheus_client.samples import Exemplar
+from ray.exceptions import RayError, RayTaskError
+from ray.serve.exceptions import RayServeException
 
-from cobali_ray.actors.outcome import outcome
 from cobali_ray.actors.processes import has_ended
 from cobali_ray.core.dispatch.engines import EngineRecord
 from cobali_ray.core.dispatch.messages import Attended, Event, Lost, Silent
-from cobali_ray.errors import EngineDiedError
+from cobali_ray.errors import CobaliError, EngineDiedError, InternalError
 from cobali_ray.telemetry.names import HttpAnswer, HttpTime
 
 _log = structlog.get_logger(__name__)
@@ -117,3 +119,25 @@ class EngineLink:
         """Say whether the engine's process is gone though no call failed; of another machine's, say no."""
         known = self._known.attendance
         return known is not None and not known.wire_key and has_ended(known.pid, known.began)
+
+
+def outcome(response: Any) -> asyncio.Task[Any]:
+    """Wait for a Serve call; cancelling the wait cancels it. Raises EngineDiedError and InternalError."""
+    waiting = asyncio.ensure_future(_outcome(response))
+    waiting.add_done_callback(lambda done: response.cancel() if done.cancelled() else None)
+    return waiting
+
+
+async def _outcome(response: Any) -> Any:
+    try:
+        return await response
+    except RayTaskError as error:
+        if isinstance(error.cause, RayError):
+            raise EngineDiedError from error
+        raise InternalError(repr(error.cause)) from error
+    except (RayError, RayServeException, grpc.RpcError) as error:
+        raise EngineDiedError from error
+    except CobaliError:
+        raise
+    except Exception as error:  # over gRPC, Serve raises what was raised there
+        raise InternalError(repr(error)) from error

@@ -33,8 +33,7 @@ from typing import Any
 
 import httpx2
 
-from cobali_ray.actors.code import code_version
-from cobali_ray.actors.deployed import APP_NAME, POLL_S, deploy, renewed, wait_loaded
+from cobali_ray.actors.deployed import APP_NAME, POLL_S, code_version, deploy, renewed, wait_loaded
 from cobali_ray.actors.folder import held_session, own_folder, processes_of, take_over
 from cobali_ray.actors.fork_server import ForkServer
 from cobali_ray.actors.front import failure_path, fast_front, last_words, plain_front, ports_held

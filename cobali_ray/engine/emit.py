@@ -10,8 +10,7 @@ from cobali_ray.backend.sampling import TokenLogprobs
 from cobali_ray.core.instructions import Emit, Stopped
 from cobali_ray.core.request.events import Delta, FinishReason, RequestStats, TokenLogprob
 from cobali_ray.core.request.request import Request
-from cobali_ray.core.request.stopping import StopScanner
-from cobali_ray.core.request.text import TextStream
+from cobali_ray.core.request.stopping import StopScanner, TextStream
 
 MAX_VALUES = 64
 """Logprobs of a prompt in one delta; to read one takes 0.1 ms."""

@@ -15,8 +15,8 @@ from prometheus_client.openmetrics.exposition import ALLOWUTF8
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from cobali_ray import __version__
+from cobali_ray.core.views.stats import DeviceView
 from cobali_ray.telemetry.aliases import vllm_families
-from cobali_ray.telemetry.devices import device_families
 from cobali_ray.telemetry.families import buckets, counter, gauge, of_engine
 from cobali_ray.telemetry.names import HISTOGRAMS, KINDS, PHASES, HttpAnswer
 from cobali_ray.telemetry.snapshot import Snapshot
@@ -143,7 +143,7 @@ def _families(snapshot: Snapshot) -> Iterator[Metric]:
     yield from _histograms(snapshot)
     if snapshot.usage is not None:
         yield from usage_families([snapshot.usage])
-    yield from device_families(snapshot.devices)
+    yield from _devices(snapshot.devices)
     yield from vllm_families(snapshot)
 
 
@@ -226,3 +226,23 @@ def _histograms(snapshot: Snapshot) -> Iterator[Metric]:
             view = snapshot.histogram(spec.name, value)
             family.add_metric((value,) if spec.label else (), buckets(view), view.sum)
         yield family
+
+
+def _devices(devices: Sequence[DeviceView]) -> Iterator[Metric]:
+    """Yield what is known of each; an engine on a CPU has none."""
+    text = "1 while the engine computes on the device, 0 while it goes without."
+    up = GaugeMetricFamily("cobali_device_up", text, labels=("device", "kind"))
+    text = "Memory of a device, used by anyone and free."
+    memory = GaugeMetricFamily("cobali_device_memory_bytes", text, labels=("device", "state"))
+    text = "Seconds in which a device computed, where that is known."
+    busy = CounterMetricFamily("cobali_device_busy_seconds", text, labels=("device",))
+    for device in devices:
+        up.add_metric((device.name, device.kind), device.there)
+        if device.there:
+            memory.add_metric((device.name, "used"), device.total_bytes - device.free_bytes)
+            memory.add_metric((device.name, "free"), device.free_bytes)
+        if device.busy_s is not None:
+            busy.add_metric((device.name,), device.busy_s)
+    yield up
+    yield memory
+    yield busy

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from cobali_ray.core.plan.plan import plan_chunks
 from cobali_ray.core.request.limits import EngineLimits
-from cobali_ray.core.request.stopping import StopScanner
-from cobali_ray.core.request.text import TextStream
+from cobali_ray.core.request.stopping import StopScanner, TextStream
 
 
 @dataclass

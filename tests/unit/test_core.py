@@ -12,8 +12,7 @@ from cobali_ray.core.queue.admission import DrainRate, Line, Occupancy, admit, c
 from cobali_ray.core.request.lifecycle import TRANSITIONS, Status, StatusChange, advance
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.request import Grammar, ReasoningBudget, Request, SamplingParams
-from cobali_ray.core.request.stopping import StopScanner
-from cobali_ray.core.request.text import TextStream
+from cobali_ray.core.request.stopping import StopScanner, TextStream
 from cobali_ray.errors import (
     ConfigError,
     IllegalTransitionError,

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from cobali_ray.actors import deployed
-from cobali_ray.actors.code import code_version
+from cobali_ray.actors.deployed import code_version
 from cobali_ray.actors.output import JsonLines
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import EngineSettings

@@ -2,9 +2,8 @@
 
 import pytest
 
-from cobali_ray.backend.turn_marks import turn_marks, turns_of
+from cobali_ray.backend.turn_marks import between_turns, turn_marks, turns_of
 from cobali_ray.chat.template import ChatTemplate
-from cobali_ray.chat.turns import between_turns
 
 FAMILIES = {
     "chatml": (

@@ -23,7 +23,7 @@ from cobali_ray.core.request.events import Delta, End, RequestStats
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.request import GREEDY, Request, SamplingParams
 from cobali_ray.core.request.sequence import Sequence
-from cobali_ray.core.request.text import TextStream
+from cobali_ray.core.request.stopping import TextStream
 from cobali_ray.core.scheduler import Scheduler
 from cobali_ray.core.views.stats import TickStats
 from cobali_ray.engine.emit import Emitter
