@@ -79,8 +79,9 @@ class LlamaSettings:
     tensor_split: tuple[Annotated[float, Ge(0)], ...] = ()
     """How much of the model each device gets, in proportion; empty: by their free memory."""
     split_fallback: bool = False
-    """Whether an engine serves without a worker that does not answer, if the others can hold the model, with
-    fewer slots if need be; it takes the worker back when it is there again and nothing is open."""
+    """Whether an engine serves without a worker that does not answer, or that Ray has no room for, if the
+    others can hold the model, with fewer slots if need be; it takes the worker back when it can and nothing
+    is open."""
     main_device: str | None = None
     """The one device used with split_mode: none; None: the first."""
     worker_memory_mib: Annotated[int, Ge(16), Le(MAX_COUNT)] | None = None

@@ -50,8 +50,10 @@ class Loss:
             os.abort()
 
     def _aborted(self, message: bytes) -> None:
-        gone = " and ".join(worker for worker, endpoint in self._beside.items() if _is_gone(endpoint))
-        self.end(gone or "what llama.cpp needs", message.decode(errors="replace"))
+        text = message.decode(errors="replace")
+        if gone := [worker for worker, endpoint in self._beside.items() if _is_gone(endpoint)]:
+            self.end(" and ".join(gone), text.partition(": ")[2])  # behind a line of llama.cpp's source
+        _log.error("llama_cpp_aborted", why=text)
 
     def close(self) -> None:
         """Let llama.cpp do again what it does."""

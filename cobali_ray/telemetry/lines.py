@@ -148,7 +148,8 @@ def _facts(event: Event) -> str | None:
 def _away(event: Event) -> str:
     if event.get("status") == "stalled":
         return f"{_engine(event)} does not answer; its requests wait."
-    return f"{_engine(event)} died and is being restarted; its requests wait and then continue."
+    what = f"lost {event['lost']}" if event.get("lost") else "died"
+    return f"{_engine(event)} {what} and is being restarted; its requests wait and then continue."
 
 
 def _died(event: Event) -> str:

@@ -291,6 +291,8 @@ def test_an_answer_goes_on_after_a_death(models, compared, devices, workers, tmp
             workers.end(devices[-1])
             engine.stdin.write(b"\n")  # it computes again, and finds nobody
             engine.stdin.flush()
+            (loss,) = [line for line in engine.stdout.read().splitlines() if b"worker_lost" in line]
+            assert devices[-1].encode() in loss, "it says which"
         assert engine.wait(60) == -(signal.SIGKILL if dies == "engine" else signal.SIGABRT)
     if dies == "device":
         workers.start(devices[-1])

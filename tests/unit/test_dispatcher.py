@@ -384,6 +384,21 @@ def test_a_death_shows_though_serve_sent_the_call_to_the_successor():
     assert not [one for one in out if isinstance(one, Log)], "one that was replaced in order did not die"
 
 
+def test_an_engine_that_lost_a_device_names_it_until_another_process_takes_its_place():
+    site = Site()
+    site.attend(lost="far:1 (the connection to it broke)")
+    assert site.dispatcher.engines["a"].away(site.now_s) is None
+    out = site.dispatcher.handle(Lost("a"), site.now_s)
+    assert [one.fields["lost"] for one in out if isinstance(one, Log)] == [
+        "far:1 (the connection to it broke)"
+    ]
+    away = site.dispatcher.engines["a"].away(site.now_s + 40)
+    assert away.detail.startswith("the engine lost far:1 (the connection to it broke) and ended 40.0 s ago")
+    site.attend(incarnation_id="e2")
+    site.do(Lost("a"))
+    assert "far:1" not in site.dispatcher.engines["a"].away(site.now_s).detail
+
+
 def test_what_is_let_go_is_loaded_for_a_request_but_not_for_ever():
     site = Site()
     site.ask()

@@ -17,6 +17,7 @@ from cobali_ray.actors import engine_server, link
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.actors.link import EngineLink
 from cobali_ray.actors.processes import began_at, kill_if_same
+from cobali_ray.backend.scripted import NoDevices
 from cobali_ray.core.dispatch import engines
 from cobali_ray.core.dispatch.messages import Attended, Lost, Silent
 from cobali_ray.core.views.stats import Attendance
@@ -172,6 +173,21 @@ async def test_values_outlive_an_engine_that_did_not_take_them(s):
     assert s.engine.heard[-1][-1] == {ANSWER: 1}
     await s.answer()
     assert (s.engine.heard[-1][0], s.engine.heard[-1][-1]) == ({}, {}), "each value is told once"
+
+
+async def test_all_ingresses_hear_at_once_which_device_is_lost(monkeypatch):
+    monkeypatch.setattr(engine_server, "ATTEND_S", 60)
+    losing = []
+    monkeypatch.setattr(NoDevices, "on_loss", lambda _, hear: losing.append(hear))
+    engine = EngineServer(EngineSettings(model="builtin:scripted", n_slots=2))
+    try:
+        known = await engine.attend({}, None)
+        calls = [asyncio.create_task(engine.attend({}, known)) for _ in range(2)]
+        await asyncio.sleep(0)
+        await asyncio.to_thread(losing[0], "far:1 (the connection to it broke)")
+        assert [(await call).lost for call in calls] == ["far:1 (the connection to it broke)"] * 2
+    finally:
+        engine.__del__()
 
 
 async def test_all_ingresses_hear_of_every_restart(monkeypatch):

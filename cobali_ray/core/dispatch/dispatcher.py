@@ -433,7 +433,8 @@ class Dispatcher:
         was_away, was_released = engine.phase in AWAY, engine.phase is Phase.RELEASED
         if engine.lose(change, since_s):
             status = "stalled" if engine.phase is Phase.STALLED else "restarting"
-            self._log("warning", "engine_away", engine_id=engine.engine_id, status=status)
+            lost = {"lost": engine.lost} if engine.lost else {}
+            self._log("warning", "engine_away", engine_id=engine.engine_id, status=status, **lost)
             model = self._model_of[engine.engine_id]
             model.router.left(engine.engine_id)
             if not was_away:

@@ -131,6 +131,11 @@ class EngineRecord:
         """What it answers with: other words for another file."""
         return "" if self.attendance is None else self.attendance.model
 
+    @property
+    def lost(self) -> str:
+        """The device without which it ended, and why; "" where it did not end for that."""
+        return "" if self.attendance is None else self.attendance.lost
+
     def away_s(self, now_s: float) -> float | None:
         """Return since when it is away; None while it is there, or was never."""
         return now_s - self._away_since_s if self.phase in AWAY and self.attendance is not None else None
@@ -140,8 +145,7 @@ class EngineRecord:
         if (down_s := self.away_s(now_s)) is None:
             return None
         status = EngineStatus.RESTARTING
-        lost = self.attendance.lost if self.attendance is not None else ""
-        what = f"lost {lost} and ended" if lost else "ended"
+        what = f"lost {self.lost} and ended" if self.lost else "ended"
         detail = f"the engine {what} {down_s:.1f} s ago and is being restarted"
         if self.phase is Phase.STALLED:
             status, detail = EngineStatus.STALLED, f"the engine has not answered for {down_s:.1f} s"
