@@ -218,8 +218,8 @@ def _found(
         return
     if cache is None:
         raise ConfigError("devices", "workers need a folder for the library that is built for them")
-    if not PLACED.isdisjoint(words) and not config.placed:
-        raise ConfigError("devices", "ray-gpu, ray-cpu: only engines of a server have workers placed by Ray")
+    if (of_ray := [word for word in words if word in PLACED]) and not config.placed:
+        raise ConfigError("devices", f"{of_ray[0]}: only engines of a server have workers placed by Ray")
     if WORKER in words:
         built(cache)  # once, and before any of them has a deadline
     base, placed = ggml.load(), iter(config.placed)

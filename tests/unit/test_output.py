@@ -95,7 +95,7 @@ def test_what_a_line_says(facts, words):
         pytest.param({"event": "engine_away", "status": "restarting", "engine_id": "0"},
             "The engine died and is being restarted; its requests wait and then continue.", id="died"),
         pytest.param({"event": "engine_away", "status": "restarting", "engine_id": "0", "lost": "far:1"},
-            "The engine lost far:1 and is being restarted; its requests wait and then continue.", id="lost-a-device"),
+            "The engine lost far:1 and is being restarted; its requests wait and then continue.", id="lost"),
         pytest.param({"event": "engine_back", "away_s": 3.21, "engine_id": "a-1"},
             "Engine a-1 is back after 3.2 s.", id="back"),
         pytest.param({"event": "engine_open", "model": "tiny"}, "The engine has loaded tiny.",
