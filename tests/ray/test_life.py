@@ -120,7 +120,7 @@ async def test_what_clients_waited_for_adds_up_over_all_ingresses(server):
     async def all_counted():
         return await counts() == tuple(n + 12 for n in before)
 
-    await until(all_counted, timeout_s=10)
+    await until(all_counted)
     assert [await counts() for _ in range(6)] == [tuple(n + 12 for n in before)] * 6, "whichever answers"
 
 
@@ -147,7 +147,7 @@ async def test_a_killed_engine_comes_back_by_itself_and_viewers_see_it(server, h
         with killed(before):
             await until(is_away)
             noticed_s = time.perf_counter() - began
-        assert noticed_s < 5, "nobody waits for the engine"
+        assert noticed_s < BACK_S / 2, "nobody waits for the engine"
         gone = await viewer.find(lambda name, _: name == "gone")
         assert gone["status"] == "restarting"
         back = await viewer.find(lambda name, _: name == "message")
@@ -198,8 +198,8 @@ async def test_an_engine_that_hangs_is_replaced(server, http):
 
 @pytest.mark.parametrize("server", ["narrow"], indirect=True)
 async def test_draining_finishes_the_running_and_refuses_the_new(server, http):
-    async with Stream(http, max_tokens=800) as stream:  # four seconds: enough to ask three times
-        draining = asyncio.ensure_future(server.drain(20.0))
+    async with Stream(http, max_tokens=1600) as stream:  # eight seconds: enough to ask three times
+        draining = asyncio.ensure_future(server.drain(40.0))
 
         async def refusing():
             return not await server.is_ready()

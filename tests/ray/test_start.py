@@ -299,7 +299,7 @@ def broken_off(there, number):
         process.send_signal(number)
         said, _ = process.communicate(timeout=15)
         assert process.returncode == 0, said
-        wait_until(lambda: not any(map(alive, below)), timeout_s=5)
+        wait_until(lambda: not any(map(alive, below)))
     return [line["event"] for line in events(said)]
 
 
