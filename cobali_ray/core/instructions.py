@@ -174,6 +174,8 @@ class BlocksWritten(NamedTuple):
     """How many whole blocks were not."""
     n_bytes: int
     """What all files take now."""
+    missing: Collection[bytes] = ()
+    """Those that could not be."""
 
 
 class BlocksLoaded(NamedTuple):
@@ -328,6 +330,25 @@ class StoreState(NamedTuple):
     """How many whole blocks lie before it."""
 
 
+class BackupPart(NamedTuple):
+    """What is to be on disk under a name; without cells and state it should be there, and was needed now."""
+
+    name: bytes
+    cells: tuple[int, int] | None = None
+    """Where the tokens lie whose cells these are."""
+    state_id: int | None = None
+
+
+class BackUp(NamedTuple):
+    """Write what an idle slot holds to disk, without a place for it in host memory."""
+
+    slot_id: int
+    n_tokens: int
+    """How many it holds."""
+    runs: Seq[tuple[int, Seq[BackupPart]]]
+    """Parts of its text that follow each other, and how many blocks lie before the first."""
+
+
 class Assign(NamedTuple):
     """From now on a slot's rows are drawn for this request."""
 
@@ -375,5 +396,5 @@ class Clear(NamedTuple):
 
 Instruction: TypeAlias = (
     Truncate | SaveState | RestoreState | ForgetStates | Copy | Swap | Save | Restore | Forget | LoadBlocks
-    | Hold | StoreBlocks | StoreState | Assign | Embed | Compute | Emit | Finish | Clear
+    | Hold | StoreBlocks | StoreState | BackUp | Assign | Embed | Compute | Emit | Finish | Clear
 )  # fmt: skip

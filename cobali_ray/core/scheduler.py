@@ -5,7 +5,7 @@
     Paused, Resumed, TickBegun, Embedded,  ──────────────►      SaveState, RestoreState, ForgetStates,
     Refused, Sampled, Emitted, TickEnded,                       LoadBlocks, Hold, StoreBlocks, StoreState,
     Failed, Moved, StatesMoved, Unrestored,                     Assign, Swap, Embed, Compute, Emit, Finish,
-    Filled, Emptied, BlocksListed,                              Clear
+    Filled, Emptied, BlocksListed,                              BackUp, Clear
     BlocksWritten, BlocksLoaded, EngineStopping
 
 It owns all there is to know of scheduling: who waits for a slot or to be embedded, the slots and what they,
@@ -199,9 +199,9 @@ class Scheduler:
 
     @property
     def next_deadline_s(self) -> float | None:
-        """When a tick must look at the deadlines, or at who waits for the disk, if ever."""
-        times = [at_s for at_s in (self._deadlines.soonest(), self.tiers.disk.soonest()) if at_s is not None]
-        return min(times, default=None)
+        """When an idle engine must tick, for deadlines, who waits for the disk, or a backup, if ever."""
+        times = (self._deadlines.soonest(), self.tiers.disk.soonest(), self.tiers.backup_due_s)
+        return min([at_s for at_s in times if at_s is not None], default=None)
 
     @property
     def drain_rps(self) -> float:
@@ -375,6 +375,7 @@ class Scheduler:
         keep = keep and self.limits.min_prefix > 0 and sequence.salt is not None
         n_keep = self._n_left(sequence, n_computed) if keep else 0
         self.slots.release(sequence, n_computed=n_computed, n_keep=n_keep)
+        self.tiers.backups.ended(slot_id, now_s)
         sequence.leave_slot(now_s, n_computed)
         stay_s = now_s - sequence.stays[-1].since_s
         self.stay_s += (_STAY_STEP if self.stay_s else 1.0) * (stay_s - self.stay_s)
@@ -405,6 +406,7 @@ class Scheduler:
         if self.paused:
             for running in self.slots.running[::-1]:  # so that the oldest is first in line again
                 self._park(running, now_s)
+            self.tiers.back_up(now_s, idle=True)
             return
         self._shared = self.texts is not None and self._embed(self.texts, now_s)
         if not self._shared:
@@ -452,6 +454,7 @@ class Scheduler:
         if self.tiers.close_gaps(self.pacer.model.runs_s):
             self.planner.changed()
         self._plan(now_s)
+        self.tiers.back_up(now_s, idle=not self.has_work)
 
     def _assign(self, now_s: float) -> None:
         n_assigned = 0

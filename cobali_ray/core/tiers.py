@@ -15,8 +15,9 @@ from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
 from cobali_ray.core import instructions as messages
+from cobali_ray.core.cache.backups import PART_BYTES, Backups
 from cobali_ray.core.cache.disk_tier import WAIT_S, DiskTier, is_state, whole
-from cobali_ray.core.cache.host_tier import NAME_BYTES, Block, HostTier, Moves, root_name
+from cobali_ray.core.cache.host_tier import NAME_BYTES, Block, HostTier, Moves, chain, root_name
 from cobali_ray.core.cache.placement import (
     GUESSED,
     MoveCosts,
@@ -71,6 +72,7 @@ class Tiers:
         self.states = States(limits.n_states if limits.min_prefix else 0, limits.host_block)
         self.disk = DiskTier(limits.host_block)
         self.moves = Moves(limits.cell_bytes)
+        self.backups = Backups()
 
     def begin_tick(self, now_s: float) -> None:
         """Begin a tick; who waited long enough for the disk goes on without it."""
@@ -84,6 +86,7 @@ class Tiers:
         self.host.clear()
         self.states.clear()
         self.disk.forget_requests()
+        self.backups = Backups()
 
     def n_held(self, tokens: array[int], salt: str | None) -> int:
         """Return how many of a prompt's first tokens slots or host memory hold. For any thread."""
@@ -408,6 +411,66 @@ class Tiers:
             self.disk.done(event.load_id)
             if loading.waits:
                 sequence.arrived()
+
+    @property
+    def backup_due_s(self) -> float | None:
+        """When an idle engine is to write what a slot holds, if ever."""
+        return None if self.disk.writing or not self.disk.open else self.backups.due_s(self._copy_s)
+
+    def _copy_s(self, slot_id: int) -> float:
+        """Return what it takes to copy what an idle slot holds."""
+        if self.slots.by_slot[slot_id] is not None:
+            return 0.0
+        n = self.slots.held(slot_id).n_tokens
+        return n * self.moves.s_per_token + (self.states.seconds if self._limits.state_bytes else 0.0)
+
+    def back_up(self, now_s: float, *, idle: bool) -> None:
+        """Have what the disk lacks of an idle slot written, if it is time for that."""
+        if self.disk.writing or not self.disk.open:
+            return
+        slot_id = self.backups.next(now_s, self._copy_s, idle=idle)
+        if slot_id is None or self.slots.by_slot[slot_id] is not None:
+            return
+        tokens, n, salt = (held := self.slots.held(slot_id)).tokens, held.n_tokens, held.salt or ""
+        block = self._limits.host_block
+        n_cells = 0 if self._limits.states_alone else min(n, self.host.n_cells)
+        parts: list[messages.BackupPart] = []
+        room = PART_BYTES
+        for end, name in [*chain(tokens, n_cells, salt, block)][1:]:
+            cells = None if self.disk.has(name) else (end - block, end)
+            room -= 0 if cells is None else block * self._limits.cell_bytes
+            if room < 0 and any(part.cells for part in parts):
+                self.backups.again(slot_id)
+                break
+            parts.append(messages.BackupPart(name, cells))
+        runs = [(0, parts)] if parts else []
+        if self._limits.state_bytes and room >= 0:
+            end = n if self._limits.states_alone else n_cells
+            runs += [self._state_part(one) for one in self._newest(held, salt) if one.n <= end]
+        new = {part.name for _, run in runs for part in run if part.cells or part.state_id is not None}
+        if new:
+            self.disk.writing = new
+            self._tell(messages.BackUp(slot_id, n, runs))
+            self.moves.plan(n)
+
+    def _newest(self, held: SlotContents, salt: str) -> list[State]:
+        """Return states that the disk lacks: the last saved of a slot's text, and that where it stands."""
+        tokens, n = held.tokens, held.n_tokens
+        newest = self.states.find(tokens, n, salt)[-1:]
+        if n - (newest[0].n if newest else 0) >= self._limits.host_block:
+            self.keep_state(held.slot_id, tokens, n, salt)
+            newest += [one for one in self.states.find(tokens, n, salt)[-1:] if one.n == n]
+        return [one for one in newest if self.states.keeps(one) and not self.disk.has(one.name)]
+
+    def _state_part(self, state: State) -> tuple[int, list[messages.BackupPart]]:
+        """Return how a state is written, behind the shorter block in which it may stand."""
+        n_before, n_tail = divmod(state.n, self._limits.host_block)
+        parts = [messages.BackupPart(state.name, state_id=state.state_id)]
+        if n_tail and not self._limits.states_alone:
+            tail = state.name[-NAME_BYTES:]
+            cells = None if self.disk.has(tail) else (state.n - n_tail, state.n)
+            parts.insert(0, messages.BackupPart(tail, cells))
+        return n_before, parts
 
     def flush(self, event: messages.EngineStopping) -> None:
         """Have all that slots hold kept, and so written to disk; what is worth most first."""

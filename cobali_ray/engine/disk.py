@@ -92,18 +92,20 @@ class Disk:
     def load(self, one: messages.LoadBlocks) -> None:
         self._read(lambda: self._load(one))
 
-    def store(self, blocks: Sequence[tuple[bytes, Cells]], depth: int = 0) -> None:
+    def store(self, blocks: Sequence[tuple[bytes, Cells | None]], depth: int = 0) -> None:
         """Write blocks of a sequence that follow each other, where they are not there yet.
 
-        `depth` is how many lie before the first.
+        Those without cells should be there. `depth` is how many lie before the first.
         """
-        n_bytes = sum([memoryview(cells).nbytes for _, cells in blocks])
+        n_bytes = sum([memoryview(cells).nbytes for _, cells in blocks if cells is not None])
         while self._part_by_s is not None and self._behind(n_bytes) and self._clock.now() < self._part_by_s:
             self._done.wait(_TELL_S)
             self._done.clear()
         if not self._behind(n_bytes):
             self._n_put += n_bytes
             self._write(lambda: self._store(blocks, depth, n_bytes))
+        else:
+            self._tell_written(0, blocks, 0)
 
     def flush(self) -> None:
         """Begin to end: what is stored from now on may wait for its turn."""
@@ -184,17 +186,17 @@ class Disk:
             self._warn("disk_cache_not_read", error)
         return None
 
-    def _store(self, blocks: Sequence[tuple[bytes, Cells]], depth: int, n_bytes: int) -> None:
-        names: list[bytes] = []
-        n_new = n_whole = 0
+    def _store(self, blocks: Sequence[tuple[bytes, Cells | None]], depth: int, n_bytes: int) -> None:
+        n_there = n_new = n_whole = 0
         try:
             for at, (name, cells) in enumerate(blocks, depth):
                 is_new = self._write_block(name, cells, at)
                 if is_new is None:
                     break
-                names.append(name)
+                n_there += 1
                 n_new += is_new
-                n_whole += is_new and self._files is not None and self._files.is_whole(name, len(cells))
+                if is_new and cells is not None and self._files is not None:
+                    n_whole += self._files.is_whole(name, len(cells))
         except (OSError, DamagedError) as error:
             self._pause("disk_cache_not_written", error)
         finally:
@@ -202,10 +204,15 @@ class Disk:
             self._done.set()
         if n_new:
             self._go_on()
-        if names and self._files is not None:
-            self._tell(messages.BlocksWritten(names, n_whole, self._files.n_bytes))
+        self._tell_written(n_there, blocks, n_whole)
 
-    def _write_block(self, name: bytes, cells: Cells, depth: int) -> bool | None:
+    def _tell_written(self, n_there: int, blocks: Sequence[tuple[bytes, Cells | None]], n_whole: int) -> None:
+        names = [name for name, _ in blocks]
+        if self._files is not None and names:
+            n_bytes = self._files.n_bytes
+            self._tell(messages.BlocksWritten(names[:n_there], n_whole, n_bytes, names[n_there:]))
+
+    def _write_block(self, name: bytes, cells: Cells | None, depth: int) -> bool | None:
         """Write a block unless it is there, and say whether it was not; None if none can be written now."""
         files = self._files
         if files is None or self.paused_s:
@@ -218,9 +225,11 @@ class Disk:
             _log.warning("disk_cache_made_again", setting="disk_cache_dir", detail=why)
             return self._write_into(files, name, cells, depth)
 
-    def _write_into(self, files: BlockFiles, name: bytes, cells: Cells, depth: int) -> bool | None:
+    def _write_into(self, files: BlockFiles, name: bytes, cells: Cells | None, depth: int) -> bool | None:
         if files.use(name, depth):
             return False
+        if cells is None:
+            return None
         if files.full(len(cells)):
             names = files.tidy(len(cells))
             self._tell(messages.BlocksListed(names, files.n_bytes))

@@ -73,6 +73,8 @@ class HostMemory:
                     self._disk.store([(name, self._cells[block_id]) for block_id, name in known])
                 case protocol.StoreState() if self._disk is not None:
                     self._store_state(one, self._disk)
+                case protocol.BackUp() if self._disk is not None:
+                    self._back_up(one, self._disk)
                 case protocol.LoadBlocks() if self._disk is not None:
                     self._disk.load(one)
                 case protocol.Clear():
@@ -95,6 +97,20 @@ class HostMemory:
             tails = [] if one.tail is None or one.tail[0] not in self._cells else [one.tail]
             cells = [(name, self._cells[block_id]) for block_id, name in tails]
             disk.store([*cells, (one.name, self._states[one.state_id])], one.depth)
+
+    def _back_up(self, one: protocol.BackUp, disk: Disk) -> None:
+        parts = [part for _, run in one.runs for part in run]
+        spans = {part.name: part.cells for part in parts if part.cells is not None}
+        data = {part.name: self._states.get(part.state_id) for part in parts if part.state_id is not None}
+        if spans:
+            began_s = self._clock.now()
+            try:
+                data.update(zip(spans, self._backend.save(one.slot_id, [*spans.values()]), strict=True))
+            except (BackendError, MemoryError) as error:
+                _log.warning("cells_not_saved", slot_id=one.slot_id, error=str(error))
+            self._took(one.n_tokens, began_s)
+        for depth, run in one.runs:
+            disk.store([(part.name, data.get(part.name)) for part in run], depth)
 
     def _save(self, one: protocol.Save) -> None:
         began_s = self._clock.now()

@@ -41,7 +41,7 @@ TOTALS = {
     "host_cache_evicted_tokens": "Tokens dropped from host memory to make room.",
     "disk_cache_hits": "Requests whose prefix was read from disk.",
     "disk_cache_read_tokens": "Tokens read from disk into host memory.",
-    "disk_cache_written_tokens": "Tokens written from host memory to disk.",
+    "disk_cache_written_tokens": "Tokens written to disk.",
     "continued": "Requests that this engine took over from one that died.",
     "preemptions": "Sequences that lost their slot and continue later.",
     "graphs_reused": "Forward passes that reused llama.cpp's compute graph.",

@@ -106,7 +106,13 @@ class Run:
             engine.scheduler.check()
             if check:
                 check(engine, backend)
-        engine.flush()
+        if asked.get("killed"):
+            for _ in range(2 * limits.n_slots):
+                clock.advance(1.0)
+                assert engine.tick() is None
+                engine.hear()
+        else:
+            engine.flush()
         backend.close()
         self.answers = {i: s.tokens[s.n_prompt :].tolist() for i, s in self.sequences.items()}
 
@@ -264,13 +270,16 @@ def test_answers_from_host_memory_are_those_that_were_computed(tiny):
     assert sum(t.n_host_hits for t in kept.ticks if t) >= 7
 
 
-@pytest.mark.parametrize(("flash_attn", "unified"), [("off", False), ("on", False), ("on", True)])
-def test_answers_from_disk_are_those_that_were_computed(tiny, tmp_path, flash_attn, unified):
+@pytest.mark.parametrize(
+    ("flash_attn", "unified", "killed"),
+    [("off", False, False), ("off", False, True), ("on", False, False), ("on", True, False)],
+)
+def test_answers_from_disk_are_those_that_were_computed(tiny, tmp_path, flash_attn, unified, killed):
     """By another engine with another number of slots; in the reproducible configuration to the last bit."""
     requests = [r for r in make_requests(12, seed=3) if r.n_prompt > 100]
     shape = {"flash_attn": flash_attn, "unified": unified, "min_prefix": 16}
     kept = {"n_host_cells": 10_000, "folder": tmp_path, "check": books_match}
-    Run(tiny, requests, **shape, **kept, n_slots=3)
+    Run(tiny, requests, **shape, **kept, n_slots=3, killed=killed)
     again = Run(tiny, requests, **shape, **kept, n_slots=8)
     computed = Run(tiny, requests, **shape, n_slots=8)
     assert [s.n_cached for s in again.sequences.values()] == [

@@ -87,7 +87,7 @@ class Served:
             copies=True, shares=self.backend.shares, dense=True, state_bytes=self.backend.measure_state(),
             n_states=n_states, state_step=2, states_alone=alone, cell_bytes=0 if alone else CELL_BYTES,
         )  # fmt: skip
-        self.events, clock = EventRecorder(), FakeClock(step_s=0.001)
+        self.events, self.clock = EventRecorder(), (clock := FakeClock(step_s=0.001))
         disk = None if folder is None else Disk(lambda: files_in(folder, self.limits), clock, block=BLOCK)
         self.engine = Engine(
             self.backend, self.limits, clock, self.events, entropy=lambda: 0, check_every=1, disk=disk
@@ -281,6 +281,30 @@ def test_a_conversation_goes_on_when_the_engine(kind, end, tmp_path):
         assert (n_computed <= n_most, second.sequences["r0"].cached_from) == (True, "disk")
         _, n_computed = serve().ask(turn, salt="other", turns=marks)
         assert n_computed == len(turn), "nothing of another tenant's"
+
+
+@pytest.mark.parametrize("kind", ["split", "shared", "alone"])
+def test_a_conversation_goes_on_when_an_idle_engine_is_killed_and_only_its_newest_states_are_written(
+    kind, tmp_path
+):
+    alone = kind == "alone"
+    serve = partial(
+        Served, n_slots=2, folder=tmp_path, alone=alone, shares=kind == "shared",
+        n_host_cells=0 if alone else 300,
+    )  # fmt: skip
+    first = serve()
+    prompt, marks = [*SYSTEM, 97, *range(60, 67), 33, 34], [len(SYSTEM)]
+    text, _ = first.ask(prompt, turns=marks)
+    for _ in range(3):
+        first.clock.advance(0.3)
+        first.engine.tick()
+    states = [path for path in tmp_path.glob("*/*.kv") if len(path.stem) > 40]
+    assert len(states) == 2, "that before the answer and that behind it, and not that of the instructions"
+    for turn, n_most in (([*text, 98, 60, 61], 6), (prompt, 2)):
+        second = serve()
+        answer, n_computed = second.ask(turn, turns=marks)
+        assert answer == answer_alone(turn, "", 6)
+        assert (n_computed <= n_most, second.sequences["r0"].cached_from) == (True, "disk")
 
 
 def test_a_prompt_waits_for_the_beginning_that_another_computes_and_copies_it():

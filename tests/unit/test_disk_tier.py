@@ -14,7 +14,7 @@ import structlog
 from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
 from cobali_ray.core.cache.disk_tier import WAIT_S, DiskTier
 from cobali_ray.core.cache.host_tier import name_behind
-from cobali_ray.core.instructions import LoadBlocks
+from cobali_ray.core.instructions import BackUp, LoadBlocks
 from cobali_ray.core.request.lifecycle import Status
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.request import Request
@@ -24,7 +24,7 @@ from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.loop import EngineLoop
 from cobali_ray.engine.opening import SCRIPTED, engine_on
-from cobali_ray.errors import ConfigError
+from cobali_ray.errors import BackendError, ConfigError
 from cobali_ray.settings import read_settings
 from cobali_ray.testing import EventRecorder, FakeClock
 
@@ -327,6 +327,77 @@ def test_what_slots_lose_is_written_at_once_and_a_killed_engine_leaves_it(tmp_pa
     n_files = len(list(tmp_path.glob("*/*.kv")))
     first.submit("more", "x")
     assert sum(tick.n_written for tick in [*ticks, *first.run()]) == n_files * BLOCK
+
+
+def idle(s, seconds=1.0, n_ticks=10):
+    """Let time pass in which nobody comes; return what was backed up, by tick."""
+    asked, carry_out = [], s.engine._host.carry_out
+
+    def watch(instructions):
+        asked.extend(one for one in instructions if isinstance(one, BackUp))
+        carry_out(instructions)
+
+    s.engine._host.carry_out = watch
+    for _ in range(n_ticks):
+        s.clock.advance(seconds / n_ticks)
+        assert s.engine.tick() is None
+        s.engine.hear()
+    s.engine._host.carry_out = carry_out
+    assert (s.engine.patience_s, s.engine.scheduler.tiers.disk.writing) == (None, set())
+    return [[part.name for _, run in one.runs for part in run if part.cells] for one in asked]
+
+
+def test_what_was_answered_is_written_while_nobody_comes_and_a_killed_engine_leaves_it(tmp_path):
+    first = Setup(tmp_path, n_host_cells=256)
+    said, _ = first.ask(TEXT, OTHERS[0])
+    assert 0 < first.engine.patience_s <= 0.25, "the loop wakes for it"
+    assert [len(names) for names in idle(first)] == [9, 10]
+    assert first.engine.scheduler.tiers.host.n_used == 0, "nothing there makes room for it"
+    second = Setup(tmp_path)
+    assert second.ask(TEXT) == [said]
+    assert (second.cached(), second.events.ends("0")[0].stats.cached_from) == (72, "disk")
+    longer = TEXT + said + " And why?"
+    first.ask(longer)
+    ((*new,),) = idle(first)
+    assert 0 < len(new) <= 3, "only what is new of the conversation"
+    assert idle(first) == []
+
+
+def test_a_long_slot_is_backed_up_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr("cobali_ray.core.tiers.PART_BYTES", 4 * BLOCK_BYTES)
+    s = Setup(tmp_path)
+    s.ask(TEXT)
+    assert [len(names) for names in idle(s)] == [4, 4, 1]
+    assert len(list(tmp_path.glob("*/*.kv"))) == 9
+
+
+def test_a_busy_engine_backs_up_what_nobody_came_back_to(tmp_path):
+    s = Setup(tmp_path)
+    s.ask(TEXT)
+    s.submit("busy", "b" * 20, max_tokens=100)
+    s.engine.tick()
+    assert not list(tmp_path.glob("*/*.kv"))
+    s.clock.advance(2.0)
+    s.run()
+    assert len(list(tmp_path.glob("*/*.kv"))) == 9
+
+
+@pytest.mark.parametrize("fails", ["the disk", "the copy"])
+def test_a_backup_that_fails_is_left_out_until_the_next_answer(tmp_path, monkeypatch, fails):
+    s = Setup(tmp_path)
+    s.ask(TEXT)
+
+    def failing(*_):
+        raise BackendError("no memory") if fails == "the copy" else OSError(errno.ENOSPC, "No space left")
+
+    monkeypatch.setattr(*((s.backend, "save") if fails == "the copy" else (BlockFiles, "write")), failing)
+    assert len(idle(s)) == 1
+    assert not list(tmp_path.glob("*/*.kv"))
+    monkeypatch.undo()
+    s.clock.advance(60)
+    s.ask(TEXT)
+    assert [len(names) for names in idle(s)] == [9]
+    assert len(list(tmp_path.glob("*/*.kv"))) == 9
 
 
 def test_a_longer_conversation_goes_on_where_the_disk_ends(tmp_path):

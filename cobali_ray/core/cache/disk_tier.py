@@ -63,6 +63,8 @@ class DiskTier:
         """Oldest first."""
         self._coming: set[bytes] = set()
         """Names of all that is being read."""
+        self.writing: set[bytes] = set()
+        """Names of what a backup writes."""
         self._next_id = 0
         self.n_hits = self.n_loaded = self.n_written = 0
         """Requests for which something was read so far, and tokens: read, and written."""
@@ -85,9 +87,12 @@ class DiskTier:
                     self._states.add(name)
             self._names.update(names)
 
-    def written(self, names: Collection[bytes], n_new: int, n_bytes: int) -> None:
-        """Note what is there, how many blocks of it are new, and what all files take now."""
+    def written(
+        self, names: Collection[bytes], n_new: int, n_bytes: int, missing: Collection[bytes] = ()
+    ) -> None:
+        """Note what is there, how many of these blocks are new, what all files take now, what is missing."""
         self._add(names)
+        self.writing.difference_update(names, missing)
         self.n_written += n_new * self._block
         self.n_bytes = n_bytes
 

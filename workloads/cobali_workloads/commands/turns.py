@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,6 +25,8 @@ from cobali_workloads.servers.process import ServerProcess, cobali_server
 from cobali_workloads.servers.processes import ENGINE, pids_of
 
 N_SLOTS = 2
+AFTER_S = 1.0
+"""How long after an answer the engine is killed: nobody kills one in the moment in which it has answered."""
 OTHERS, KILL, RESTART = "others took all slots", "engine killed (kill -9)", "server restarted"
 NOTE = (
     "Reusable: the tokens that a prompt begins with like an earlier prompt and its answer. The rest is new, "
@@ -73,6 +76,7 @@ def _converse(
                     )
                     other.ask(server.url, maker.text(f"of other {i}", message))
             elif event == KILL:
+                time.sleep(AFTER_S)
                 (engine,) = pids_of(server.pid, ENGINE)
                 os.kill(engine, signal.SIGKILL)
             elif event == RESTART:

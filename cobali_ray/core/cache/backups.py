@@ -1,0 +1,73 @@
+"""Backups: when what an idle slot holds is written to disk, so that little is lost with an engine. Pure.
+
+What a slot loses goes to host memory and so to disk anyway; an engine that is killed never gets there. So
+a slot is written soon after its answer ended, without a place in host memory: blocks that the disk lacks, and
+of a model that goes back to states the newest of the text.
+
+llama.cpp copies a slot's cells out as a whole, in the tick thread. An idle engine does so once nobody came
+for a while, the longer the longer that takes; a busy one now and then, of short slots that nobody came back
+to. One slot is on its way to the disk at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+from cobali_ray.core.cache.host_tier import MOVE_S
+
+QUIET_S = 0.25
+"""How long an engine has been idle, at least."""
+BUSY_QUIET_S = 2.0
+"""How long nobody came back to a slot, in an engine that is busy."""
+_IDLE_TIMES = 5.0
+"""Times that copying a slot takes for which nobody came before it, and for which none is copied after it."""
+_BUSY_TIMES = 100.0
+"""The same after it, in an engine that is busy."""
+_LOOK_S = 0.05
+PART_BYTES = 256 << 20
+"""What is copied at once, at most: it takes memory until it is written."""
+
+
+class Backups:
+    """The slots to be written, whoever ended first before others. `copy_s` says what copying one takes."""
+
+    def __init__(self) -> None:
+        self._ended_s: dict[int, float] = {}
+        """When the last answer in each slot ended."""
+        self._last_s = self._rests_until_s = -inf
+
+    def ended(self, slot_id: int, now_s: float) -> None:
+        """Note that somebody has left a slot."""
+        self._ended_s.pop(slot_id, None)
+        self._ended_s[slot_id] = self._last_s = now_s
+
+    def due_s(self, copy_s: Callable[[int], float]) -> float | None:
+        """Return when an idle engine is to write one; None where there is none."""
+        due_s = min([self._idle_due_s(copy_s(slot_id)) for slot_id in self._ended_s], default=None)
+        return None if due_s is None else max(due_s, self._rests_until_s)
+
+    def next(self, now_s: float, copy_s: Callable[[int], float], *, idle: bool) -> int | None:
+        """Return which slot is to be written now, and take it off the list."""
+        if now_s < self._rests_until_s:
+            return None
+        for slot_id, ended_s in self._ended_s.items():
+            takes_s = copy_s(slot_id)
+            if idle:
+                due = self._idle_due_s(takes_s) <= now_s
+            else:
+                due = takes_s <= MOVE_S and ended_s + BUSY_QUIET_S <= now_s
+            if due:
+                del self._ended_s[slot_id]
+                self._rests_until_s = now_s + takes_s * (_IDLE_TIMES if idle else _BUSY_TIMES)
+                return slot_id
+        if not idle:
+            self._rests_until_s = now_s + _LOOK_S
+        return None
+
+    def again(self, slot_id: int) -> None:
+        """Put a slot back of which there is more to be written."""
+        self._ended_s = {slot_id: self._last_s, **self._ended_s}
+
+    def _idle_due_s(self, takes_s: float) -> float:
+        return self._last_s + max(QUIET_S, _IDLE_TIMES * takes_s)
