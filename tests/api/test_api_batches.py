@@ -105,10 +105,7 @@ async def test_once_the_store_is_closed_no_more_is_answered_and_nothing_is_logge
 
     with capture_logs() as logs:
         monkeypatch.setattr(runner._keyring, "refresh", close_in_the_middle_of_a_round)
-        async with asyncio.timeout(30):
-            while not runner._task.done():  # it may be in a round, and sleep after this
-                server.clock.advance(60)
-                await asyncio.sleep(0.01)
+        await until(lambda: server.clock.advance(60) or runner._task.done())  # it may sleep after a round
     assert logs == []
 
 
