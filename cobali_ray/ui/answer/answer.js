@@ -20,8 +20,8 @@ const TAIL_CHARS = 200; // more than a line of them
  * What the model says, then its numbers and `actions`. `last`: its end stays in sight. `waiting`: for what, in words.
  * `busy`: more may come after its text, such as its numbers.
  *
- * `onResult(id, result)` takes the result of a tool call that somebody types; see `Calls`. `goOn(text, tokens)` goes on
- * from another word; null where that cannot be.
+ * `onResult(id, result)` takes the result of a tool call that somebody types; see `Calls`. `goOn(text, tokens)` goes
+ * on from another word; null where that cannot be.
  */
 export function Answer({
   answer: store,

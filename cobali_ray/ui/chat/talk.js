@@ -144,8 +144,8 @@ function answer(id, place = null, { continued = false } = {}) {
 }
 
 /**
- * Read on the answer that ends the branch in sight, where it was under way when it was kept: before the page was loaded
- * again, or in another tab. Its tools are run by the tab that asked for it.
+ * Read on the answer that ends the branch in sight, where it was under way when it was kept: before the page was
+ * loaded again, or in another tab. Its tools are run by the tab that asked for it.
  */
 export function followOpen() {
   const { id, messages, head } = current(); // what was drawn last may have ended since

@@ -51,7 +51,8 @@ export function Servers({ chosen, choose }) {
       <button disabled=${busy !== ""}>${busy ? "Asking …" : "Add"}</button>
     </form>
     <p id="mcp-hint" class=${`hint ${fault ? "wrong" : ""}`} role=${fault ? "alert" : null}>${
-      fault || "Its tools run there and get what the model sends them. The server has to accept requests from this page (CORS)."
+      fault ||
+      "Its tools run there and get what the model sends. The server has to accept requests from this page (CORS)."
     }</p>
   </div>`;
 }
