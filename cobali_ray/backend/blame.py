@@ -62,10 +62,9 @@ def place_of(schema: Any, refusal: Callable[[str], str]) -> str:
         parts = [part for part in parts if part not in kept]
         while len(parts) > 1:
             half = len(parts) // 2
-            some = (part for part in (parts[:half], parts[half:]) if kept_to(node, *kept, *part))
-            if not (found := next(some, None)):
+            if not (some := next((p for p in (parts[:half], parts[half:]) if kept_to(node, *kept, *p)), None)):
                 break
-            parts = found
+            parts = some
         for part in list(parts) if len(parts) > 1 else ():
             if kept_to(node, *kept, *(without := [one for one in parts if one != part])):
                 parts = without

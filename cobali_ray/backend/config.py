@@ -186,7 +186,7 @@ class LlamaConfig(LlamaSettings):
     placed: tuple[TunnelAddress | None, ...] = field(default=(), repr=False)
     """The workers that Ray has placed for words of `devices`, in their order; None: it had no room."""
     cache_bytes: int | None = None
-    """What its cache will take, by what its file says; None: that is not known, and nothing is refused."""
+    """What its cache will take, by what its file says; None: that is not known."""
     measurements: Path | None = None
     """A folder that remembers what was measured of a model; None: whatever needs it is measured anew."""
 
