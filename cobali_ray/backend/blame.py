@@ -62,7 +62,8 @@ def place_of(schema: Any, refusal: Callable[[str], str]) -> str:
         parts = [part for part in parts if part not in kept]
         while len(parts) > 1:
             half = len(parts) // 2
-            if not (some := next((p for p in (parts[:half], parts[half:]) if kept_to(node, *kept, *p)), None)):
+            halves = (parts[:half], parts[half:])
+            if not (some := next((p for p in halves if kept_to(node, *kept, *p)), None)):
                 break
             parts = some
         for part in list(parts) if len(parts) > 1 else ():
