@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import sys
-import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Mapping
@@ -124,7 +124,7 @@ class EngineServer:
         self._lost = what
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._losing.set)
-            threading.Event().wait(LAST_S)
+            time.sleep(LAST_S)
 
     # -- requests -------------------------------------------------------------------------------------
 

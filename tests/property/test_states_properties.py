@@ -258,14 +258,19 @@ ENDS = {
 }
 
 
+def serving(kind, folder, *, n_slots):
+    """Return what opens an engine on a folder: of a split or a shared cache, or of states alone."""
+    alone = kind == "alone"
+    return partial(
+        Served, n_slots=n_slots, folder=folder, alone=alone, shares=kind == "shared",
+        n_host_cells=0 if alone else 300,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
 @pytest.mark.parametrize("kind", ["split", "shared", "alone"])
 def test_a_conversation_goes_on_when_the_engine(kind, end, tmp_path):
-    alone = kind == "alone"
-    serve = partial(
-        Served, n_slots=1, folder=tmp_path, alone=alone, shares=kind == "shared",
-        n_host_cells=0 if alone else 300,
-    )  # fmt: skip
+    serve = serving(kind, tmp_path, n_slots=1)
     first = serve()
     prompt, marks = [*SYSTEM, 97, *range(60, 67), 33, 34], [len(SYSTEM)]
     text, _ = first.ask(prompt, turns=marks)
@@ -287,11 +292,7 @@ def test_a_conversation_goes_on_when_the_engine(kind, end, tmp_path):
 def test_a_conversation_goes_on_when_an_idle_engine_is_killed_and_only_its_newest_states_are_written(
     kind, tmp_path
 ):
-    alone = kind == "alone"
-    serve = partial(
-        Served, n_slots=2, folder=tmp_path, alone=alone, shares=kind == "shared",
-        n_host_cells=0 if alone else 300,
-    )  # fmt: skip
+    serve = serving(kind, tmp_path, n_slots=2)
     first = serve()
     prompt, marks = [*SYSTEM, 97, *range(60, 67), 33, 34], [len(SYSTEM)]
     text, _ = first.ask(prompt, turns=marks)

@@ -199,5 +199,5 @@ def context_of(http: HttpRequest) -> RequestContext:
 
 
 def owner_of(http: HttpRequest) -> str:
-    """Return whose it is in the store what a request is about."""
+    """Return the owner under which the store keeps what this caller has."""
     return context_of(http).caller.salt

@@ -161,7 +161,7 @@ class Pacer:
         binds = any(s.rank[0] <= first[0] for s in streams)
         if self._target_s is not None and (binds or within_s < inf):
             n_decode = len(streams)
-            context, runs = _decoding(streams, prompts, limits)
+            context, runs = _decoding(streams, ordered[0], limits)
             decode_s = self.model.decode_s(n_decode, context, runs)
             best = min([s.rank[0] for s in streams], default=first[0])
             n_prompts = sum([p.rank[0] <= best for p in prompts])  # of worse classes, all count as one
@@ -324,15 +324,12 @@ def _round_s(decode_s: float) -> float:
     return max(_ROUND_S, _ROUND * decode_s)
 
 
-def _decoding(
-    streams: Seq[Sequence], prompts: Seq[Sequence], limits: EngineLimits
-) -> tuple[int, tuple[int, ...]]:
+def _decoding(streams: Seq[Sequence], first: Sequence, limits: EngineLimits) -> tuple[int, tuple[int, ...]]:
     """Return the cells that the streams' attention will pay for beside the first prompt's chunk, and runs."""
     pass_cells = limits.grain.pass_cells
     if pass_cells is None:
         runs = run_lengths([s.seq_id for s in streams]) if limits.grain.beside else ()
         return sum([s.n_computed for s in streams]), runs
-    first = order_prefill(prompts, limits)[0]
     rows = [Row(s.seq_id, s.n_computed + 1) for s in streams]
     rows = sorted([*rows, Row(first.seq_id, first.n_computed + 1, chunk=True)])
     places = runs_of(rows, pass_cells)
