@@ -82,7 +82,7 @@ def measured(
         path,
         facts,
         AttentionTimes,
-        lambda: _measure(lc, model, n_cells=n_cells, n_threads=n_threads, types=types),
+        lambda kept: kept or _measure(lc, model, n_cells=n_cells, n_threads=n_threads, types=types),
     )
     _log.info(
         "flash_attention",

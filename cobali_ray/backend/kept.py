@@ -30,26 +30,27 @@ def kept_or_measured(
     path: Path,
     facts: tuple[object, ...],
     kind: Any,
-    measure: Callable[[], _T | None],
+    measure: Callable[[_T | None], _T | None],
 ) -> tuple[_T | None, bool]:
     """Return a measurement of the model at `path`, and whether it was kept in `folder` already.
 
-    It holds for one state of the file, build of llama.cpp and processor, and for these facts. What is kept
-    and cannot be read as `kind`, the type of it in msgspec's sense, is measured again.
+    `measure` gets what is kept and returns it, or what is to be kept instead. It holds for one state of the
+    file, build of llama.cpp and processor, and for these facts. What is kept and cannot be read as `kind`,
+    the type of it in msgspec's sense, is measured again.
     """
     if folder is None:
-        return measure(), False
+        return measure(None), False
     stat = path.stat()
     model = (str(path.resolve()), stat.st_size, stat.st_mtime_ns, _processor(), version("llama-cpp-python"))
     name = hashlib.sha256(repr((*model, *facts)).encode()).hexdigest()[:24]
     file = folder / f"{what}-{name}.json"
+    kept: _T | None = None
     with suppress(OSError, msgspec.MsgspecError):
-        kept: _T = msgspec.json.decode(file.read_bytes(), type=kind)
-        return kept, True
-    found = measure()
-    if found:
+        kept = msgspec.json.decode(file.read_bytes(), type=kind)
+    found = measure(kept)
+    if found and found is not kept:
         _write(file, msgspec.json.encode(found))
-    return found, False
+    return found, found is kept
 
 
 def _processor() -> list[str]:

@@ -1,7 +1,8 @@
 """What passes of this model take on this machine, measured with a few real ones before a request comes.
 
 So the pacer never begins with nothing. What was measured is kept per model file, machine and settings, and is
-only where the tick-time model begins: ticks put it right.
+only where the tick-time model begins: ticks put it right. A machine is busy while a server starts, so the
+shortest of a pass's times counts, and the next starts measure it again, until it was measured `ENOUGH` times.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from statistics import median
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 import structlog
@@ -26,15 +27,18 @@ from cobali_ray.settings import EngineSettings
 
 _log = structlog.get_logger(__name__)
 
-MAX_S = 2.0
+MAX_S = 3.0
 """How long it may take. What would take longer is not tried; the model draws a line through what was."""
-N_ROUNDS = 3
-"""How often each pass is tried if there is time."""
+N_ROUNDS, ENOUGH = 2, 4
+"""How often each pass is tried at a start, and at all of them."""
 CHUNKS = (1, 4, 8, 32, 128, 512)
 DEEP = (1024, 2048, 4096)
 """How much of a prompt is there already where the longest chunk is tried again."""
 
-TIMES: Final = Annotated[list[tuple[TickShape, Measured]], msgspec.Meta(min_length=1)]
+Times: TypeAlias = list[tuple[TickShape, list[float]]]
+TIMES: Final = Annotated[
+    list[tuple[TickShape, Annotated[list[Measured], msgspec.Meta(min_length=1)]]], msgspec.Meta(min_length=1)
+]
 
 
 def calibration(
@@ -52,19 +56,26 @@ def calibration(
         llama.main_device, limits.n_slots, limits.n_ctx_slot, limits.n_cells, limits.prefill_chunk,
         limits.token_budget, limits.grain,
     )  # fmt: skip
-    found, was_known = kept_or_measured(kept, "ticks", path, facts, TIMES, lambda: measure(backend, limits))
-    found = found or []
+    times, was_known = kept_or_measured(kept, "ticks", path, facts, TIMES, partial(measured, backend, limits))
+    found = [(shape, min(taken)) for shape, taken in times or ()]
     ms = {_name(shape): round(1000 * seconds, 2) for shape, seconds in found}
     _log.info("tick_times", ms=ms, known=was_known, took_s=round(time.perf_counter() - began, 3))
     return found
 
 
-def measure(
-    backend: Backend, limits: EngineLimits, now: Callable[[], float] = time.perf_counter
-) -> list[tuple[TickShape, float]]:
-    """Compute passes of more and more rows, then prompts, then deeper ones, while there is time."""
+def measured(
+    backend: Backend,
+    limits: EngineLimits,
+    known: Times | None = None,
+    now: Callable[[], float] = time.perf_counter,
+) -> Times:
+    """Compute passes of more and more rows, then prompts, then deeper ones, while there is time.
+
+    Return how long each took, every time; `known` itself if there is nothing to add to it.
+    """
     batch, tokens = TickBatch(backend.n_batch), array("i", [0]) * max(limits.n_ctx_slot, 1)
-    began, times = now(), dict[TickShape, list[float]]()
+    times = {shape: list(taken) for shape, taken in known or ()}
+    began, at_once = now(), True
 
     def seconds(spans: tuple[Span, ...]) -> float:
         batch.fill(spans, [tokens] * len(spans))
@@ -73,20 +84,21 @@ def measure(
         backend.wait()
         return now() - before
 
-    seconds((Span(0, 0, 1, 1),))  # the first one pays for what is laid out once
-    backend.clear()
     for _ in range(N_ROUNDS):
         for shape, spans in passes(limits, backend.n_slots):
-            if now() - began + _likely_s(shape, times) > MAX_S:
+            enough = len(times.get(shape, ())) >= ENOUGH
+            if enough or now() - began + _likely_s(shape, times) > MAX_S:
                 continue
-            if spans[0].start:  # deep: what is before it has to be there
+            if at_once:
+                seconds((Span(0, 0, 1, 1),))  # the first one pays for what is laid out once
                 backend.clear()
+                at_once = False
+            if spans[0].start:  # deep: what is before it has to be there
                 for start in range(0, spans[0].start, spans[0].length):
                     seconds((Span(0, start, spans[0].length, 0),))
             times.setdefault(shape, []).append(seconds(spans))
             backend.clear()
-    backend.clear()
-    return [(shape, median(taken)) for shape, taken in times.items()]
+    return list(times.items()) if known is None or not at_once else known
 
 
 def passes(limits: EngineLimits, n_slots: int) -> Iterator[tuple[TickShape, tuple[Span, ...]]]:
@@ -103,9 +115,13 @@ def passes(limits: EngineLimits, n_slots: int) -> Iterator[tuple[TickShape, tupl
 
 
 def _likely_s(shape: TickShape, times: Mapping[TickShape, Sequence[float]]) -> float:
-    """Return what a pass took, or may take if a token takes as long as in the last of its kind."""
+    """Return what a pass took, or may take if a token takes as long as in the last of its kind.
+
+    With what has to be computed before it.
+    """
     if shape in times:
-        return max(times[shape])
+        before = sum([start / length for start, length in shape.chunks])
+        return max(times[shape]) * (1 + before)
     size = _size(shape)
     kind = [
         (_size(one), max(taken)) for one, taken in times.items() if bool(one.chunks) == bool(shape.chunks)

@@ -339,3 +339,20 @@ def test_what_was_tried_is_known_although_planning_is_a_question():
         n_tried += pacer._trying
         pacer.learn(TickShape(3, 30, ((chunk.start, chunk.length),)), 0.03 + 0.001 * chunk.length)
     assert n_tried
+
+
+@pytest.mark.parametrize("first", [(0, 128), (16, 48)])
+def test_a_first_chunk_says_nothing_of_depth(first):
+    """What was measured while a busy server started was wrong; then comes the first prompt beside streams.
+
+    Its time must not be laid to the cells before it, of which there are next to none: a deep chunk would then
+    seem to take many times as long, and never be tried.
+    """
+    model = TickTimeModel(GRAIN)
+    opened = [(1, (), 0.327), (0, ((0, 1),), 0.075), (2, (), 0.155), (4, (), 0.491)]
+    model.calibrate([(TickShape(n, 0, chunks), seconds) for n, chunks, seconds in opened])
+    for _ in range(20):
+        model.learn(TickShape(4, 150, ()), 0.08)
+    model.learn(TickShape(4, 150, (first,)), 1.1)
+    assert model.chunk_s(896, 129, mixed=True) <= 1.2 * model.chunk_s(0, 129, mixed=True)
+    assert model.chunk_s(896, 48, mixed=True) <= 1.5 * model.chunk_s(0, 48, mixed=True)

@@ -50,6 +50,9 @@ _TIE = 0.002
 """An entry that was not measured is pulled to the line between its neighbours, as if by so many ticks."""
 _SHRINK = 0.01
 """Other terms are pulled to 0 by this share of what is known of them: what can be either is in the table."""
+_DOUBLES, _SHALLOW = 1000.0, 0.05
+"""Shallow chunks say little of depth: it is pulled to 0 as if by `_SHALLOW` ticks at which rows with
+`_DOUBLES` cells before them, which could take twice as long, took no longer."""
 _SHARE = 0.25
 """An entry of the table is known once a pass lay so near to it."""
 _TRUST = 4
@@ -207,10 +210,21 @@ class TickTimeModel:
         return self.drift * (max(rows_s, 0.0) + self._depth_s(start, length, mixed=mixed))
 
     def _depth_s(self, start: int, length: int, *, mixed: bool) -> float:
-        padded = self._grain.padded(length, mixed=mixed)
+        place, depth = self._depth(start, length, mixed=mixed)
         whole, short = self._weights[_WHOLE], self._weights[_SHORT]
-        per_cell = whole if padded else max(short, whole)  # a short chunk is never the cheaper kind
-        return (padded or length) * (start + length / 2) / _DEPTH * per_cell
+        return depth * (
+            whole if place == _WHOLE else max(short, whole)
+        )  # a short chunk is never the cheaper kind
+
+    def _depth(self, start: int, length: int, *, mixed: bool) -> tuple[int, float]:
+        """Return which term a chunk's attention to what is cached before it has, and how often.
+
+        Attention to its own tokens is in the table, which ends at some length: what is longer has it here. So
+        the first chunk of a prompt says nothing of depth, and cannot be mistaken for it.
+        """
+        padded = self._grain.padded(length, mixed=mixed)
+        n_cells = start + max(length - KNOTS[-1], 0) / 2
+        return _WHOLE if padded else _SHORT, (padded or length) * n_cells / _DEPTH
 
     def longest_chunk(
         self,
@@ -255,13 +269,12 @@ class TickTimeModel:
     def calibrate(self, measured: Iterable[tuple[TickShape, float]]) -> None:
         """Take what was measured while the engine opened; it is never forgotten, but outweighed."""
         seen = list(measured)
-        deep = any(start for shape, _ in seen for start, _ in shape.chunks)
         for again in (False, True):  # then each is weighed by what the first fit expects
             expected = [self.predict(shape) if again else seconds for shape, seconds in seen]
             self._left, self._right = [[0.0] * _N for _ in range(_N)], [0.0] * _N
             for (shape, seconds), by in zip(seen, expected, strict=True):
                 self._add(self._terms(shape), seconds, max(by, seconds / _OUTLIER))
-            self._solve([i for i in range(_N) if self._known[i] and (deep or i not in (_SHORT, _WHOLE))])
+            self._solve([i for i in range(_N) if self._known[i]])
             self._fill()
         self.longest_seen = max(
             [n for shape, _ in seen for n in passes_of(shape, apart=self.apart)], default=0
@@ -327,6 +340,8 @@ class TickTimeModel:
                 strength, value = _TIE * gain / (weights[i] * weights[i]), self._between(i)
             elif not strength:
                 strength = _SHRINK * own[i]
+                if i in (_SHORT, _WHOLE) and (row_s := self._row_s()):
+                    strength = max(strength, _SHALLOW * gain * (_DOUBLES / row_s / _DEPTH) ** 2)
             right = self._right[i] - sum([own[j] * weights[j] for j in held]) + strength * value
             rows.append([own[j] + strength * (i == j) for j in places] + [right])
         for i, value in zip(places, nonnegative(rows), strict=True):
@@ -334,6 +349,11 @@ class TickTimeModel:
         for i in places:
             if i < len(KNOTS):
                 self._rise(i)
+
+    def _row_s(self) -> float:
+        """Return what a row takes in the largest pass that was seen; 0: none was."""
+        of_passes = zip(KNOTS, self._weights, self._known, strict=False)
+        return max([(n, weight / n) for n, weight, known in of_passes if known], default=(0, 0.0))[1]
 
     def _between(self, i: int) -> float:
         """Return what a pass of `KNOTS[i]` rows takes by its neighbours in the table."""
@@ -422,10 +442,9 @@ class TickTimeModel:
             terms[_CELL] = shape.context / _CELLS
         mixed = shape.n_decode > 0
         for start, length in shape.chunks:
-            padded = self._grain.padded(length, mixed=mixed)
-            place = _WHOLE if padded else _SHORT
-            depth = (padded or length) * (start + length / 2) / _DEPTH
-            terms[place] = terms.get(place, 0.0) + depth
+            place, depth = self._depth(start, length, mixed=mixed)
+            if depth:
+                terms[place] = terms.get(place, 0.0) + depth
         return terms
 
 
