@@ -142,6 +142,7 @@ def _sizes(made: dashboard.Dashboard) -> None:
     outputs = percentiles("cobali_request_output_tokens")
     made.with_panel(lines("Output length", "Tokens per request.", TOKENS, outputs, columns=3))
     cached, prompt = rate("cobali_cached_prompt_tokens_total"), rate("cobali_prompt_tokens_total")
-    reused = [(f"sum({cached}) / sum({prompt})", "reused")]
+    # Prometheus extrapolates each counter by itself, so that the first minutes' quotient can exceed 1.
+    reused = [(f"clamp_max(sum({cached}) / sum({prompt}), 1)", "reused")]
     text = "Share of prompt tokens found in the cache, which were not computed again."
     made.with_panel(lines("Prefix reuse", text, "percentunit", reused, columns=3))
