@@ -121,19 +121,27 @@ def _now(made: dashboard.Dashboard) -> None:
 def _latency(made: dashboard.Dashboard) -> None:
     made.with_row(Row("Latency"))
     for title, text, name in (
-        ("TTFT", "A request's arrival to its first text: what a client waits for.", "cobali_ttft_seconds"),
-        ("Engine's TTFT", "Arrival at the engine to first output token.", "cobali_engine_ttft_seconds"),
+        (
+            "TTFT",
+            "Time from a request's arrival to its first text: what a client waits for.",
+            "cobali_ttft_seconds",
+        ),
+        (
+            "Engine's TTFT",
+            "Time from arrival at the engine to the first output token.",
+            "cobali_engine_ttft_seconds",
+        ),
         (
             "Intake",
-            "A request's arrival to its arrival at the engine: body, template, tokeniser.",
+            "Time from a request's arrival to the engine: reading the body, template, tokenising.",
             "cobali_intake_seconds",
         ),
         ("ITL", "Time between two neighbouring tokens of a stream.", "cobali_itl_seconds"),
         ("TPOT", "Seconds per output token after the first, one sample per request.", "cobali_tpot_seconds"),
-        ("E2E", "A request's arrival to the last byte of its answer.", "cobali_e2e_seconds"),
-        ("Queue time", "Arrival at the engine to getting a slot.", "cobali_queue_seconds"),
-        ("Prefill time", "Getting a slot to the first output token.", "cobali_prefill_seconds"),
-        ("Decode time", "First to last output token.", "cobali_decode_seconds"),
+        ("E2E", "Time from a request's arrival to the last byte of its answer.", "cobali_e2e_seconds"),
+        ("Queue time", "Time from arrival at the engine to getting a slot.", "cobali_queue_seconds"),
+        ("Prefill time", "Time from getting a slot to the first output token.", "cobali_prefill_seconds"),
+        ("Decode time", "Time from the first to the last output token.", "cobali_decode_seconds"),
     ):
         if name in SLOS:
             made.with_panel(against_slo(title, text, percentiles(name), SLOS[name], columns=3))
@@ -183,14 +191,14 @@ def _engines(made: dashboard.Dashboard) -> None:
     made.with_panel(stacked("Output by model", text, TOKEN_RATE, output, columns=4))
     waits = with_info(rate("cobali_ttft_seconds_bucket"), "model", "le")
     ttft = [(f"histogram_quantile(0.9, {waits})", "{{model}}")]
-    text = "A request's arrival to its first text, by model: nine of ten requests took less."
+    text = "Time from a request's arrival to its first text, by model; nine of ten requests took less."
     made.with_panel(against_slo("TTFT p90 by model", text, ttft, "slo_ttft", columns=4))
     machines = [(f"count by (node) (group by (engine, node) ({series('cobali_info')}))", "{{node}}")]
     text = "Engines that have their model loaded, by the address of their machine."
     made.with_panel(stacked("Engines by node", text, ENGINES, machines, columns=4))
     away = [(f"max by (engine) (1 - {series('cobali_engine_up')})", "engine {{engine}}")]
-    text = "1 while an engine does not answer; its requests go on with another, or wait."
-    made.with_panel(lines("Engines away", text, ENGINES, away, columns=4))
+    text = "1 while an engine does not answer; its requests continue on another engine, or wait."
+    made.with_panel(lines("Engines down", text, ENGINES, away, columns=4))
     for title, text, unit, query in (
         ("Output by engine", "Output tokens per second.", TOKEN_RATE, rate("cobali_output_tokens_total")),
         ("Waiting by engine", "Requests waiting for a slot.", REQUESTS, series("cobali_queue_requests")),
@@ -233,17 +241,17 @@ def _cache(made: dashboard.Dashboard) -> None:
 def _capacity(made: dashboard.Dashboard) -> None:
     made.with_row(Row("Capacity"))
     slots = [(f"sum by (state) ({series('cobali_slots')})", "{{state}}")]
-    made.with_panel(stacked("Slots by state", "What the slots are doing.", SLOTS, slots, columns=3))
+    made.with_panel(
+        stacked("Slots by state", "Slots that are idle, prefilling or generating.", SLOTS, slots, columns=3)
+    )
     cells = [(f"sum by (state) ({series('cobali_kv_cells')})", "{{state}}")]
-    text = "Used by running requests, kept for prefix reuse, free."
+    text = "KV cells used by running requests, kept for prefix reuse, and free."
     made.with_panel(stacked("KV cells", text, CELLS, cells, columns=3))
     host = [(f"sum by (state) ({series('cobali_host_cache_bytes')})", "{{state}}")]
     text = "Host memory for prefixes that slots have no room for, used and free."
     made.with_panel(stacked("Host cache", text, "bytes", host, columns=3))
     disk = [(f"max {EACH} ({series('cobali_disk_cache_bytes', state='used')})", EACH_LEGEND)]
-    text = (
-        "Disk space of cached prefixes, at most disk_cache_gib; engines with one folder show the same files."
-    )
+    text = "Disk space of cached prefixes, at most disk_cache_gib; engines that share a folder show the same."
     made.with_panel(lines("Disk cache", text, "bytes", disk, columns=3))
     moved = [
         (f"sum({rate(f'cobali_{what}_tokens_total')})", legend)
@@ -256,14 +264,12 @@ def _capacity(made: dashboard.Dashboard) -> None:
         )
     ]
     text = "Tokens moved per second between slots and host memory, and between host memory and disk."
-    made.with_panel(lines("Moved between tiers", text, TOKEN_RATE, moved, columns=3))
+    made.with_panel(lines("Tokens moved between tiers", text, TOKEN_RATE, moved, columns=3))
     shares = [(f"max({share})", legend) for share, legend in _queue_fill()]
-    text = (
-        "Share of max_queue and max_queue_tokens in use: at 100 % new requests get 429; preempted ones count."
-    )
+    text = "Share of max_queue and max_queue_tokens in use, preempted requests included: 100 % means 429."
     made.with_panel(lines("Queue fill", text, "percentunit", shares, columns=3))
     left = [(f"max by (state) (cobali_batch_lines{{{SERVER}}})", "{{state}}")]
-    text = "Lines of the batches that are not over: answered, failed, and those that wait for room."
+    text = "Lines of batches that have not ended: answered, failed and waiting."
     made.with_panel(stacked("Batch lines", text, "suffix: lines", left, columns=3).no_value("no batches"))
 
 
@@ -300,17 +306,17 @@ def _devices(made: dashboard.Dashboard) -> None:
     made.with_row(Row("Devices of engines"))
     who, text = (
         "engine {{engine}}, {{device}}",
-        "What engines compute on beside the CPU, by the setting devices.",
+        "Memory of the devices that the setting devices names, used and free.",
     )
     memory = [
         (f"max by (engine, device, state) ({series('cobali_device_memory_bytes')})", f"{who}: {{{{state}}}}")
     ]
     made.with_panel(stacked("Device memory", text, "bytes", memory, columns=3).no_value("no devices"))
     busy = [(f"max by (engine, device) ({rate('cobali_device_busy_seconds_total')})", who)]
-    text = "Share of the time in which a device computed, where it is known: workers on a CPU tell it."
+    text = "Share of the time in which a device computed; known only for workers that lend a CPU."
     made.with_panel(lines("Device use", text, "percentunit", busy, columns=3).no_value("not known"))
     away = [(f"max by (engine, device) (1 - {series('cobali_device_up')})", who)]
-    text = "1 while an engine goes without a worker that does not answer (split_fallback)."
+    text = "1 while an engine computes without a worker that does not answer (split_fallback)."
     made.with_panel(lines("Devices missing", text, DEVICES, away, columns=3).no_value("no devices"))
 
 
@@ -318,8 +324,8 @@ def _tenants(made: dashboard.Dashboard) -> None:
     made.with_row(Row("Tenants"))
     computed, said = (rate(f"cobali_tenant_{what}_tokens_total") for what in ("prompt", "output"))
     served = [(f"sum by (tenant) ({computed}) + 2 * sum by (tenant) ({said})", "{{tenant}}")]
-    text = "What ended requests took per second, output tokens counted twice, as fairness counts."
-    made.with_panel(stacked("Served by tenant", text, TOKEN_RATE, served, columns=3))
+    text = "Tokens of ended requests per second; output tokens count twice, as in fair sharing."
+    made.with_panel(stacked("Tokens by tenant", text, TOKEN_RATE, served, columns=3))
     waited, ended = (rate(f"cobali_tenant_{what}_total") for what in ("queue_seconds", "requests"))
     waits = [(f"sum by (tenant) ({waited}) / sum by (tenant) ({ended})", "{{tenant}}")]
     text = "Mean time that requests waited for their first slot."

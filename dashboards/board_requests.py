@@ -106,10 +106,10 @@ def _ends(made: dashboard.Dashboard) -> None:
 def _http(made: dashboard.Dashboard) -> None:
     made.with_row(Row("HTTP requests"))
     answers = rate("cobali_http_requests_total")
-    text = "HTTP requests that ended, per second, whatever they asked for: 401 is a missing or wrong API key."
+    text = "All HTTP requests that ended, per second; 401 is a missing or wrong API key."
     by_status = [(f"sum by (status) ({answers})", "{{status}}")]
     made.with_panel(stacked("HTTP requests by status", text, "reqps", by_status))
-    text = "Per second, by route: unmatched are unknown paths, and requests without a valid key."
+    text = "HTTP requests per second by route; unmatched: unknown paths, and requests without a valid key."
     by_route = [(f"sum by (route, method) ({answers})", "{{method}} {{route}}")]
     made.with_panel(stacked("HTTP requests by route", text, "reqps", by_route))
 
@@ -125,7 +125,7 @@ def _life(made: dashboard.Dashboard) -> None:
             ("decode", "decode"),
         )
     ]
-    text = "Mean seconds of a request: on its way in, waiting, computing its prompt, writing its answer."
+    text = "Mean seconds per request: intake, waiting, computing the prompt, writing the answer."
     made.with_panel(stacked("Mean time of a request by stage", text, "s", parts))
     speed = [
         (f"1 / {quantile(q, 'cobali_tpot_seconds')}", legend)

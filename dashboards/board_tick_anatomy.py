@@ -27,7 +27,7 @@ PHASES = ("plan", "forward", "sample", "publish")
 def build() -> dashboard.Dashboard:
     """Return the board `tick_anatomy.json`."""
     made = board(
-        "cobali-tick", "cobali_ray / Tick anatomy", "What a tick, one round of the engine, consists of."
+        "cobali-tick", "cobali_ray / Tick anatomy", "Where the time of a tick, one round of the engine, goes."
     )
     for add in (_time, _phases, _work, _pace, _rhythm):
         add(made)
@@ -107,7 +107,7 @@ def _pace(made: dashboard.Dashboard) -> None:
 def _rhythm(made: dashboard.Dashboard) -> None:
     made.with_row(Row("Rhythm"))
     gaps = percentiles("cobali_tick_gap_seconds")
-    text = "End of a forward pass to the start of the next, while busy: the device waits for the host."
+    text = "Time from a forward pass to the next, while busy: the device waits for the host."
     made.with_panel(lines("Gap between forward passes", text, "s", gaps))
     forward, ticks, idle = (
         f"sum {EACH} ({one})"

@@ -33,7 +33,7 @@ TOTALS = {
     "cached_prompt_tokens": "Prompt tokens found in the cache: in a slot, in host memory or on disk.",
     "output_tokens": "Output tokens sampled.",
     "adapter_changes": "Forward passes that used another LoRA adapter than the pass before.",
-    "drafted_tokens": "Tokens computed speculatively, as a guess at what a stream says next.",
+    "drafted_tokens": "Tokens computed speculatively, as a guess at the next tokens of a stream.",
     "accepted_tokens": "Speculative tokens that turned out right.",
     "host_cache_hits": "Requests that continued from a prefix in host memory, including preempted ones.",
     "host_cache_restored_tokens": "Tokens restored from host memory to a slot.",
@@ -47,7 +47,7 @@ TOTALS = {
     "graphs_reused": "Forward passes that reused llama.cpp's compute graph.",
     "embedded_texts": "Texts embedded or scored.",
     "embedded_tokens": "Tokens of texts embedded or scored.",
-    "idle_seconds": "Seconds without work.",
+    "idle_seconds": "Seconds in which the engine had no work.",
 }
 
 
@@ -125,7 +125,7 @@ def _presence(presence: Presence) -> Iterator[Metric]:
     yield GaugeMetricFamily("cobali_engine_up", "1 while the engine answers, else 0.", int(presence.up))
     text = "Seconds since the engine last answered; 0 while it does."
     yield GaugeMetricFamily("cobali_engine_down_seconds", text, presence.down_s)
-    text = "Times that the engine was restarted since the server started."
+    text = "Engine restarts since the server started."
     yield CounterMetricFamily("cobali_engine_restarts", text, presence.n_restarts)
 
 
@@ -152,14 +152,14 @@ def _counters(snapshot: Snapshot) -> Iterator[Metric]:
         "cobali_ticks", "Ticks of the engine.", snapshot.histogram("tick_seconds").count
     )
     tokens = {kind: snapshot.histogram("tick_tokens", kind).sum for kind in KINDS}
-    yield counter("cobali_tokens", "Tokens computed, prompts and answers.", "kind", tokens)
+    yield counter("cobali_tokens", "Tokens computed, by kind: decode or prefill.", "kind", tokens)
     phases = {phase: snapshot.histogram("tick_phase_seconds", phase).sum for phase in PHASES}
     yield counter("cobali_phase_seconds", "Seconds spent in each phase of a tick.", "phase", phases)
-    text = "Seconds of ticks whose time was predicted: as predicted and as measured."
+    text = "Seconds of the ticks that had a prediction: predicted, and real (measured)."
     yield counter("cobali_tick_prediction_seconds", text, "kind", snapshot.predictions)
     text = "Requests that got a first token, by where the beginning of their prompt was cached."
     yield counter("cobali_prefix_requests", text, "tier", snapshot.tier_requests)
-    text = "Prompt tokens by where they were cached; none: computed anew."
+    text = "Prompt tokens by where they were cached; none: computed."
     yield counter("cobali_prefix_tokens", text, "tier", snapshot.tier_tokens)
     yield counter(
         "cobali_requests", "Requests that have ended, by how they ended.", "outcome", snapshot.requests
@@ -167,7 +167,7 @@ def _counters(snapshot: Snapshot) -> Iterator[Metric]:
     yield counter("cobali_refusals", "Requests refused on arrival, by reason.", "reason", snapshot.refusals)
     for name, text in MEASURES.items():
         yield counter(f"cobali_{name}", text, "tenant", snapshot.tenants[name])
-    text = "Preemptions of requests that have ended, by their priority class."
+    text = "Preemptions by priority class, counted when the request ends."
     yield counter("cobali_class_preemptions", text, "priority", snapshot.class_preemptions)
     for name, text in TOTALS.items():
         yield CounterMetricFamily(f"cobali_{name}", text, snapshot.totals[name])
@@ -180,7 +180,7 @@ def _gauges(snapshot: Snapshot) -> Iterator[Metric]:
     info.add_metric((snapshot.model_name, __version__, snapshot.node), 1)
     yield info
     states = {"idle": last.n_idle, "prefilling": last.n_prefilling, "generating": last.n_generating}
-    yield gauge("cobali_slots", "Slots by what they are doing.", "state", states)
+    yield gauge("cobali_slots", "Slots by state: idle, prefilling, generating.", "state", states)
     n_used, n_kept = last.n_cells_used, last.n_cells_idle
     cells = {"used": n_used - n_kept, "idle_prefix": n_kept, "free": last.n_cells - n_used}
     text = "KV cells used by running requests, kept for prefix reuse, and free."
@@ -198,16 +198,20 @@ def _gauges(snapshot: Snapshot) -> Iterator[Metric]:
         ("batch_tokens", "Tokens in the last tick; 0 when idle.", last.n_tokens),
         ("tick_predicted_seconds", "Predicted duration of the last tick.", last.predicted_s),
         ("itl_target_seconds", "ITL target of the latest tick that had one; 0 when idle.", last.target_s),
-        ("token_budget", "Most tokens in one tick.", limits.token_budget),
-        ("slot_context_tokens", "Most tokens of one request, prompt and answer together.", limits.n_ctx_slot),
+        ("token_budget", "Maximum tokens in one tick.", limits.token_budget),
+        (
+            "slot_context_tokens",
+            "Maximum tokens of a request, prompt and answer together.",
+            limits.n_ctx_slot,
+        ),
         (
             "queue_limit_requests",
-            "Most requests that may wait; beyond that, new ones get 429.",
+            "Maximum waiting requests; beyond that, new ones get 429.",
             limits.max_queue,
         ),
         (
             "queue_limit_tokens",
-            "Most prompt tokens that may wait; beyond that, new requests get 429.",
+            "Maximum waiting prompt tokens; beyond that, new requests get 429.",
             limits.max_queue_tokens,
         ),
         ("start_time_seconds", "Unix time at which the engine loaded its model.", snapshot.opened_at_s),
@@ -230,11 +234,11 @@ def _histograms(snapshot: Snapshot) -> Iterator[Metric]:
 
 def _devices(devices: Sequence[DeviceView]) -> Iterator[Metric]:
     """Yield what is known of each; an engine on a CPU has none."""
-    text = "1 while the engine computes on the device, 0 while it goes without."
+    text = "1 while the engine computes on the device, 0 while it computes without it."
     up = GaugeMetricFamily("cobali_device_up", text, labels=("device", "kind"))
-    text = "Memory of a device, used by anyone and free."
+    text = "Memory of a device: used by any process, and free."
     memory = GaugeMetricFamily("cobali_device_memory_bytes", text, labels=("device", "state"))
-    text = "Seconds in which a device computed, where that is known."
+    text = "Seconds in which a device computed; absent if that is not known."
     busy = CounterMetricFamily("cobali_device_busy_seconds", text, labels=("device",))
     for device in devices:
         up.add_metric((device.name, device.kind), device.there)

@@ -45,8 +45,8 @@ def gauge(name: str, text: str, label: str, values: Mapping[str, float]) -> Gaug
 def batch_families(statuses: Mapping[str, int], lines: Mapping[str, int]) -> list[Metric]:
     """Return the metrics of batches that are not over, of all of a server."""
     return [
-        gauge("cobali_batches", "Batches that are not over, by their status.", "status", statuses),
-        gauge("cobali_batch_lines", "Lines of these batches, by what became of them.", "state", lines),
+        gauge("cobali_batches", "Batches that have not ended, by status.", "status", statuses),
+        gauge("cobali_batch_lines", "Lines of batches that have not ended, by state.", "state", lines),
     ]
 
 

@@ -217,7 +217,7 @@ def test_the_selectors_narrow_every_panel(tmp_path, scraped, unchosen, choice):
 
 
 def test_an_engine_that_is_away_is_shown_whatever_is_chosen(tmp_path):
-    target, *_ = targets("overview.json", "Engines away")
+    target, *_ = targets("overview.json", "Engines down")
     up = {"series": 'cobali_engine_up{instance="a", engine="0"}', "values": "0x200"}
     choice = {"$model_name": "m2", "$node": "n2", "$instance": ".+", "$engine": ".+"}
     (answer,) = ask(tmp_path, [up], [target["expr"]], choice)

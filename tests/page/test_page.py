@@ -148,7 +148,7 @@ def test_a_restart_of_the_engine_is_told_and_survived(make_page):
         site.revive_engine()
         notice = page.get_by_role("status").first
         expect(notice).to_contain_text("The engine was restarted")
-        expect(notice).to_contain_text("the answers that it was writing are not")
+        expect(notice).to_contain_text("the answers that it was writing go on")
         expect(page.locator(".pill")).to_contain_text("1 of 8 slots busy")  # the answer goes on
         row = page.get_by_role("region", name="Table of requests").get_by_role("row").nth(1)
         life = page.get_by_role("region", name="Life of a request")

@@ -127,7 +127,7 @@ def test_two_models_answer_the_same_prompt(make_page, of):
 def test_one_model_cannot_be_compared_with_another(make_page, site):
     page = make_page(site, "compare")
     expect(page.get_by_role("button", name="Models")).to_be_disabled()
-    expect(page.get_by_text("Comparing models takes two; this server has one.")).to_be_visible()
+    expect(page.get_by_text("Comparing models needs two models; this server has one.")).to_be_visible()
 
 
 def test_two_settings_differ_in_what_was_chosen_and_in_nothing_else(make_page, site):
@@ -193,7 +193,7 @@ def test_stopped_answers_have_what_the_feed_knows(make_page, site):
     page.wait_for_function("() => document.querySelector('.answer .text')?.innerText.length > 50")
     page.keyboard.press("Escape")
     until(page, IDLE)
-    expect(page.locator(".measures")).to_contain_text("what the feed of ticks knows")
+    expect(page.locator(".measures")).to_contain_text("from the engine's ticks")
     _, table = cells(page)
     assert table["Finish"] == ["stopped by you"] * 2
     assert table["Longest gap"] == ["\u2013"] * 2

@@ -99,7 +99,7 @@ def test_conversations_leave_as_files_and_come_back(make_page, site, tmp_path):
     (tmp_path / "bad.json").write_text(json.dumps(whole))
     told = bring(tmp_path / "bad.json")
     expect(told).to_have_text(
-        "bad.json was not imported. Conversation 2, message 2: text is missing or not what it should be."
+        "bad.json was not imported. Conversation 2, message 2: text is missing or invalid."
     )
     expect(listed(page)).to_have_count(2)
 
@@ -145,7 +145,7 @@ def test_what_cannot_be_kept_is_said(make_page, site):
     say(page, "one too many", max_tokens=5)
     alert = page.locator(".talk > .notice")
     expect(alert).to_contain_text(
-        "Not kept: 1000 conversations are kept already. Delete some to keep this one."
+        "Not stored: 1000 conversations are stored already. Delete some to store this one."
     )
     expect(page.get_by_role("article")).to_contain_text("length")  # the chat itself goes on
     page.evaluate("""() => {
@@ -158,7 +158,7 @@ def test_what_cannot_be_kept_is_said(make_page, site):
         };
     }""")
     say(page, "and no room")
-    expect(alert).to_contain_text("This browser gives the page no more room.")
+    expect(alert).to_contain_text("This browser has no more room for conversations.")
 
 
 def test_settings_belong_to_a_conversation(make_page, site):

@@ -24,8 +24,8 @@ REPORT = """
 <w:tbl><w:tr><w:tc><w:p><w:r><w:t>a</w:t></w:r></w:p></w:tc>
   <w:tc><w:p><w:r><w:t>b</w:t></w:r></w:p></w:tc></w:tr></w:tbl>
 """
-SCAN = "Error: x.pdf has no text in it. It may consist of images of pages."
-NO_DOCX = "Error: x.docx is no DOCX that can be read."
+SCAN = "Error: x.pdf contains no text. Its pages may be scanned images."
+NO_DOCX = "Error: x.docx is not a DOCX file that can be read."
 PLAIN = "<w:p><w:r><w:t>Plain</w:t></w:r></w:p>"
 
 
@@ -34,11 +34,11 @@ PLAIN = "<w:p><w:r><w:t>Plain</w:t></w:r></w:p>"
     [
         pytest.param("pdf", pdf("Hello \\(there\\)", "Page two"), "Hello (there)\n\nPage two", id="pages"),
         pytest.param("pdf", pdf(""), SCAN, id="scan"),
-        pytest.param("pdf", b"%PDF-1.4 cut", "Error: x.pdf is no PDF that can be read.", id="broken-pdf"),
+        pytest.param("pdf", b"%PDF-1.4 cut", "Error: x.pdf is not a PDF that can be read.", id="broken-pdf"),
         pytest.param("docx", docx(REPORT), "## Results\n\nTwo & three\tfour\n\n- a point\na | b", id="word"),
         pytest.param("docx", docx(PLAIN, zipfile.ZIP_STORED), "Plain", id="stored"),
         pytest.param("docx", docx(PLAIN) + bytes(99), "Plain", id="bytes-behind"),
-        pytest.param("docx", docx(""), "Error: x.docx has no text in it.", id="empty"),
+        pytest.param("docx", docx(""), "Error: x.docx contains no text.", id="empty"),
         pytest.param("docx", docx(REPORT)[:200], NO_DOCX, id="broken-docx"),
     ],
 )
@@ -98,4 +98,4 @@ def test_a_shared_file_shows_the_chat_by_itself_and_is_opened_again(make_page, s
     expect(page.get_by_role("article")).to_contain_text("Bold </script>")
     (tmp_path / "other.html").write_text("<!doctype html><p>Hello")
     page.get_by_label("File to import").set_input_files(tmp_path / "other.html")
-    expect(page.get_by_role("alert")).to_contain_text("This page has no conversation in it.")
+    expect(page.get_by_role("alert")).to_contain_text("This page contains no conversation.")

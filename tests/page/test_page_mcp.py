@@ -111,7 +111,7 @@ def test_what_is_wrong_with_an_address_is_said_and_a_key_goes_to_its_server_only
         page = open_for(make_page, site, locked)
         add(page, locked.url)
         fault = page.locator("#mcp-hint")
-        expect(fault).to_contain_text("it wants a key, or another one")
+        expect(fault).to_contain_text("it needs a key, or a different one")
         add(page, f"{site.url}/health")
         expect(fault).to_contain_text("refused: status 405")
         add(page, locked.url, "secret")

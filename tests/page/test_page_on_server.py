@@ -31,7 +31,7 @@ def two(make_page, keeping):
     ]
     for page in pages:
         page.get_by_label(SWITCH).check()
-        expect(page.get_by_text("They are on the server")).to_be_visible()
+        expect(page.get_by_text("They are stored on the server")).to_be_visible()
     yield pages
     chats = f"{keeping.url}/v1/chats"
     for one in httpx2.get(chats).json()["data"]:
@@ -128,7 +128,7 @@ def test_what_the_server_could_not_take_is_written_when_it_answers_again(two):
     phone.get_by_role("button", name="Rename").click()
     phone.keyboard.type("Named in a tunnel")
     phone.keyboard.press("Enter")
-    expect(phone.get_by_role("alert")).to_contain_text("Not kept: The server does not answer.")
+    expect(phone.get_by_role("alert")).to_contain_text("Not stored: The server does not answer.")
     phone.unroute("**/v1/chats/*")
     phone.reload()
     for page in two:
@@ -139,7 +139,7 @@ def test_the_switch_moves_the_browsers_conversations_and_leaves_others_theirs(ma
     page = make_page(keeping, "chat")
     ask(page, "From this browser")
     page.get_by_label(SWITCH).check()
-    expect(page.get_by_text("everybody who reaches it can read them")).to_be_visible()
+    expect(page.get_by_text("everybody who can reach it can read them")).to_be_visible()
     expect(listed(page)).to_have_text(["From this browser"])
     expect(asked(page)).to_have_text("You: From this browser")
     until(page, f"() => {KEPT_HERE}.then((n) => n === 0)")

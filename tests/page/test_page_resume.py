@@ -96,9 +96,9 @@ def test_an_answer_is_read_on_once_the_network_is_back(make_page, site):
         page.route("**/v1/streams/**", lambda route: route.abort())
         site.cut()
         article = page.get_by_role("article")
-        expect(article).to_contain_text("The server does not answer; this answer is read on as")
+        expect(article).to_contain_text("The server does not answer. This answer continues as")
         page.unroute("**/v1/streams/**")
-        expect(article).to_contain_text("The connection was cut meanwhile; the answer was read on after")
+        expect(article).to_contain_text("The connection was lost; the answer continued after")
         assert site.n_running() == 1
     expect_whole(site, page, "Cut off")
 
@@ -147,11 +147,11 @@ def test_the_answer_itself_says_that_its_engine_restarts_and_afterwards_that_it_
         site.kill_engine()
         article = page.get_by_role("article")
         expect(article.get_by_role("status")).to_have_text(
-            "The engine restarts; this answer goes on when it is back."
+            "The engine is restarting. This answer continues when it is back."
         )
         expect(page.locator("main > [role=status]")).to_be_empty()  # where it would be under the header
         site.revive_engine()
-        expect(article).to_contain_text(re.compile(r"restarted meanwhile; the answer went on after \d"))
+        expect(article).to_contain_text(re.compile(r"restarted; the answer continued after \d"))
         expect(page.locator("main > [role=status]")).to_be_empty()
         page.get_by_role("button", name="Stop").click()
         expect(article).to_contain_text("stopped by you")

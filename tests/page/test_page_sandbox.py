@@ -123,7 +123,7 @@ def test_a_diagram_is_drawn_in_the_frame_and_what_is_none_says_so(make_page, sit
     frame = page.frame_locator("iframe.preview")
     for button, texts in zip(
         page.get_by_role("button", name="Preview").all(),
-        (["One", "Three"], ["Client", "Server", "asks"], ["no diagram that Mermaid can draw"]),
+        (["One", "Three"], ["Client", "Server", "asks"], ["Mermaid cannot draw this diagram"]),
         strict=True,
     ):
         button.click()

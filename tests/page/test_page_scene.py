@@ -51,5 +51,5 @@ def test_it_does_not_begin_beside_others_and_ends_when_it_is_stopped(make_page, 
     with small.held(5):  # so that it cannot be over before it is stopped
         page.get_by_role("button", name=PLAY).click()
         page.locator(".scene").get_by_role("button", name="Stop").click()
-        expect(page.locator(".scene")).to_contain_text("It was stopped.")
+        expect(page.locator(".scene")).to_contain_text("The demonstration was stopped.")
     until(page, IDLE)

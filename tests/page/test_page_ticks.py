@@ -125,7 +125,7 @@ def test_a_link_leads_to_the_moment_and_its_request(make_page, site):
     other.get_by_role("button", name="Go live").click()
     other.wait_for_function("() => location.hash === '#ticks'")
     other.evaluate("location.hash = '#ticks?run=0000&tick=7'")
-    expect(other.get_by_role("alert")).to_contain_text("Tick 7 is of an earlier run")
+    expect(other.get_by_role("alert")).to_contain_text("Tick 7 is from an earlier run")
 
 
 EARLY = """async () => {

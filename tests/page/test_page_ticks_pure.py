@@ -185,7 +185,7 @@ ABOUT = """({ aboutTarget }, history) => {
         pytest.param({"plan_s": 0.03}, "for planning", id="plan"),
         pytest.param({"sample_s": 0.03}, "for sampling", id="sample"),
         pytest.param({"publish_s": 0.03}, "for publishing", id="publish"),
-        pytest.param({}, "for what lies between the phases", id="rest"),
+        pytest.param({}, "for the time between the phases", id="rest"),
         pytest.param({"forward_s": 0.045, "predicted_s": 0.02}, "longer than predicted", id="slower"),
         pytest.param({"forward_s": 0.045, "predicted_s": 0.045}, "for the streams' own tokens", id="decode"),
         pytest.param(
@@ -291,8 +291,8 @@ OPEN = """async ({ link, obey, parse }, [hash, packet]) => {
         ),
         pytest.param("tick=250&n=40&axis=time", None, [250, 40, None, 270], id="in-time-without-one"),
         pytest.param("engine=0&run=76543210&tick=250", "restarted since", None, id="another-run"),
-        pytest.param("tick=5", "too old: the engine remembers its ticks from 100 on", None, id="too-old"),
-        pytest.param("tick=900", "has not happened yet: the newest is 399", None, id="to-come"),
+        pytest.param("tick=5", "too old. The engine remembers its ticks from 100 on", None, id="too-old"),
+        pytest.param("tick=900", "has not happened yet. The newest is 399", None, id="to-come"),
         pytest.param("engine=b&tick=250", "no engine b", None, id="no-such-engine"),
     ],
 )

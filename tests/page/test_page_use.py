@@ -132,8 +132,8 @@ def test_forgotten_ticks_are_told_and_left(make_page, site):
         }"""
     )
     told = page.locator(".forgotten")
-    expect(told).to_contain_text("These ticks are forgotten.")
-    expect(record).to_contain_text("This tick is forgotten.")
+    expect(told).to_contain_text("These ticks are no longer stored.")
+    expect(record).to_contain_text("This tick is no longer stored.")
     told.get_by_role("button", name="Go live").click()
     expect(told).to_have_count(0)
     expect(record).to_contain_text("the newest")

@@ -75,7 +75,7 @@ export function Answer({
           tokens?.length > 0 &&
           !grows &&
           html`<button class="quiet small" aria-expanded=${String(inWords)} onClick=${() => setInWords(!inWords)}
-            title="How likely each word was, and what else was"><${Icon} name="branch" size=${14} />Words</button>`
+            title="How likely each word was, and the alternatives"><${Icon} name="branch" size=${14} />Words</button>`
         }
         ${actions}
       </div>
@@ -85,12 +85,12 @@ export function Answer({
 }
 
 const WHY = {
-  engine: (begun) => `The engine restarts; this answer ${begun ? "goes on" : "begins"} when it is back.`,
-  network: (begun) => `The server does not answer; this answer is read ${begun ? "on " : ""}as soon as it does.`,
+  engine: (begun) => `The engine is restarting. This answer ${begun ? "continues" : "begins"} when it is back.`,
+  network: (begun) => `The server does not answer. This answer ${begun ? "continues" : "begins"} as soon as it does.`,
 };
 const WAS = {
-  engine: "The engine was restarted meanwhile; the answer went on after",
-  network: "The connection was cut meanwhile; the answer was read on after",
+  engine: "The engine was restarted; the answer continued after",
+  network: "The connection was lost; the answer continued after",
 };
 
 /** Why nothing comes at present; afterwards, what that was. */

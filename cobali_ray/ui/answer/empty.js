@@ -22,7 +22,7 @@ const GENERAL = [
   "Write a polite email that moves a meeting to Thursday.",
 ];
 const WHAT =
-  "The model runs on this server and nowhere else. Requests share an engine, and you can watch live how " +
+  "The model runs on this server only. Requests share an engine, and you can watch live how " +
   "its scheduler divides each tick among them.";
 
 /** Prompts that work on the chosen model, which `send` takes; what this is, and the engine's last ticks. */

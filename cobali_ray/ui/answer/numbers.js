@@ -4,7 +4,7 @@ import { html } from "../parts/preact.js";
 import { countedOf, isOpen, outputOf, paceOf, tokensOf } from "../request/chat.js";
 
 const ENDS = {
-  stop: ["good", "stop", "The model ended its answer, or a stop string was found."],
+  stop: ["good", "stop", "The model ended its answer, or a stop string matched."],
   length: ["wait", "length", "The answer reached max_tokens, or the slot is full."],
   tool_calls: ["good", "tool_calls", "The model called a tool and waits for its result."],
 };
@@ -32,8 +32,8 @@ export function Numbers({ answer, told, nowS = null }) {
       "TTFT",
       duration(served ? timings.ttft_s : ttftS),
       served
-        ? "Time to first token, as the server measured it: from the request's arrival to the first words sent"
-        : "Time to first token, as this page saw it: from sending to the first words",
+        ? "Time to first token, as the server measured it: from the request's arrival to the first text sent"
+        : "Time to first token, as this page saw it: from sending to the first text",
     ],
     pace && ["speed", rate(pace.perSecond, "tok/s"), PACE_FROM[pace.from]],
     open && [
@@ -45,7 +45,7 @@ export function Numbers({ answer, told, nowS = null }) {
       "output",
       `${least}${count(nOutput)} tok`,
       open || least
-        ? "Output tokens so far: pieces of text that came here, or more if the engine's ticks say so"
+        ? "Output tokens so far: pieces of text that arrived here, or the count of the engine's ticks if that is higher"
         : "Output tokens as the server counted them, the end token included",
     ],
     reasoned > 0 && [
@@ -61,7 +61,7 @@ export function Numbers({ answer, told, nowS = null }) {
     cached > 0 && [
       "cached",
       `${count(cached)} tok`,
-      "Prompt tokens that were in the KV cache already, as the server says",
+      "Prompt tokens that were already in the KV cache, as the server counted them",
     ],
     queueS > 0.001 && [
       "queue",

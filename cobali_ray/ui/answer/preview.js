@@ -13,7 +13,7 @@ const DRAW = `
   mermaid.initialize({ startOnLoad: false, securityLevel: "strict", suppressErrorRendering: true });
   mermaid.render("drawing", TEXT).then(
     ({ svg }) => (document.body.innerHTML = svg),
-    ({ message }) => (document.body.innerText = "This is no diagram that Mermaid can draw.\\n" + message),
+    ({ message }) => (document.body.innerText = "Mermaid cannot draw this diagram.\\n" + message),
   );`;
 
 const inScript = (code) => `<script>${code}</script>`;
@@ -27,7 +27,7 @@ async function diagramOf(text) {
 
 async function documentOf(lang, text) {
   if (!/^mermaid$/i.test(lang)) return SVG.test(text) ? MIDDLE + text : text;
-  return diagramOf(text).catch(() => `${MIDDLE}<body>What draws diagrams could not be loaded.`);
+  return diagramOf(text).catch(() => `${MIDDLE}<body>The library that draws diagrams could not be loaded.`);
 }
 
 /** The frame. Its height is the reader's to choose. */

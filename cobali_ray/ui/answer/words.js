@@ -48,8 +48,8 @@ export function Words({ text, tokens, title, goOn }) {
     ];
   });
   return html`<section class="wordwise card" aria-label=${title ? `Words of ${title}` : "Words of this answer"}>
-    <p class="hint">The stronger its colour, the less likely a word was. Choose one to see what
-      else was likely there.</p>
+    <p class="hint">The stronger its colour, the less likely a word was. Choose a word to
+      see the alternatives.</p>
     <div class="line" ref=${line} onKeyDown=${onKeyDown}>${drawn}${text.slice(end)}</div>
     ${here && html`<${Choices} text=${text} places=${places} at=${chosen} goOn=${goOn} />`}
   </section>`;
@@ -71,7 +71,7 @@ function Choices({ text, places, at, goOn }) {
       const own = one[0] === token.text;
       return html`<${kind} key=${one[0]} class="small" disabled=${goOn ? own : null}
         onClick=${goOn && (() => take(one))}
-        title=${own ? "What was written" : goOn && "Go on from this word, as another version of the answer"}>
+        title=${own ? "What was written" : goOn && "Continue from this word, as another version of the answer"}>
         <code>${shown(one[0])}</code>
         <span class="muted">${shareOf(one[1])}${own && ", written"}</span></${kind}>`;
     })}

@@ -57,9 +57,9 @@ async function imageOf(file, model) {
   const { name, size, type } = file;
   if (!model?.architecture?.input_modalities?.includes("image"))
     throw new Error(`${name} is an image, and ${model?.id ?? "this model"} reads only text.`);
-  if (!PICTURES.has(type)) throw new Error(`${name} is no PNG, JPEG or GIF.`);
+  if (!PICTURES.has(type)) throw new Error(`${name} is not a PNG, JPEG or GIF file.`);
   if (size > MOST_IMAGE_BYTES)
-    throw new Error(`${name} is ${bytes(size)}; images may have ${bytes(MOST_IMAGE_BYTES)}.`);
+    throw new Error(`${name} is ${bytes(size)}; images may have at most ${bytes(MOST_IMAGE_BYTES)}.`);
   const url = await new Promise((resolve, reject) => {
     const reader = new FileReader();
     reader.onload = () => resolve(reader.result);

@@ -61,7 +61,7 @@ export function ChatView() {
         <h2>${conversation.title || "New chat"}</h2>
         <${Toggle} name="settings" icon="settings" label="Settings" shown=${shown} />
       </header>
-      ${trouble && html`<p class="notice bad" role="alert">Not kept: ${trouble}</p>`}
+      ${trouble && html`<p class="notice bad" role="alert">Not stored: ${trouble}</p>`}
       ${
         missing &&
         html`<p class="notice wait" role="alert">${isOnServer() ? "The server" : "This browser"} does not have the

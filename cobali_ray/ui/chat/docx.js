@@ -12,12 +12,12 @@ export async function textOfDocx(data, name) {
   try {
     xml = new DOMParser().parseFromString(await unpacked(data, DOCUMENT), "application/xml");
   } catch {
-    throw new Error(`${name} is no DOCX that can be read.`);
+    throw new Error(`${name} is not a DOCX file that can be read.`);
   }
   for (const second of elementsOf(xml, "Fallback")) second.remove(); // what is drawn otherwise is there twice
   const [body] = elementsOf(xml, "body");
   const text = body ? blocksOf(body).join("\n").trim() : "";
-  if (!text) throw new Error(`${name} has no text in it.`);
+  if (!text) throw new Error(`${name} contains no text.`);
   return text;
 }
 
@@ -29,7 +29,7 @@ async function unpacked(data, wanted) {
   const { method, from, to } = entryOf(view, data, wanted);
   const packed = data.subarray(from, to);
   if (method === STORED) return new TextDecoder().decode(packed);
-  if (method !== DEFLATED) throw new Error("It is packed in another way.");
+  if (method !== DEFLATED) throw new Error("It uses a compression that is not supported.");
   const decoder = new TextDecoder();
   let [text, n] = ["", 0];
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
@@ -46,7 +46,7 @@ function entryOf(view, data, wanted) {
   let end = data.length - END_BYTES;
   while (view.getUint32(end, true) !== END) {
     end -= 1;
-    if (end < data.length - END_BYTES - MOST_COMMENT) throw new Error("It is no ZIP.");
+    if (end < data.length - END_BYTES - MOST_COMMENT) throw new Error("It is not a ZIP file.");
   }
   let at = view.getUint32(end + 16, true);
   for (let left = view.getUint16(end + 10, true); left > 0 && view.getUint32(at, true) === ENTRY; left -= 1) {
@@ -58,7 +58,7 @@ function entryOf(view, data, wanted) {
     }
     at += 46 + nName + nExtra + nComment;
   }
-  throw new Error("It has no document.");
+  throw new Error("It contains no document.");
 }
 
 async function* piecesOf(stream) {

@@ -13,8 +13,8 @@ export function OnServer({ chats }) {
   const on = isOnServer();
   const readers =
     chats === EVERYBODY
-      ? "everybody who reaches it can read them, because it needs no key"
-      : "every browser with this key has the same ones";
+      ? "everybody who can reach it can read them, because it needs no key"
+      : "every browser with this key shares them";
   const turn = async ({ target }) => {
     if (moving !== null) return;
     setMoving(target.checked);
@@ -30,8 +30,8 @@ export function OnServer({ chats }) {
       Keep conversations on the server</label>
     <p class="hint">${
       on
-        ? `They are on the server: ${readers}. Answers go on when the page is closed.`
-        : `They are in this browser only. On the server, ${readers}; those in this browser move there.`
+        ? `They are stored on the server; ${readers}. Answers go on when the page is closed.`
+        : `They are stored in this browser only. Turn this on to move them to the server; there, ${readers}.`
     }</p>
     ${wrong && html`<p class="told wrong" role="alert">${wrong}</p>`}`;
 }

@@ -23,11 +23,11 @@ export async function textOfPdf(data, name) {
       pages.push(items.map(({ str = "", hasEOL = false }) => str + (hasEOL ? "\n" : "")).join("").trim());
     }
     const text = pages.join("\n\n").trim();
-    if (!text) throw new Error(`${name} has no text in it. It may consist of images of pages.`);
+    if (!text) throw new Error(`${name} contains no text. Its pages may be scanned images.`);
     return text;
   } catch (error) {
     if (error.name === "PasswordException") throw new Error(`${name} needs a password, so it cannot be read.`);
-    if (error.name === "InvalidPDFException") throw new Error(`${name} is no PDF that can be read.`);
+    if (error.name === "InvalidPDFException") throw new Error(`${name} is not a PDF that can be read.`);
     throw error;
   } finally {
     loading.destroy();

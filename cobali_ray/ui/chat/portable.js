@@ -20,13 +20,13 @@ export function read(what, text) {
   try {
     whole = JSON.parse(text);
   } catch (error) {
-    throw new Error(`This is no JSON: ${error.message}.`);
+    throw new Error(`This is not JSON: ${error.message}.`);
   }
   if (whole?.format !== formatOf(what))
     throw new Error(`This file holds no ${what}: its format is not "${formatOf(what)}".`);
   if (whole.version !== VERSION)
     throw new Error(
-      `Version ${JSON.stringify(whole.version)} of the format is not known here, only ${VERSION}.`,
+      `Version ${JSON.stringify(whole.version)} of the format is not supported, only ${VERSION}.`,
     );
   return whole[what];
 }
@@ -43,7 +43,7 @@ export function fromJson(text) {
 
 function inPage(text) {
   const data = text.split(`id="${DATA_ID}">`)[1]?.split("<")[0]; // share.js writes no such sign in it
-  if (!data) throw new Error("This page has no conversation in it.");
+  if (!data) throw new Error("This page contains no conversation.");
   return data;
 }
 
@@ -126,27 +126,27 @@ export const knownSettings = (settings) =>
 
 function conversationOf(given, index) {
   const where = `Conversation ${index + 1}`;
-  if (!object(given)) throw new Error(`${where} is no object.`);
+  if (!object(given)) throw new Error(`${where} is not an object.`);
   const wrong = fits(given, CONVERSATION);
-  if (wrong) throw new Error(`${where}: ${wrong} is missing or not what it should be.`);
+  if (wrong) throw new Error(`${where}: ${wrong} is missing or invalid.`);
   if (given.messages.length > MOST_MESSAGES)
-    throw new Error(`${where} has ${given.messages.length} messages; ${MOST_MESSAGES} are the most.`);
+    throw new Error(`${where} has ${given.messages.length} messages; at most ${MOST_MESSAGES} are allowed.`);
   const seen = new Set();
   const messages = given.messages.map((message, i) => {
     const place = `${where}, message ${i + 1}`;
-    if (!object(message)) throw new Error(`${place} is no object.`);
+    if (!object(message)) throw new Error(`${place} is not an object.`);
     if (!Object.hasOwn(ROLES, message.role)) throw new Error(`${place}: role must be user or assistant.`);
     const shape = { ...MESSAGE, ...ROLES[message.role] };
     const bad = fits(message, shape);
-    if (bad) throw new Error(`${place}: ${bad} is missing or not what it should be.`);
-    if (seen.has(message.id)) throw new Error(`${place}: its id is that of another.`);
+    if (bad) throw new Error(`${place}: ${bad} is missing or invalid.`);
+    if (seen.has(message.id)) throw new Error(`${place}: another message has the same id.`);
     if (message.parent !== null && !seen.has(message.parent))
-      throw new Error(`${place}: its parent is no message before it.`);
+      throw new Error(`${place}: its parent is not an earlier message.`);
     seen.add(message.id);
     return { role: message.role, ...picked(message, shape) };
   });
   if (given.head !== null && !seen.has(given.head))
-    throw new Error(`${where}: head is none of its messages.`);
+    throw new Error(`${where}: head is not one of its messages.`);
   return { ...picked(given, CONVERSATION), settings: knownSettings(given.settings), messages };
 }
 

@@ -38,7 +38,7 @@ export function Presets({ settings, model, take }) {
     event.preventDefault();
     const called = name.current.value.trim();
     if (!called) return;
-    if (!(called in all) && names.length >= MOST) tell(`${MOST} presets are the most. Delete one first.`);
+    if (!(called in all) && names.length >= MOST) tell(`You can have at most ${MOST} presets. Delete one first.`);
     else {
       setAll({ ...all, [called]: { settings, model } });
       name.current.value = "";

@@ -24,7 +24,7 @@ export async function asPage(conversation) {
     message.role === "user" ? html`<${Asked} message=${message} />` : html`<${Answered} message=${message} />`,
   );
   const made = document.createElement("div");
-  const hint = "Import this file into a page of cobali_ray to go on.";
+  const hint = "To continue the conversation, import this file into a page of cobali_ray.";
   render(html`<h1>${title}</h1>${messages}<footer>${hint}</footer>`, made);
   for (const one of made.querySelectorAll("button, .katex-html")) one.remove(); // browsers draw KaTeX's MathML
   for (const box of made.querySelectorAll("input:checked")) box.setAttribute("checked", "");

@@ -50,9 +50,9 @@ async function within(mode, work) {
 
 function told(error) {
   if (error?.name === "QuotaExceededError")
-    return new Error("This browser gives the page no more room. Export or delete conversations.");
+    return new Error("This browser has no more room for conversations. Export or delete some.");
   return new Error(
-    `This browser does not let the page keep anything (${error?.message || error?.name || "no reason given"}).`,
+    `This browser does not let the page store anything (${error?.message || error?.name || "no reason given"}).`,
   );
 }
 
@@ -73,14 +73,14 @@ export async function write(mine) {
     before.onsuccess = () => {
       whole = united(before.result, mine);
       if (JSON.stringify(whole).length > MOST_CHARS) {
-        refuse(new Error("This conversation is too long to be kept. Export it, and begin a new one."));
+        refuse(new Error("This conversation is too long to be stored. Export it, and begin a new one."));
         return;
       }
       const count = store.count();
       count.onsuccess = () => {
         if (!before.result && count.result >= MOST_CONVERSATIONS)
           refuse(
-            new Error(`${MOST_CONVERSATIONS} conversations are kept already. Delete some to keep this one.`),
+            new Error(`${MOST_CONVERSATIONS} conversations are stored already. Delete some to store this one.`),
           );
         else store.put(whole);
       };

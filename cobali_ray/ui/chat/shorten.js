@@ -69,7 +69,7 @@ export function Context({ conversation, draft, busy }) {
   return html`<div class=${`context ${full ? "full" : ""}`}>
     <span class="gauge" role="meter" aria-label="Context" aria-valuemin="0" aria-valuemax=${nMost}
       aria-valuenow=${Math.min(n, nMost)} aria-valuetext=${`about ${count(n)} of ${count(nMost)} tokens`}
-      title="What the model reads with the next message, of what it can read">
+      title="How much of its context the model reads with the next message">
       <svg viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">
         <rect class="all" width="100" height="4" /><rect class="used" width=${100 * share} height="4" /></svg>
       <span>${full ? `Context ${percent(share)} full` : `≈ ${count(n)} of ${count(nMost)} tokens`}</span></span>

@@ -158,7 +158,7 @@ function Place() {
   const { chats } = useStore(models);
   return chats
     ? html`<${OnServer} chats=${chats} />`
-    : html`<p class="hint">Conversations are kept in this browser only.</p>`;
+    : html`<p class="hint">Conversations are stored in this browser only.</p>`;
 }
 
 /** All of them as a file, and such a file back. */

@@ -23,7 +23,7 @@ import { isOnServer } from "./place.js";
 export const MOST_ROUNDS = 8;
 const KEEP_MS = 500; // between two writes of a growing answer
 const KEEP_ON_SERVER_MS = 15_000; // which has all of it in the stream
-const CUT = "The page was closed while this answer came. What had come is kept.";
+const CUT = "The page was closed during this answer. The text so far was kept.";
 const TAB = tabName(newId);
 
 /** The messages under way, by conversation. */

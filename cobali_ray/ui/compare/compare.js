@@ -43,10 +43,10 @@ const EMPTY = {
     "All of them share the engine's ticks: watch the bars grow by one decode token per stream while none " +
       "of them waits for another.",
   ],
-  models: ["Ask two models the same", "Both answer at once, with their answers and numbers side by side."],
+  models: ["Ask two models the same question", "Both answer at once, with their answers and numbers side by side."],
   settings: [
     "Try two sets of settings",
-    "A has the settings of this page, B has others. Both answer at once, and you see what the change does.",
+    "A has the settings of this page, B differs in some. Both answer at once, and you see the effect.",
   ],
 };
 
@@ -163,7 +163,7 @@ function Meanwhile({ kind }) {
       budget=${history.engine.token_budget} height=${104} />
     <p class="muted"><i class="swatch decode"></i>decode and <i class="swatch prefill"></i>prefill tokens of
       the last ${TICKS} ticks of ${whose}.
-      ${status === "live" ? ` ${every} adds one decode token to each.` : " The feed is away."}
+      ${status === "live" ? ` ${every} adds one decode token to each.` : " The live feed is interrupted."}
       ${" "}<a href="#ticks">See everything</a></p>
   </section>`;
 }

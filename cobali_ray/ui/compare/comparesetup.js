@@ -31,7 +31,7 @@ export function Setup({ state }) {
           aria-pressed=${String(name === kind)} disabled=${name === "models" && all.length < 2}
           onClick=${() => choose({ kind: name })}>${word}</button>`,
       )}</span>
-      ${all.length === 1 && html`<small>Comparing models takes two; this server has one.</small>`}
+      ${all.length === 1 && html`<small>Comparing models needs two models; this server has one.</small>`}
     </div>
     <${Form} state=${state} />
   </section>`;
@@ -77,7 +77,7 @@ function Changes({ state }) {
       <option value="">Add a setting …</option>
       ${others.map(({ name, label }) => html`<option key=${name} value=${name}>${label}</option>`)}
     </select>
-    ${!Object.keys(changes).length && html`<small>Nothing yet: both get the same request.</small>`}
+    ${!Object.keys(changes).length && html`<small>Nothing yet, so both get the same request.</small>`}
   </div>`;
 }
 

@@ -17,11 +17,11 @@ export function NumbersTable({ sides }) {
         )}</tbody>
       </table>
     </div>
-    <p class="hint">Measured by the server. All sides ran at the same time: alone, each is faster.
+    <p class="hint">Measured by the server. All sides ran at the same time; each is faster when it runs alone.
       A number is marked where it leads by ${Math.round(LEAD * 100)} % or more.
       ${
         partly.length > 0 &&
-        html` Did not end by itself: ${partly.join(", ")}. There the numbers are what the feed of ticks knows.`
+        html` Did not end by itself: ${partly.join(", ")}. Those numbers are from the engine's ticks.`
       }</p>
   </section>`;
 }

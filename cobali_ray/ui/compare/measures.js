@@ -13,7 +13,7 @@ export const MEASURES = [
   ["itl_max_s", "Longest gap", "less", duration, "The longest pause between two pieces of text"],
   ["tokens_per_second", "Tokens per second", "more", digits, "Output tokens after the first"],
   ["completion_tokens", "Output tokens", null, count, "The end token included"],
-  ["cached_tokens", "Cached tokens", null, count, "Of the prompt, and so not computed"],
+  ["cached_tokens", "Cached tokens", null, count, "Tokens of the prompt that were cached, and so not computed"],
   ["queue_s", "Queue", null, duration, "From arrival to a slot"],
   ["finish", "Finish", null, String, "Why the answer ended"],
 ].map(([name, label, better, show, hint]) => ({ name, label, better, show, hint }));

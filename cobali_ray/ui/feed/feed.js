@@ -66,7 +66,7 @@ export async function follow() {
         continue;
       }
       if (error.status === 404) feed.set({ status: "absent", detail: error.message });
-      else if (error.name === "AbortError") lose(`Nothing was heard from the server for ${SILENT_S} s.`);
+      else if (error.name === "AbortError") lose(`The server sent nothing for ${SILENT_S} s.`);
       else if (error.status > 0) feed.set({ status: "gone", detail: error.message, cause: null });
       else lose(error.message);
     }

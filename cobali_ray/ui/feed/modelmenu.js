@@ -10,13 +10,13 @@ import { loadModels, models } from "../request/models.js";
 
 const EVERY_MS = 3000;
 
-const STOPPED = "Stopped. What has been downloaded is kept; get it again to go on.";
+const STOPPED = "Stopped. The downloaded part is kept; get the model again to continue.";
 
 const STATES = {
   loaded: ["good", "loaded"],
   loading: ["wait", "loading"],
   draining: ["wait", "finishing its requests"],
-  stalled: ["bad", "does not answer at present"],
+  stalled: ["bad", "does not answer"],
   unloaded: ["plain", "not loaded: loads with the first request"],
   failed: ["bad", "could not be loaded"],
 };
@@ -146,7 +146,7 @@ function Downloads() {
     <h3>Get a model</h3>
     <form onSubmit=${get}>
       <input ref=${field} aria-label="Model on the Hugging Face Hub" placeholder="hf://owner/repo:Q4_K_M"
-        required pattern="hf://.+" title="hf://owner/repo, a quant behind a colon, or hf://owner/repo/file.gguf" />
+        required pattern="hf://.+" title="hf://owner/repo, a quant after a colon, or hf://owner/repo/file.gguf" />
       ${
         step
           ? html`<button type="button" onClick=${() => leave.current.abort()}>Stop</button>`

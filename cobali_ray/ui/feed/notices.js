@@ -72,8 +72,8 @@ export function Notices({ restarts = true }) {
     ${
       back &&
       html`<${Notice} kind="good" title="The engine was restarted" onClose=${() => setRead(restarted)}>
-      Connected to the new one at ${clockTime(restarted.atUnixS, { milliseconds: false })}. The ticks of the old
-      one are gone with it; the answers that it was writing are not.<//>`
+      Connected to the new one at ${clockTime(restarted.atUnixS, { milliseconds: false })}. The ticks of the
+      old one are lost; the answers that it was writing go on.<//>`
     }
   </div>`;
 }
@@ -81,7 +81,7 @@ export function Notices({ restarts = true }) {
 /** Return kind, title and text of what is wrong, if anything is. */
 function noticeOf(status, cause, detail, sinceUnixS) {
   if (status === "lost") {
-    const more = "This page tries again every few seconds. If it stays like this, look at the server's log.";
+    const more = "This page tries again every few seconds. If this does not change, look at the server's log.";
     return ["bad", "The server cannot be reached", `${detail} ${more}`];
   }
   if (status === "absent") {
@@ -91,7 +91,7 @@ function noticeOf(status, cause, detail, sinceUnixS) {
   if (status !== "gone") return null;
   if (cause === "restarting") {
     const at = clockTime(sinceUnixS, { milliseconds: false });
-    const more = "You need not do anything: new requests wait for it, and the ticks come back by themselves.";
+    const more = "You need not do anything. New requests wait for it, and the ticks come back by themselves.";
     return ["bad", "The engine is being restarted", `It ended at ${at}. ${more}`];
   }
   if (cause === "failed")

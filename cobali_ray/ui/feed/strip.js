@@ -22,7 +22,7 @@ export function Strip() {
   const recent = history.ticks.filter(({ started_s: s }) => s > history.nowS - RECENT_S).length;
   const said =
     status !== "live"
-      ? "No ticks are coming at present."
+      ? "No ticks are arriving."
       : busy
         ? `${several ? `${whose}: ` : ""}${count(busy)} of ${some(nSlots, "slot")} busy, ` +
           `${some(recent, "tick")} in the last ${RECENT_S} s`

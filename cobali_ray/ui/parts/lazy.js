@@ -14,7 +14,7 @@ function add(tag, attributes) {
       element.onerror = () => {
         fetched.delete(address);
         element.remove();
-        failed(new Error(`${address} did not come.`));
+        failed(new Error(`${address} could not be loaded.`));
       };
     });
     fetched.set(address, comes);

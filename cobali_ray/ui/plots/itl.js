@@ -7,7 +7,7 @@ const NOTABLE = 0.3; // the share of what is too much that makes a part its caus
 const WORDS = { plan: "planning", sample: "sampling", publish: "publishing", rest: "work between the phases" };
 
 const KINDS = {
-  off: "No target is set (itl_target_ms: off), so prompts are read in whole chunks whatever that takes.",
+  off: "No target is set (itl_target_ms: off), so prompts are read in whole chunks, however long that takes.",
   auto:
     "The target is automatic: it weighs the wait of prompts against the gaps of streams, so it is longer while " +
     "more prompts wait or fewer streams run.",
@@ -22,7 +22,7 @@ const COUNTED = {
   plan: "for planning",
   sample: "for sampling",
   publish: "for publishing",
-  rest: "for what lies between the phases",
+  rest: "for the time between the phases",
 };
 
 /** What bounds a tick's prefill: its own target, else the engine's latest one. */
@@ -61,11 +61,11 @@ export function whyLate(engine, tick, usual) {
     return { cause: part, text: `${WORDS[part]} took ${duration(seconds)}, usually ${duration(usual[part] ?? 0)}` };
   }
   if (tick.predicted_s && total > OFF_COURSE * tick.predicted_s) {
-    const predicted = `for the whole tick ${duration(tick.predicted_s)} were predicted`;
+    const predicted = `the prediction for the whole tick was ${duration(tick.predicted_s)}`;
     return { cause: "slower", text: `the forward pass took ${duration(forward)}, and ${predicted}` };
   }
   if (!tick.n_prefill) {
-    const text = `the next tokens of ${streams} alone took ${duration(forward)}, and no prompt could give way`;
+    const text = `the next tokens of ${streams} alone took ${duration(forward)}, and there was no prompt to shorten`;
     return { cause: "decode", text };
   }
   const were = tick.n_prefill === 1 ? "was" : "were";
@@ -74,7 +74,7 @@ export function whyLate(engine, tick, usual) {
     const alone = `the streams' own tokens usually take ${duration(usual.forward)} already`;
     return { cause: "decode", text: `${read}, and ${alone}` };
   }
-  return { cause: "prefill", text: `${read}${tick.target_s ? "" : "; nothing bounded them in this tick"}` };
+  return { cause: "prefill", text: `${read}${tick.target_s ? "" : "; no target limited them in this tick"}` };
 }
 
 /** Return what there is to say of the target and the ticks in view. */
@@ -114,7 +114,7 @@ export function targetNow(engine, last, nRunning) {
   if (kind === "off") return "off: prompts are read as fast as they can be";
   if (!nRunning) return "nothing is running";
   if (kind === "fixed" && last?.target_s > engine.itl_target_s) {
-    return `cannot be met: the streams' own tokens take longer, so gaps of ${duration(last.target_s)} are aimed at`;
+    return `cannot be met: the streams' own tokens take longer, so the engine aims at gaps of ${duration(last.target_s)}`;
   }
   if (last?.target_s) return "prompts are read in chunks that keep token gaps below it";
   if (!engine.itl_target_s) return "automatic: set once a prompt arrives beside streams";

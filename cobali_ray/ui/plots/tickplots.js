@@ -65,11 +65,11 @@ export function Tokens(props) {
   const most = mostIn(columns);
   const aside =
     most > 1 &&
-    `Up to ${count(most)} ticks share a pixel column: each shows the one with the most tokens, for time the longest.`;
+    `Up to ${count(most)} ticks share a pixel column, which shows the one with the most tokens or the longest time.`;
   const width = part.axis === AXES.time ? "One bar per tick, as wide as it took" : "One bar per tick";
   const note =
     `${width}: decode tokens continue running answers, prefill tokens read new prompts. The axis is logarithmic, ` +
-    "so that one token of a stream and a full budget can both be read." +
+    "so that you can see both one token of a stream and a full budget." +
     (part.axis === AXES.ticks ? " Dotted lines: before this tick the engine had nothing to do." : "");
   return html`<${Figure} title="Tokens per tick" legend=${legend} aside=${aside} note=${note}>
     <${TokenPlot} ...${props} /><//>`;
@@ -92,7 +92,7 @@ export function TickTime({ history, ticks, part, columns }) {
     ["limit", target.legend],
   ];
   const note =
-    "How long each tick took. Whoever streams gets a token per tick, so this is the gap between tokens. " +
+    "How long each tick took. Every stream gets a token per tick, so this is the gap between its tokens. " +
     `The engine predicts it and cuts prompts into chunks so that it stays below the ITL target. ${target.note}`;
   return html`<${Figure} title="Tick time" legend=${legend} note=${note}
       aside=${html`<${Late} history=${history} target=${target} />`}>

@@ -45,7 +45,7 @@ export function Life({ history, request, nowS }) {
   ];
   if (request.tenant) rows.push(["Tenant", request.tenant, `class ${request.priority}`]);
   if (request.attempt)
-    rows.push(["Continued", `after ${count(request.n_said)} tokens`, "that came from an engine that is gone"]);
+    rows.push(["Continued", `after ${count(request.n_said)} tokens`, "that an engine sent before it died"]);
   if (request.n_preempted)
     rows.push(["Preempted", `${count(request.n_preempted)} times`, "its tokens were brought back or computed again"]);
   return html`<section ref=${card} class="card life" aria-label="Life of a request">

@@ -18,7 +18,7 @@ const MOST_SPANS = 12;
 export function TickRecord({ history, tick, pinned, newest }) {
   if (!tick) {
     return html`<section class="card record" aria-label="Record of a tick">
-      <header><h2>Tick ${count(pinned)}</h2></header><p class="muted">This tick is forgotten.</p></section>`;
+      <header><h2>Tick ${count(pinned)}</h2></header><p class="muted">This tick is no longer stored.</p></section>`;
   }
   const gaps = middleAndMost(tick.gaps_s);
   const rows = [

@@ -83,7 +83,7 @@ const ended = (answers, taken) =>
 /** A connection that breaks off is a TypeError, with words that nobody understands. */
 const failureOf = (error) =>
   error instanceof TypeError
-    ? { message: "The connection to the server broke off. What had come is kept.", cause: error }
+    ? { message: "The connection to the server was lost. The text so far was kept.", cause: error }
     : error;
 
 async function take(events, answers) {
@@ -92,7 +92,7 @@ async function take(events, answers) {
     add(JSON.parse(data), answers);
   }
   if (answers.some((answer) => isOpen(answer.get()))) {
-    throw new Error("The stream ended without saying why: the server is gone.");
+    throw new Error("The stream ended without a reason. The server may be down.");
   }
 }
 

@@ -57,7 +57,7 @@ export async function connect(address, key = null) {
 function addressOf(text) {
   const trimmed = text.trim();
   if (!/^https?:\/\//i.test(trimmed) || !URL.canParse(trimmed))
-    throw new Error("An address begins with https: or http:, as in the example.");
+    throw new Error("The address must begin with https: or http:, as in the example.");
   return new URL(trimmed).href;
 }
 

@@ -52,7 +52,7 @@ export function Servers({ chosen, choose }) {
     </form>
     <p id="mcp-hint" class=${`hint ${fault ? "wrong" : ""}`} role=${fault ? "alert" : null}>${
       fault ||
-      "Its tools run there and get what the model sends. The server has to accept requests from this page (CORS)."
+      "Its tools run there and receive what the model sends. The server has to accept requests from this page (CORS)."
     }</p>
   </div>`;
 }
@@ -87,9 +87,9 @@ export function Question({ call: { name, args, server }, onResult }) {
   const { host } = new URL(server);
   if (mcpOf(name)?.url !== server) {
     return html`<form onSubmit=${(event) => event.preventDefault()}>
-      <p class="muted">This browser does not know the server ${host}, or that no longer has this tool.</p>
+      <p class="muted">This browser does not know the server ${host}, or the server no longer has this tool.</p>
       <div><button type="button" onClick=${() => onResult({ error: "The tool is not available." })}>
-        Go on without it</button></div></form>`;
+        Continue without it</button></div></form>`;
   }
   const run = async (event) => {
     event.preventDefault();

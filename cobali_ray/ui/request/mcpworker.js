@@ -5,7 +5,7 @@ import { eventsOf } from "../parts/sse.js";
 const SPEAKS = "2025-06-18";
 const PATIENCE_MS = 60_000; // for one answer
 const MOST_PAGES = 32; // of a list of tools
-const CANNOT = { code: -32601, message: "This client answers no requests but ping." };
+const CANNOT = { code: -32601, message: "This client answers only ping requests." };
 
 const sessions = new Map(); // by address: {id, version, title}
 const underWay = new Map(); // by the page's number: what stops it
@@ -115,10 +115,10 @@ async function post({ url, key }, message, signal) {
     });
   } catch (error) {
     if (error.name !== "TypeError") throw error;
-    throw new Error(`${host} does not answer, or does not let pages of ${location.origin} ask it (CORS).`);
+    throw new Error(`${host} does not answer, or does not allow requests from pages of ${location.origin} (CORS).`);
   }
   if (response.ok) return response;
-  const why = response.status === 401 ? "it wants a key, or another one" : `status ${response.status}`;
+  const why = response.status === 401 ? "it needs a key, or a different one" : `status ${response.status}`;
   throw Object.assign(new Error(`${host} refused: ${why}.`), { status: response.status });
 }
 
@@ -129,5 +129,5 @@ async function* messagesOf(response) {
     yield* [await response.json()].flat();
   } else if (type.startsWith("text/event-stream")) {
     for await (const { data } of eventsOf(response)) if (data) yield JSON.parse(data);
-  } else throw new Error(`What answers there is no MCP server: it sent ${type || "nothing"}.`);
+  } else throw new Error(`This address is not an MCP server: it sent ${type || "nothing"}.`);
 }

@@ -59,7 +59,7 @@ const isCut = (error) => error.status === 0 || error instanceof TypeError;
 function told(error, known, { text }) {
   if (error.code !== "stream_not_found") return error;
   if (!known) return new Error("The server does not answer.");
-  return Object.assign(new Error(`${GONE}${text ? " What had come is kept." : ""}`), { code: null });
+  return Object.assign(new Error(`${GONE}${text ? " The text so far was kept." : ""}`), { code: null });
 }
 
 /** Have the server stop an answer; where it does not know of it yet, or nobody answers, a little later again. */

@@ -46,7 +46,7 @@ export function Settings({ settings, model, change, choose, reset, onClose, chil
 
 function Model({ chosen, choose }) {
   const { all, trouble } = useStore(models);
-  if (trouble?.status === 401) return html`<p class="hint field">The models are listed once a key is accepted.</p>`;
+  if (trouble?.status === 401) return html`<p class="hint field">Enter a valid key to see the models.</p>`;
   if (trouble) {
     return html`<p class="failure field" role="alert">${trouble.message}
       ${" "}<button class="quiet" onClick=${loadModels}>Try again</button></p>`;

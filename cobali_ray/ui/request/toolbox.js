@@ -48,7 +48,7 @@ export const TOOLS = [
   {
     name: "run_javascript",
     title: "JavaScript",
-    note: "runs in this browser, shut off from network and page",
+    note: "runs in this browser, without access to the network or the page",
     definition: functionOf("run_javascript", "Run JavaScript; returns what it prints, and its last value", {
       code: { type: "string", description: "For example [3, 1, 2].toSorted()" },
     }),
@@ -109,7 +109,7 @@ function argumentsOf(args) {
       throw new Error("the arguments are not valid JSON");
     }
   }
-  if (!isObject(values)) throw new Error("the arguments are no JSON object");
+  if (!isObject(values)) throw new Error("the arguments are not a JSON object");
   return values;
 }
 

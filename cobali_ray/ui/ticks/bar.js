@@ -47,7 +47,8 @@ export function Bar({ history, state }) {
 function When({ history, ticks, state, live }) {
   if (!ticks.length) {
     return html`<p class="when forgotten" role="status">${
-      state.axis === "time" ? "The engine did nothing here, or it is forgotten." : "These ticks are forgotten."
+      state.axis === "time" ? "The engine did nothing here, or its ticks are no longer stored." :
+        "These ticks are no longer stored."
     } <button class="quiet" onClick=${goLive}>Go live</button></p>`;
   }
   const [first, last] = [ticks[0], ticks.at(-1)];

@@ -11,12 +11,12 @@ function setRead(read) {
 }
 
 const SAID = [
-  ["One bar, one round", "In each round of the engine, every answer under way gets one more piece of a word."],
+  ["One bar, one round", "In each round of the engine, every running answer gets one more token (a piece of a word)."],
   [
-    "Blue is written, orange is read",
+    "Blue is writing, orange is reading",
     "A long question is read in pieces beside the answers, so that none of them has to wait for it.",
   ],
-  ["Click a bar", "The record beside the bars says in sentences what happened in that round, and how long it took."],
+  ["Click a bar", "The panel beside the bars explains what happened in that round, and how long it took."],
 ];
 
 /** The three of them, and a button that puts them away; later, one that brings them back. */

@@ -79,15 +79,15 @@ async function look(history, asked) {
   const { incarnation_id: run } = history.engine;
   const named = `Tick ${count(asked.tick)}`;
   if (asked.run && !run.startsWith(asked.run)) {
-    fail(`${named} is of an earlier run: the engine was restarted since, and its ticks went with it.`);
+    fail(`${named} is from an earlier run. The engine has been restarted since, and its ticks are lost.`);
     return;
   }
   if (!history.tick(asked.tick) && asked.tick < history.lastId) await lookBack(history);
   if (link.get().asked !== asked) return;
   if (history.tick(asked.tick)) open(history, asked);
   else if (asked.tick > history.lastId)
-    fail(`${named} has not happened yet: the newest is ${count(history.lastId)}.`);
-  else fail(`${named} is too old: the engine remembers its ticks from ${count(history.firstId)} on.`);
+    fail(`${named} has not happened yet. The newest is ${count(history.lastId)}.`);
+  else fail(`${named} is too old. The engine remembers its ticks from ${count(history.firstId)} on.`);
 }
 
 /** Show a part of the clock, or `n` ticks up to `end`, or as many around the one that is asked for. */

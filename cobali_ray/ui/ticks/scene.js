@@ -17,7 +17,7 @@ const MOST_MS = 60_000;
 const SENTENCE = "Whoever reads this should count the lamps, the boats and the gulls, and say how many there were. ";
 const REPEATS = 8; // of which the server counts the tokens
 
-const BUSY = "Others are being answered. It begins only when nobody would have to wait for it.";
+const BUSY = "The engine is answering others. The demonstration starts only when nobody has to wait for it.";
 
 /** `phase`: null, streams, prompt; `told`: what came of it, or why it does not begin; `request`: the long one. */
 const scene = makeStore({ phase: null, told: "", request: null });
@@ -25,8 +25,8 @@ let stop = null;
 
 /** Why the scene would take something from others, or cannot be seen; "" where it may begin. */
 function hindrance({ status, history }) {
-  if (status !== "live" || !history) return "The engine is not there.";
-  if (history.engine.n_slots < 2) return "It takes two slots, and this engine has one.";
+  if (status !== "live" || !history) return "The engine is down.";
+  if (history.engine.n_slots < 2) return "The demonstration needs two slots, and this engine has one.";
   const { n_queued: nQueued = 0 } = history.ticks.at(-1) ?? {};
   return history.nBusy || nQueued ? BUSY : "";
 }
@@ -39,8 +39,8 @@ async function play() {
   const runs = [];
   let timer = null;
   const ended = new Promise((_, reject) => {
-    stop = () => reject(new Error("It was stopped."));
-    timer = setTimeout(() => reject(new Error("It took longer than a minute, and was stopped.")), MOST_MS);
+    stop = () => reject(new Error("The demonstration was stopped."));
+    timer = setTimeout(() => reject(new Error("It was stopped after a minute.")), MOST_MS);
   });
   const begin = (text, most) => {
     const settings = { ignore_eos: true, max_tokens: Math.min(most, Math.floor(engine.n_ctx_slot / 4)) };
@@ -110,11 +110,11 @@ async function resultOf(requestId, nStreams) {
   const during = (history?.ticks ?? []).filter(
     ({ started_s: s, n_prefill: n }) => n && s >= request.arrived_s && s < request.first_token_s,
   );
-  if (!during.length) return "It is over, but its ticks have not reached this page.";
+  if (!during.length) return "The demonstration is over, but its ticks have not reached this page.";
   const longest = Math.max(...during.map(({ total_s: s }) => s));
   return (
     `${count(request.n_prompt)} tokens were read in ${some(during.length, "tick")}, in ` +
-    `${duration(request.first_token_s - request.arrived_s)}. Meanwhile ${some(nStreams, "stream")} went on; ` +
+    `${duration(request.first_token_s - request.arrived_s)}. Meanwhile ${some(nStreams, "stream")} went on: ` +
     `the longest they waited for a token was one tick of ${duration(longest)}.`
   );
 }

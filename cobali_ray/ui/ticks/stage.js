@@ -16,7 +16,7 @@ const LANES = [
   ["prefill", "prefill"],
   ["cached", "taken from the cache"],
   ["prefill-rest", "still to read"],
-  ["waits", "waits for its turn"],
+  ["waits", "waiting for its turn"],
 ];
 const KEYS =
   "Arrow keys choose a tick, up and down a slot, Enter its request, plus and minus zoom, 0 shows all, Space pauses.";

@@ -74,7 +74,7 @@ export function Ticks() {
 /** Why a link to a moment cannot be followed. */
 function Problem({ text }) {
   return html`<div class="notice wait" role="alert"><i class="dot wait"></i>
-    <p><b>The link cannot be opened.</b> ${text} This is what the engine does now.</p>
+    <p><b>The link cannot be opened.</b> ${text} You see what the engine is doing now.</p>
     <button class="quiet icon" aria-label="Close this notice" onClick=${() => link.set({ problem: null })}>
       <${Icon} name="close" /></button>
   </div>`;
@@ -92,8 +92,8 @@ function Nothing({ why }) {
       "The model is not loaded yet",
       "It loads with the first request. Its ticks then appear here by themselves.",
     ],
-    failed: ["The model could not be loaded", "The notice above says why. The next request tries again."],
-    lost: ["Waiting for the server", "It does not answer. This page tries again every few seconds."],
+    failed: ["The model could not be loaded", "The notice above says why. The next request tries to load it again."],
+    lost: ["Waiting for the server", "The server does not answer. This page tries again every few seconds."],
   };
   const [title, text] = words[why] ?? ["Connecting", "Asking the engine for its last ticks."];
   return html`<div class="card empty"><h2>${title}</h2><p>${text}</p>
