@@ -28,8 +28,8 @@ _LISTED: dict[str, Any] = {
     "parameters": [
         query("purpose", "Only files of this purpose: batch or batch_output.", type="string"),
         query("after", "The id of the file before the first one.", type="string"),
-        query("limit", "Most files.", type="integer", minimum=1, maximum=MAX_LISTED, default=MAX_LISTED),
-        query("order", "By the time of their making: asc or desc.", type="string", default="desc"),
+        query("limit", "Page size.", type="integer", minimum=1, maximum=MAX_LISTED, default=MAX_LISTED),
+        query("order", "By creation time: asc or desc.", type="string", default="desc"),
     ]
 }
 _FORM: dict[str, Any] = {

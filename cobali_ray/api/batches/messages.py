@@ -35,8 +35,8 @@ _STATUSES = (400, 401, 404, 500, 501, 503)
 _LISTED: dict[str, Any] = {
     "parameters": [
         query("after_id", "The id of the batch before the first one.", type="string"),
-        query("before_id", "The id of the batch behind the last one.", type="string"),
-        query("limit", "Most batches.", type="integer", minimum=1, maximum=MAX_LISTED, default=N_LISTED),
+        query("before_id", "The id of the batch after the last one.", type="string"),
+        query("limit", "Page size.", type="integer", minimum=1, maximum=MAX_LISTED, default=N_LISTED),
     ]
 }
 
@@ -109,7 +109,7 @@ class MessageBatchRoutes:
         return FileReply(self._keeping, await self._keeping(_results, owner, batch_id), "application/x-jsonl")
 
     async def cancel(self, http: HttpRequest, batch_id: str) -> Response:
-        """Cancel a message batch; the results that it has are kept."""
+        """Cancel a message batch; its results so far are kept."""
         owner, keeping = owner_of(http), self._keeping
         batch = await keeping(batches.cancel, owner, batch_id, ANTHROPIC, keeping.now_s())
         self._wake()

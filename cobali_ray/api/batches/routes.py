@@ -28,7 +28,7 @@ _STATUSES = (400, 401, 404, 500, 501, 503)
 _LISTED: dict[str, Any] = {
     "parameters": [
         query("after", "The id of the batch before the first one.", type="string"),
-        query("limit", "Most batches.", type="integer", minimum=1, maximum=MAX_LISTED, default=N_LISTED),
+        query("limit", "Page size.", type="integer", minimum=1, maximum=MAX_LISTED, default=N_LISTED),
     ]
 }
 
@@ -76,7 +76,7 @@ class BatchRoutes:
         return json_response(written(*found))
 
     async def cancel(self, http: HttpRequest, batch_id: str) -> Response:
-        """Cancel a batch; the answers that it has are kept."""
+        """Cancel a batch; its answers so far are kept."""
         owner, keeping = owner_of(http), self._keeping
         batch = await keeping(batches.cancel, owner, batch_id, OPENAI, keeping.now_s())
         self._wake()

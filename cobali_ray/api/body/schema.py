@@ -161,7 +161,7 @@ class SampledBody(BodyModel):
     repetition_penalty: float | None = Field(
         None, description="0.01 to 100: divides the logits of tokens in the prompt or output; 1 is off."
     )
-    repeat_penalty: float | None = Field(None, description="Another spelling of repetition_penalty.")
+    repeat_penalty: float | None = Field(None, description="The same as repetition_penalty.")
     logit_bias: Annotated[
         dict[str, float] | None,
         BeforeValidator(_few_biases),
@@ -193,7 +193,9 @@ class SampledBody(BodyModel):
         description="The same request and seed give the same random numbers; answer i of n uses seed + i.",
     )
     ignore_eos: bool | None = Field(None, description="Never end at an end token; default false.")
-    min_tokens: int | None = Field(None, description="Least output tokens: no token ends the answer before.")
+    min_tokens: int | None = Field(
+        None, description="Minimum output tokens: no token ends the answer earlier."
+    )
     stop: Annotated[Stop, Field(description="One string or up to 16, of at most 1,000 characters each.")] = ()
     stream: bool | None = Field(None, description="Send the answer as it is generated; default false.")
     timeout_s: float | None = Field(
@@ -215,7 +217,7 @@ class SampledBody(BodyModel):
         None, max_length=MAX_ADAPTERS, description="Adapters by id; those that are not named have scale 0."
     )
     structured_outputs: dict[str, Any] | None = Field(
-        None, description="vLLM's field for it: one of json, regex, choice, grammar, json_object."
+        None, description="A constraint, in vLLM's format: one of json, regex, choice, grammar, json_object."
     )
     json_schema: dict[str, Any] | bool | str | None = Field(None, description="A schema for the answer.")
     guided_json: dict[str, Any] | bool | str | None = Field(None, description="The same as json_schema.")
@@ -231,18 +233,18 @@ class GenerationBody(SampledBody):
     """The fields that chat and plain completions share."""
 
     max_tokens: int | None = Field(
-        None, description="Most output tokens, limited to what fits into the context; -1: no limit."
+        None, description="Maximum output tokens, limited to what fits into the context; -1: no limit."
     )
-    max_completion_tokens: int | None = Field(None, description="Another name for max_tokens.")
+    max_completion_tokens: int | None = Field(None, description="The same as max_tokens.")
     n: int | None = Field(None, description="Answers per prompt; prompts times n are at most 128.")
     stream_options: StreamOptions | None = Field(None, description="include_usage.")
     resumable: bool | Literal["stored"] | None = Field(
         None,
-        description="Keep going for five minutes unread, or `stored`: to the end, and keep it then. "
+        description="true: continue five minutes without a reader; stored: to the end, and store it. "
         "GET /v1/streams/{id} resumes, DELETE stops.",
     )
     supersedes: bool | None = Field(
-        None, description="Cancel the older request of the same key, user and route that set this too."
+        None, description="Cancel the older request that set this, too, and has the same key, user and route."
     )
     user: str | None = Field(None, description="Whose request it is, for supersedes.")
     return_progress: bool | None = Field(

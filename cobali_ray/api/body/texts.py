@@ -77,10 +77,10 @@ class RerankBody(ScoringBody):
         ]
         | None
     ) = Field(None, description=f"Up to {MAX_INPUTS:,} texts, or objects with a text.")
-    texts: Texts | None = Field(None, description="TEI's name for documents.")
+    texts: Texts | None = Field(None, description="The same as documents, as TEI names it.")
     top_n: int | None = Field(None, ge=1, description="How many to return, best first; absent: all.")
     return_documents: bool | None = Field(None, description="Return each text; default false.")
-    return_text: bool | None = Field(None, description="TEI's name for that.")
+    return_text: bool | None = Field(None, description="The same as return_documents, as TEI names it.")
 
 
 class ScoreBody(ScoringBody):

@@ -75,7 +75,7 @@ class NativeBody(GenerationBody):
         ),
         Field(description="Text, tokens, a list that mixes both, {prompt_string}, or a list of these."),
     ] = None
-    n_predict: int | None = Field(None, description="Most tokens; -1 and -2: as many as fit.")
+    n_predict: int | None = Field(None, description="Maximum tokens; -1 and -2: as many as fit.")
     n_cmpl: int | None = Field(None, description="Answers per prompt.")
     n_probs: int | None = Field(None, description="Alternatives per token; 0: none.")
     logit_bias: Annotated[

@@ -104,15 +104,15 @@ class Ollama:
         return routes
 
     async def chat(self, http: HttpRequest) -> Response:
-        """Continue a chat."""
+        """Answer a chat."""
         return await self._answer(http, self._read_chat)
 
     async def generate(self, http: HttpRequest) -> Response:
-        """Answer a prompt, or continue it as it is."""
+        """Answer a prompt, or continue it without a template."""
         return await self._answer(http, self._read_prompt)
 
     async def embed(self, http: HttpRequest) -> Response:
-        """Embed texts: return a vector for each."""
+        """Create embeddings: a vector for each text."""
         return await self._embeddings.vectors(http, self._read_texts)
 
     async def embed_one(self, http: HttpRequest) -> Response:
@@ -171,7 +171,7 @@ class Ollama:
         return json_response({"version": SPEAKS, "server": f"cobali_ray {__version__}"})
 
     async def refuse(self, http: HttpRequest) -> Response:
-        """Refuse: the operator chooses the models."""
+        """Refuse to manage models: the operator chooses them."""
         raise NotOfferedError(http.url.path.rpartition("/")[2])
 
     # -- in a thread of the intake

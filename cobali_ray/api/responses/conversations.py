@@ -46,7 +46,7 @@ class ConversationRoutes:
         return routes
 
     async def create(self, http: HttpRequest) -> Response:
-        """Begin a conversation."""
+        """Create a conversation."""
         keeping = self._keeping
         body, items = await self._take(http, ConversationBody)
         new = (owner_of(http), body.metadata or {}, items)

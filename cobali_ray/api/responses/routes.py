@@ -45,15 +45,15 @@ _STREAM: dict[str, Any] = {
     "parameters": [
         query("stream", "Read the stream of a response in the background.", type="boolean", default=False),
         query(
-            "starting_after", "The `sequence_number` of the last event that came.", type="integer", minimum=0
+            "starting_after", "The `sequence_number` of the last event received.", type="integer", minimum=0
         ),
     ]
 }
 LISTED: dict[str, Any] = {
     "parameters": [
         query("after", "The id of the item before the first one.", type="string"),
-        query("limit", "Most items.", type="integer", minimum=1, maximum=MAX_LISTED, default=N_LISTED),
-        query("order", "As they were said, or the last first: asc or desc.", type="string", default="desc"),
+        query("limit", "Page size.", type="integer", minimum=1, maximum=MAX_LISTED, default=N_LISTED),
+        query("order", "asc: oldest first; desc: newest first.", type="string", default="desc"),
     ]
 }
 
@@ -120,7 +120,7 @@ class Responses:
         return routes
 
     async def create(self, http: HttpRequest) -> Response:
-        """Create a response, in one piece or as events."""
+        """Create a response, whole or as a stream of events."""
         asked = _Asked(context_of(http), keeps=self._keeping.on)
         call, dialect = await self._generation.take(http, partial(self._read, asked))
         if not asked.body.background:
@@ -170,13 +170,13 @@ class Responses:
         return RecordedRun(reply, writer, record)
 
     async def count(self, http: HttpRequest) -> Response:
-        """Count the tokens that the model would read."""
+        """Count the input tokens of a response."""
         asked = _Asked(context_of(http), keeps=False)
         prompted = await self._generation.prompt(http, partial(self._read, asked))
         return json_response({"object": "response.input_tokens", "input_tokens": len(prompted.tokens)})
 
     async def find(self, http: HttpRequest, response_id: str) -> Response:
-        """Return a stored response, or the stream of one in the background."""
+        """Return a stored response, or the stream of a background response."""
         context, asked = context_of(http), http.query_params
         check_choice("stream", streams := asked.get("stream", "false").lower(), ("true", "false"))
         if streams == "false" or http.method == "HEAD":
@@ -189,7 +189,7 @@ class Responses:
         return self._stream(context, response_id, first, self._settings.sse_ping_interval)
 
     async def delete(self, http: HttpRequest, response_id: str) -> Response:
-        """Delete a response; one in the background is stopped."""
+        """Delete a response; a background response is stopped."""
         await self._keeping(responses.delete, owner_of(http), response_id)
         self._wake()
         self.bells.ring(response_id)
@@ -210,7 +210,7 @@ class Responses:
         return json_response(page(items, limit))
 
     async def cancel(self, http: HttpRequest, response_id: str) -> Response:
-        """Stop a response in the background."""
+        """Stop a background response."""
         body = await self._keeping(responses.cancel, owner_of(http), response_id)
         self._wake()
         self.bells.ring(response_id)

@@ -149,7 +149,7 @@ class ResponsesBody(SampledBody):
     ]
     instructions: str | None = Field(None, description="A system message before the input.")
     max_output_tokens: int | None = Field(
-        None, description="Most output tokens, reasoning included, limited to what fits into the context."
+        None, description="Maximum output tokens, reasoning included, limited to what fits into the context."
     )
     tools: Many[dict[str, Any]] | None = Field(
         None, description="What the model may call: function, custom, namespace; hosted ones are left out."
@@ -168,20 +168,20 @@ class ResponsesBody(SampledBody):
     top_logprobs: int | None = Field(None, description="How many alternatives per token, at most 20.")
     metadata: Metadata | None = Field(None, description="Returned unchanged.")
     store: bool | None = Field(
-        None, description="Keep it, so that others can go on from it; default true where there is `data_dir`."
+        None, description="Store the response, so that it can be continued; default true with a `data_dir`."
     )
     previous_response_id: StoredId | None = Field(
-        None, description="A response that is kept: what was said up to its end stands before the input."
+        None, description="A stored response: the conversation up to its end is put before the input."
     )
     conversation: Annotated[
         StoredId | None,
         BeforeValidator(_conversation_id, json_schema_input_type=str | ConversationRef | None),
-        Field(description="A conversation that is kept: it stands before the input, and gets what is said."),
+        Field(description="A stored conversation, put before the input; input and output are added to it."),
     ] = None
     background: bool | None = Field(
-        None, description="Return at once; the response is computed whoever waits for it, and kept."
+        None, description="Return at once; the response is computed without the client, and stored."
     )
-    max_tool_calls: int | None = Field(None, description="Counts calls of hosted tools; there are none.")
+    max_tool_calls: int | None = Field(None, description="Limits calls of hosted tools; there are none.")
     prompt_cache_key: Name = Field(None, description="Returned unchanged.")
     safety_identifier: Name = Field(None, description="Returned unchanged.")
     service_tier: str | None = Field(None, description="No effect.")
@@ -200,10 +200,10 @@ class ConversationUpdateBody(BodyModel):
 class ConversationBody(ConversationUpdateBody):
     """POST /v1/conversations."""
 
-    items: Items | None = Field(None, description="What it begins with: at most 20 items, as in an input.")
+    items: Items | None = Field(None, description="The first items: at most 20, as in an input.")
 
 
 class ConversationItemsBody(BodyModel):
     """POST /v1/conversations/{conversation_id}/items."""
 
-    items: Items = Field(description="What is added: at most 20 items, as in an input.")
+    items: Items = Field(description="The items to add: at most 20, as in an input.")

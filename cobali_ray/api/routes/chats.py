@@ -23,15 +23,15 @@ from cobali_ray.store import chats
 MAX_LISTED: Final = 500
 _SANE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _AFTER = query(
-    "after", "The newest version known: only what changed since.", type="integer", minimum=0, default=0
+    "after", "Return only what has changed since this version.", type="integer", minimum=0, default=0
 )
 
 
 class KeptChatBody(BodyModel):
     """POST /v1/chats/{chat_id}."""
 
-    version: int = Field(ge=0, description="The one that the client knows; 0: none.")
-    summary: str = Field(max_length=4096, description="What a list shows of it.")
+    version: int = Field(ge=0, description="The version that the client knows; 0: none.")
+    summary: str = Field(max_length=4096, description="The text that a list shows.")
     data: str = Field(description="The chat.")
 
 
@@ -74,7 +74,7 @@ class KeptChats:
         return json_response(_told(chat_id, version, data=data))
 
     async def write(self, http: HttpRequest, chat_id: str) -> Response:
-        """Write a chat, unless it has changed since the version that the client knows."""
+        """Write a chat, unless it has changed since the client's version."""
         keeping = self._keeping
         keeping.require()
         if not _SANE_ID.fullmatch(chat_id):
@@ -92,7 +92,7 @@ class KeptChats:
         return json_response(_told(chat_id, version))
 
     async def delete(self, http: HttpRequest, chat_id: str) -> Response:
-        """Delete a chat; the list tells other clients."""
+        """Delete a chat; the list reports it to other clients."""
         await self._keeping(chats.delete, owner_of(http), chat_id, self._keeping.until_s())
         return json_response({"id": chat_id, "object": "chat", "deleted": True})
 

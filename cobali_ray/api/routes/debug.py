@@ -16,7 +16,7 @@ from cobali_ray.api.engines.viewers import MAX_TICKS, N_INITIAL_TICKS, Viewers
 from cobali_ray.api.reply.replies import EventsReply
 from cobali_ray.api.routes.openapi import Routes, errors, query
 
-_ENGINE = query("engine", "An engine's id, where there are several; else the first.", type="string")
+_ENGINE = query("engine", "The id of an engine; default: the first.", type="string")
 _WHOLE: dict[str, Any] = {"type": "integer", "minimum": 0, "default": 0}
 OF_ENGINE: dict[str, Any] = {"parameters": [_ENGINE]}
 _TICKS: dict[str, Any] = {
@@ -24,10 +24,10 @@ _TICKS: dict[str, Any] = {
         _ENGINE,
         query(
             "last",
-            "Most ticks, the newest ones.",
+            "Maximum number of ticks, the newest ones.",
             **_WHOLE | {"minimum": 1, "maximum": MAX_TICKS, "default": N_INITIAL_TICKS},
         ),
-        query("since", "Only ticks with this id or a later one: `next` of the answer before.", **_WHOLE),
+        query("since", "Only ticks with this id or a later one: `next` of the previous answer.", **_WHOLE),
     ]
 }
 _EVENTS: dict[int | str, dict[str, Any]] = {
@@ -61,7 +61,7 @@ class Debug:
         return routes
 
     async def ticks(self, http: HttpRequest) -> Response:
-        """Return the last ticks, and the requests that they computed."""
+        """Return the last ticks and the requests in them."""
         last = _whole(http, "last", low=1, high=MAX_TICKS, default=N_INITIAL_TICKS)
         since = _whole(http, "since", low=0, high=2**63 - 1, default=0)
         engine = self._fleet.engine(http.query_params.get("engine"))

@@ -89,7 +89,7 @@ class Embeddings:
         return routes
 
     async def embed(self, http: HttpRequest) -> Response:
-        """Embed texts: return a vector for each."""
+        """Create embeddings: a vector for each text."""
         return await self.vectors(http, self._read)
 
     async def vectors(self, http: HttpRequest, read: Read) -> Response:

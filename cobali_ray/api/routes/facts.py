@@ -85,7 +85,7 @@ class Facts:
     async def models(self, http: HttpRequest) -> Response:
         """List models by all of their names, with their state.
 
-        `chats` is a name for the conversations that this key keeps here, if the server keeps any.
+        `chats` names the store of this key's conversations, if the server has one.
         """
         data = [
             _described(name, model, status)
@@ -161,7 +161,7 @@ class Facts:
         )
 
     async def scale(self) -> Response:
-        """Refuse: another scale would change the answers of other clients."""
+        """Refuse to change scales, which would change the answers of other clients."""
         raise FixedScalesError
 
     # -- in a thread of the intake
@@ -206,7 +206,7 @@ class Facts:
         return response
 
     async def metrics(self, http: HttpRequest) -> Response:
-        """Return metrics for Prometheus; with exemplars if OpenMetrics is asked for."""
+        """Return metrics for Prometheus, with exemplars in OpenMetrics format."""
         # prometheus_client's own choice raises for a version that is no number.
         if "application/openmetrics-text" in http.headers.get("accept", ""):
             encode, content_type = openmetrics, OPENMETRICS

@@ -91,7 +91,7 @@ class TokenizedPrompt(NamedTuple):
 
 _AFTER = query(
     "after",
-    "The id of the last event that came; the header `Last-Event-ID` says the same.",
+    "The id of the last event received; the header `Last-Event-ID` means the same.",
     type="integer",
     minimum=0,
     default=0,
@@ -116,21 +116,21 @@ class Generation:
             "/v1/streams/{stream_id}",
             self.read_on,
             response_class=Response,
-            responses=content("text/event-stream", "The events behind `after`, and those that come.")
+            responses=content("text/event-stream", "The events after `after`, then new ones as they come.")
             | errors(400, 401, 404, 500),
             openapi_extra={"parameters": [_AFTER]},
         )
-        stopped = content("application/json", "Its `id`, and `stopped`: false if it had ended.")
+        stopped = content("application/json", "Its `id`, and `stopped`: false if it had already ended.")
         wrong = errors(401, 404, 500)
         routes.add("DELETE", "/v1/streams/{stream_id}", self.stop, responses=stopped | wrong)
         return routes
 
     async def chat(self, http: HttpRequest) -> Response:
-        """Continue a chat."""
+        """Create a chat completion: the next message of a chat."""
         return await self.answer(http, self.read_chat)
 
     async def complete(self, http: HttpRequest) -> Response:
-        """Continue one or several texts."""
+        """Create a completion: the continuation of one or several texts."""
         return await self.answer(http, partial(self._read_own, CompletionBody, COMPLETION))
 
     async def read_on(self, http: HttpRequest, stream_id: str) -> Response:
@@ -142,7 +142,7 @@ class Generation:
         return await self._streams.resumed(stream_id, context.caller, after)
 
     async def stop(self, http: HttpRequest, stream_id: str) -> Response:
-        """Stop the answer of a resumable stream, and delete what is stored of it."""
+        """Stop the answer of a resumable stream, and delete its stored events."""
         stopped = await self._streams.stop(stream_id, context_of(http).caller)
         return json_response({"id": stream_id, "object": "stream", "stopped": stopped})
 

@@ -18,17 +18,17 @@ from starlette.types import Receive, Scope, Send
 
 SCHEMA_REF = "#/components/schemas/{model}"
 _ERRORS = {
-    400: "The request cannot be done as asked; `param` names the field.",
+    400: "The request is not valid; `param` names the field.",
     401: "A key is needed.",
     403: "The key may not use the model.",
     404: "No such model, or no such path.",
     408: "The body stopped before its end.",
-    409: "The slot, or the model, is busy, or a newer request took this one's place.",
+    409: "The slot or the model is busy, or a newer request replaced this one.",
     413: "The body is too large.",
-    415: "The body has a content encoding that is not read here.",
+    415: "The body's content encoding is not supported.",
     429: "The queue is full; `Retry-After` says when to come back.",
     500: "The server failed.",
-    501: "The server was not started for this; the message names the setting.",
+    501: "The server is not set up for this; the message names the setting.",
     503: "The engine is loading or draining; `Retry-After` says when to come back.",
     507: "The model can never fit into memory.",
     504: "The request's deadline passed.",

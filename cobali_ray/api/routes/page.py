@@ -124,7 +124,7 @@ def _asset(name: str, body: bytes) -> Asset:
 
 
 _NOT_MODIFIED: Responses = {304: {"description": "The browser's copy is current."}}
-_MOVED: Responses = {308: {"description": "The page lies one level above."}}
+_MOVED: Responses = {308: {"description": "The page is one level up."}}
 
 
 class Page:
@@ -145,11 +145,11 @@ class Page:
         return routes
 
     async def document(self, http: HttpRequest) -> Response:
-        """Show the page: a chat, a comparison, and the ticks of the engine as they happen."""
+        """Return the page: chat, comparison and live ticks."""
         return _answer(assets()[DOCUMENT], http)
 
     async def docs(self, http: HttpRequest) -> Response:
-        """Show this documentation of the API, to read and to try."""
+        """Return this documentation of the API, in which operations can be tried."""
         return _answer(assets()[DOCS], http)
 
     async def file(self, http: HttpRequest, path: str) -> Response:

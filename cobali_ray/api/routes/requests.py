@@ -33,7 +33,7 @@ _OF_PAUSE: Final = {
         *OF_ENGINE["parameters"],
         query(
             "release",
-            "Give the memory of the model and its cache back until they are resumed.",
+            "Release the memory of the model and its cache until they are resumed.",
             type="boolean",
             default=False,
         ),
@@ -60,7 +60,7 @@ class Requests:
         return routes
 
     async def where(self, http: HttpRequest, request_id: str) -> Response:
-        """Show how far a request is: queued, reading its prompt, answering or ended.
+        """Show the progress of a request: queued, reading its prompt, answering or ended.
 
         Name it by the id of its answer, or by the x-request-id that it was sent with.
         """
@@ -76,7 +76,7 @@ class Requests:
         return _described(first.request_id, *names, choices)
 
     async def pause(self, http: HttpRequest) -> Response:
-        """Pause all requests until they are resumed, and give memory back if asked to; streams stay open."""
+        """Pause all requests until they are resumed; streams stay open, and memory can be released."""
         check_choice("release", asked := http.query_params.get("release", "false"), ("true", "false"))
         if asked == "true":
             return await self._switch(http, lambda engine: engine.release(), paused=True)
