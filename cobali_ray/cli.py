@@ -60,7 +60,7 @@ class _Commands(LazyGroup):
         ),
         **dict.fromkeys(
             ("rm", "remove", "delete"),
-            "it deletes no models; `cobali models show MODEL` says where its file is",
+            "cobali does not delete models; `cobali models show MODEL` says where the file is",
         ),
         "status": "`cobali ps` shows the servers on this machine and what they are doing",
         "logs": "`cobali serve` says in its first lines where the logs are",
@@ -96,7 +96,7 @@ Model = Annotated[
 ]
 Setting = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Any setting from docs/settings.md; repeatable."),
+    typer.Option("--set", metavar="NAME=VALUE", help="Any setting (docs/settings.md); repeatable."),
 ]
 
 
@@ -116,7 +116,7 @@ def serve(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="Serve config whose first application's args are the settings. "
+            help="YAML file with the settings, under args of its first application. "
             f"Default: {CONFIG} in this folder, if there is one."
         ),
     ] = None,

@@ -20,7 +20,7 @@ Key = Annotated[
     ),
 ]
 """How every command takes the key with which it asks a server."""
-Url = Annotated[str, typer.Option("--url", help="The server.")]
+Url = Annotated[str, typer.Option("--url", help="Address of the server.")]
 
 
 def address_of(url: str) -> str:

@@ -34,7 +34,7 @@ def cluster_environment(folder: Path, *, host: str = LOOPBACK) -> dict[str, str]
 def env(
     host: Annotated[str, typer.Option(help="Address that this machine's front end listens on.")] = LOOPBACK,
     folder: Annotated[
-        Path | None, typer.Option(help="Folder of the front end's files. Default: in ~/.cache/cobali_ray.")
+        Path | None, typer.Option(help="Folder for the front end's files. Default: in ~/.cache/cobali_ray.")
     ] = None,
 ) -> None:
     """Print the environment for a `ray start` of your own: eval "$(cobali env --host 0.0.0.0)"."""

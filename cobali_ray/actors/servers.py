@@ -72,13 +72,13 @@ def ps(
         str | None, typer.Option(help="Show only the server at this address, on any machine.")
     ] = None,
     key: Key = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until the servers take requests first.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="First wait until servers accept requests.")] = False,
     timeout: Annotated[
         float, typer.Option(min=0, help="Give up waiting after this many seconds, with status 1.")
     ] = 300.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Show the servers on this machine and what their engines do.
+    """Show the servers on this machine and what their engines are doing.
 
     Examples:
       cobali ps

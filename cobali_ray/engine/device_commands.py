@@ -26,7 +26,7 @@ def devices(
         str | None,
         typer.Argument(
             metavar="MODEL",
-            help="Also show how much this model would take of each device.",
+            help="Also show how much memory this model would take on each device.",
             autocompletion=complete_model,
             show_default=False,
         ),
@@ -40,9 +40,9 @@ def devices(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """List what llama.cpp can put layers on, with its memory, and what a model would take there.
+    """List the devices that layers can be put on, with their memory, and what a model would take there.
 
-    Nothing is loaded: of the model's file only the header is read.
+    Nothing is loaded; only the header of the model's file is read.
 
     Examples:
       cobali devices
@@ -132,9 +132,7 @@ def _size(n_bytes: int | None) -> str:
 
 def worker(
     *,
-    build: Annotated[
-        bool, typer.Option(help="Only build what workers need, so that no later start waits for it.")
-    ] = False,
+    build: Annotated[bool, typer.Option(help="Build what workers need, and exit.")] = False,
     port: Annotated[
         int | None,
         typer.Option(
@@ -148,31 +146,31 @@ def worker(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Lend to an engine on another machine, through an encrypted tunnel that is entered here.",
+            help="Listen here for an engine on another machine, through an encrypted tunnel.",
             show_default=False,
         ),
     ] = None,
     key_file: Annotated[
         Path | None,
         typer.Option(
-            help="The tunnel's key, which the engine needs as worker_key_file; made if it is not there.",
+            help="The tunnel's key, which the engine needs as worker_key_file; created if it does not exist.",
             show_default=False,
         ),
     ] = None,
     device: Annotated[
         str | None,
         typer.Option(
-            help="What to lend, as `cobali devices` names it. Default: the CPU.", show_default=False
+            help="Device to lend, as `cobali devices` names it. Default: the CPU.", show_default=False
         ),
     ] = None,
     threads: Annotated[
         int | None,
-        typer.Option(help="Threads of a CPU. Default: one per physical core.", min=1, show_default=False),
+        typer.Option(help="CPU threads to use. Default: one per physical core.", min=1, show_default=False),
     ] = None,
     memory: Annotated[
         int | None,
         typer.Option(
-            help="Most MiB that a CPU lends. Default: what is free.",
+            help="Memory of the CPU to lend, in MiB. Default: what is free.",
             min=16,
             metavar="MIB",
             show_default=False,
@@ -182,7 +180,7 @@ def worker(
         Path | None,
         typer.Option(
             help=(
-                "Folder that keeps large weights by their hash: an engine that returns need not send them. "
+                "Folder that keeps large weights by their hash, so that an engine need not send them again. "
                 "Default: none; with --listen, weights in the cache folder of cobali_ray."
             ),
             show_default=False,
@@ -191,8 +189,8 @@ def worker(
 ) -> None:
     """Lend a device of this machine to one engine, until Ctrl-C.
 
-    Without --listen it is reached on loopback alone. With it, an engine on another machine that has the key
-    file is let in, and whoever has that file can run code here.
+    Without --listen, only engines on this machine can use it. With --listen, an engine on another machine can
+    if it has the key file, and anyone who has that file can run code here.
 
     Examples:
       cobali worker --build

@@ -70,7 +70,7 @@ def list_models(
     cache_dir: CacheDir = None,
     *,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also those with random weights, which are for measuring.")
+        bool, typer.Option("--all", help="Also show models with random weights, which are for measuring.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -207,7 +207,7 @@ def show_model(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a model's file says about itself; one that is not here yet is made or downloaded first."""
+    """Show what a model's file says about itself, making or downloading the model first if necessary."""
     from rich.console import Console
     from rich.table import Table
 

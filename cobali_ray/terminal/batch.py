@@ -57,14 +57,12 @@ def run(
     *,
     output: Annotated[
         Path,
-        typer.Option(
-            "--output", "-o", help="The file for the answers; if it exists, the missing ones are added."
-        ),
+        typer.Option("--output", "-o", help="File for the answers. If it exists, missing answers are added."),
     ],
     model: Annotated[
         str | None,
         typer.Option(
-            help="For lines that name none: a model of the running server, or one to start a server for.",
+            help="Model for lines that name none: one of the running server, or one to start a server with.",
             autocompletion=complete_model,
             show_default=False,
         ),
@@ -77,7 +75,7 @@ def run(
 ) -> None:
     """Answer every line of a file, in an order that computes common beginnings once.
 
-    If it is stopped, the same command goes on where it was. Lines and answers are those of OpenAI's
+    If you stop it, run the same command again to continue. Lines and answers have the format of OpenAI's
     Batch API.
 
     Examples:

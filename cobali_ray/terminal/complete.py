@@ -30,7 +30,7 @@ def complete(
     model: Annotated[
         str | None,
         typer.Option(
-            help="A model of the running server, or one to start a server for.",
+            help="A model of the running server, or one to start a server with.",
             autocompletion=complete_model,
             show_default=False,
         ),
@@ -38,10 +38,10 @@ def complete(
     url: Url = None,
     key: Key = None,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens to write. Default: the server's limit.")
+        int | None, typer.Option(min=1, help="Maximum tokens to generate. Default: the server's limit.")
     ] = None,
     temperature: Annotated[
-        float | None, typer.Option(min=0, help="0 is greedy. Default: the server's.")
+        float | None, typer.Option(min=0, help="Sampling temperature; 0 is greedy. Default: the server's.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same tokens.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="A text to stop before; repeatable.")] = None,
@@ -49,7 +49,7 @@ def complete(
         bool, typer.Option("--json", help="Print the server's whole answer, with its numbers, as JSON.")
     ] = False,
 ) -> None:
-    """Have a model continue a text, and print what it adds as it comes.
+    """Continue a text with a model, and print the continuation as it is generated.
 
     The text goes to the model as it is, without a chat template; `cobali chat` asks questions.
 

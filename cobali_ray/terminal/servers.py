@@ -35,7 +35,7 @@ Model = Annotated[
     str | None,
     typer.Argument(
         metavar="MODEL",
-        help="A model of the running server, or one to start a server for, as `cobali serve` takes it.",
+        help="A model of the running server, or one to start a server with, as for `cobali serve`.",
         autocompletion=complete_model,
         show_default=False,
     ),

@@ -41,7 +41,7 @@ def regret(
     device: Annotated[str, typer.Option(help="Names separated by commas, or all.")] = "all",
     load: Annotated[str, typer.Option(help="Names separated by commas, or all.")] = "all",
     seed: Annotated[int, typer.Option(min=0, help="Seed of lengths, times and noise.")] = 0,
-    rounds: Annotated[int, typer.Option(min=1, help="How many seeds are played, from --seed on.")] = 1,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of seeds to simulate, starting at --seed.")] = 1,
     as_json: AsJson = False,
     out: Out = OUT,
 ) -> None:

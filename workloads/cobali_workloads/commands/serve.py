@@ -27,7 +27,7 @@ Targets = Annotated[
         "--target",
         "--url",
         metavar="NAME=URL",
-        help="A server, with a name if it is to have one: a column of the report; repeatable.",
+        help="A server to measure, optionally with a name for its column in the report; repeatable.",
     ),
 ]
 
