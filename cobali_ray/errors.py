@@ -206,7 +206,7 @@ class BodyTimeoutError(BadRequestError):
     timeout_s: float
     status = 408
     code = "body_timeout"
-    template = "No more of the request body arrived for {timeout_s:g} s."
+    template = "The request body stopped arriving: nothing came for {timeout_s:g} s."
 
 
 @dataclass(eq=False)
@@ -393,7 +393,7 @@ class StreamExistsError(BadRequestError):
     status = 409
     path = ("x-cobali-stream",)
     code = "stream_exists"
-    template = "A stream with this id exists already: choose another id, or read on in that stream."
+    template = "A stream with this id exists already: choose another id, or continue reading that stream."
 
 
 class StreamStoppedError(BadRequestError):
@@ -530,7 +530,7 @@ class WaitTooLongError(RefusedError):
 
 class DrainingError(RefusedError):
     code = "draining"
-    template = "The server is draining and takes no new requests."
+    template = "The server is draining and accepts no new requests."
 
 
 class LoadingError(RefusedError):
@@ -543,7 +543,7 @@ class LoadingError(RefusedError):
 class ReleasedError(LoadingError):
     """The engine gave its model's memory back in a pause; its requests wait for the end of that."""
 
-    template = "The model's memory was given back in a pause."
+    template = "The model's memory was released in a pause."
 
 
 class UnloadedError(LoadingError):
@@ -587,7 +587,7 @@ class AdapterGoneError(RefusedError):
     """The adapter of a request is no longer loaded, or is now a different file."""
 
     code = "adapter_gone"
-    template = "The adapter was changed while this request was on its way; send it again."
+    template = "The adapter was changed while this request was being sent; send it again."
 
 
 @dataclass(eq=False)
@@ -614,7 +614,7 @@ class SupersededError(CobaliError):
     status = 409
     code = "superseded"
     outcome = "cancelled"
-    template = "A newer request took the place of this one (supersedes)."
+    template = "A newer request replaced this one (supersedes)."
 
 
 class InternalError(CobaliError):

@@ -209,7 +209,7 @@ async def test_draining_finishes_the_running_and_refuses_the_new(server, http):
         assert (ready.status_code, ready.json()["status"]) == (503, "draining")
         refused = await http.post(CHAT, json=SHORT)
         assert refused.status_code == 503
-        assert refused.json()["error"]["message"] == "The server is draining and takes no new requests."
+        assert refused.json()["error"]["message"] == "The server is draining and accepts no new requests."
         assert "retry-after" in refused.headers
         assert not draining.done()
         events = await asyncio.wait_for(stream.rest(), BACK_S)
