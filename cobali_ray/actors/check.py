@@ -71,7 +71,7 @@ def show_check(read: Callable[[], Asked]) -> None:
         err.print(f"[red]Error:[/red] {escape(problem)}", soft_wrap=True)
     if check.problems:
         raise typer.Exit(1)
-    out.print("Nothing stands in the way of a start; nothing was loaded.")
+    out.print("The server can start. Nothing was loaded.")
 
 
 def check_start(read: Callable[[], Asked]) -> StartCheck:
