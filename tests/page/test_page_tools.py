@@ -45,7 +45,7 @@ def test_a_calculation_is_right(of, expression, value):
         pytest.param(json.dumps({"expression": "-" * 900 + "1"}), "nested too deeply", id="signs"),
         pytest.param("{}", '"undefined" is not known', id="no-argument"),
         pytest.param('{"expr', "not valid JSON", id="broken"),
-        pytest.param("[]", "no JSON object", id="list"),
+        pytest.param("[]", "not a JSON object", id="list"),
     ],
 )
 def test_what_cannot_be_calculated_is_told(of, args, told):
