@@ -143,7 +143,7 @@ def test_a_refused_key_covers_nothing_of_the_settings(make_page):
         expect(form).to_contain_text("refused")
         open_settings(page)
         settings = page.get_by_role("complementary", name="Settings")
-        expect(settings.get_by_text("once a key is accepted")).to_be_visible()
+        expect(settings.get_by_text("Enter a valid key to see the models")).to_be_visible()
         tops = settings.evaluate("""(e) => [...e.querySelectorAll("header, .form > *")]
             .map((one) => one.getBoundingClientRect()).map(({ top, bottom }) => [top, bottom])""")
         assert all(before[1] <= after[0] for before, after in itertools.pairwise(tops)), tops

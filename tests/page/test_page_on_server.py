@@ -172,5 +172,5 @@ def test_each_key_has_its_own_shelf(make_page, tmp_path):
 
 def test_without_a_store_there_is_no_switch(make_page, site):
     page = make_page(site, "chat")
-    expect(page.get_by_text("kept in this browser only")).to_be_visible()
+    expect(page.get_by_text("stored in this browser only")).to_be_visible()
     expect(page.get_by_label(SWITCH)).to_have_count(0)

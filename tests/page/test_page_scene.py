@@ -45,7 +45,7 @@ def test_it_does_not_begin_beside_others_and_ends_when_it_is_stopped(make_page, 
             headers: { "content-type": "application/json" } }).catch(() => {}); }""")
     expect(page.locator(".pill")).to_contain_text("1 of 3 slots busy")
     page.get_by_role("button", name=PLAY).click()
-    expect(page.locator(".scene")).to_contain_text("Others are being answered")
+    expect(page.locator(".scene")).to_contain_text("The engine is answering others")
     page.evaluate("() => window.other.abort()")
     expect(page.locator(".pill")).to_contain_text("0 of 3 slots busy")
     with small.held(5):  # so that it cannot be over before it is stopped

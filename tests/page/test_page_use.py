@@ -65,7 +65,7 @@ def test_a_key_that_has_become_valid_opens_the_page(make_page, site):
     form = page.get_by_role("form", name="API key")
     enter(page, "soon")
     expect(form).to_contain_text("refused")
-    expect(page.locator(".settings")).to_contain_text("once a key is accepted")
+    expect(page.locator(".settings")).to_contain_text("Enter a valid key to see the models")
     page.unroute_all()
     enter(page, "soon")
     expect(page.locator(".pill")).to_contain_text("of 8 slots busy")

@@ -95,7 +95,7 @@ def test_ctrl_c_while_python_imports_ends_a_command_without_a_word(tmp_path, imp
         ("pull hf://x/y", "pull: there is no such command; `cobali models pull MODEL` downloads a model"),
         ("list", "list: there is no such command; `cobali models list` lists models"),
         ("stop", "Ctrl-C stops a server, or `kill PID` with its pid from `cobali ps`"),
-        ("rm tiny", "`cobali models show MODEL` says where its file is"),
+        ("rm tiny", "`cobali models show MODEL` says where the file is"),
     ],
 )
 def test_what_is_wrong_is_one_line(monkeypatch, capsys, tmp_path, words, says):
