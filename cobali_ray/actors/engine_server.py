@@ -276,7 +276,7 @@ class EngineServer:
         """Ask the tick thread how busy it is; not for long, since an answer must not wait for a tick."""
         if (model := self._host.model) is None:
             return None
-        answer = asyncio.wrap_future(model.loop.ask(Engine.load))
+        answer = asyncio.wrap_future(model.loop.ask(Engine.load_view))
         done, _ = await asyncio.wait({answer}, timeout=LOAD_S)
         return answer.result() if done and answer.exception() is None else None
 

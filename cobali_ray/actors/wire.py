@@ -1,4 +1,4 @@
-"""One message per tick per ingress: encode, send, read, demultiplex. Knows no Ray.
+"""One message per tick per ingress: encode, send, read. Whose each event is, the dispatcher says. No Ray.
 
 An address is where one ingress listens: a Unix socket, reachable on this machine only and by this user only
 (it is private, and so is its directory). Each engine has one connection to it, a stream of frames. An address
@@ -48,7 +48,7 @@ import structlog
 from cobali_ray import errors
 from cobali_ray.actors.address import Address, others_reach
 from cobali_ray.actors.frames import MAX_MESSAGE_BYTES, FrameReader, frame
-from cobali_ray.core.dispatch.messages import Event, EventReceived, Unheard, Unreadable
+from cobali_ray.core.dispatch.messages import Event, EventsReceived, Unheard, Unreadable
 from cobali_ray.core.request.events import (
     Computing,
     Delta,
@@ -266,12 +266,10 @@ class Pusher:
         Returns the requests of which an event did not get out: nobody reads it, or it cannot be encoded.
         """
         self._sender = threading.current_thread()
-        addresses = {address for address, _ in batch}
-        if len(addresses) == 1:
-            return self._push(addresses.pop(), [event for _, event in batch])
-        return set().union(
-            *(self._push(address, [event for to, event in batch if to == address]) for address in addresses)
-        )
+        lost: set[str] = set()
+        for address in {address for address, _ in batch}:
+            lost |= self._push(address, [event for to, event in batch if to == address])
+        return lost
 
     def _push(self, address: str, events: list[EngineEvent]) -> set[str]:
         lost: set[str] = set()
@@ -401,7 +399,7 @@ class Puller:
             if message.lost:
                 _log.error("undecodable_events", request_ids=message.lost, engine_id=message.engine_id)
                 self._hear(Unreadable(message.lost))
-            self._hear(EventReceived(message.events, source))
+            self._hear(EventsReceived(message.events, source))
         except Exception:  # whatever it holds, the messages after it must be read
             _log.exception("undecodable_message", n_bytes=len(data))
 

@@ -86,35 +86,14 @@ class TickBatch:
 
     def fill(self, spans: tuple[Span, ...], tokens: Sequence[array[int]]) -> None:
         """Lay out `spans`; `tokens[i]` holds all known tokens of the sequence of `spans[i]`."""
-        self.single = len(spans) > 0 and sum([span.length for span in spans]) == len(spans)
-        if self.single:
-            self._fill_single(spans, tokens)
-        else:
-            self._fill_spans(spans, tokens)
         self._spans, self.embedded = spans, {}
-
-    def embed(self, number: int, rows: ImageRows) -> None:
-        """Have a span computed from rows of an image: what stood for them is no token."""
-        start = sum([span.length for span in self.spans[:number]])
-        self.token[start : start + self.spans[number].length] = 0
-        self.embedded[number] = rows
-
-    def _fill_single(self, spans: tuple[Span, ...], tokens: Sequence[array[int]]) -> None:
-        n = len(spans)
-        slots, starts, _, wanted = zip(*spans, strict=True)
-        self.token[:n] = [known[start] for known, start in zip(tokens, starts, strict=True)]
-        self.position[:n] = starts
-        self.slot[:n] = slots
-        self.wanted[:n] = wanted
-        self.n_tokens = n
-
-    def _fill_spans(self, spans: tuple[Span, ...], tokens: Sequence[array[int]]) -> None:
         if not spans:
-            self.n_tokens = 0
+            self.n_tokens, self.single = 0, False
             return
         slots, starts, lengths, wanted = np.array(spans, np.int32).T
         ends = np.cumsum(lengths)
         n = self.n_tokens = int(ends[-1])
+        self.single = n == len(spans)
         self.position[:n] = self._counted[:n] + np.repeat(starts - ends + lengths, lengths)
         self.slot[:n] = np.repeat(slots, lengths)
         self.wanted[:n] = 0
@@ -129,6 +108,12 @@ class TickBatch:
                 singles.append(end - 1)
                 values.append(known[start])
         self.token[singles] = values
+
+    def embed(self, number: int, rows: ImageRows) -> None:
+        """Have a span computed from rows of an image: what stood for them is no token."""
+        start = sum([span.length for span in self.spans[:number]])
+        self.token[start : start + self.spans[number].length] = 0
+        self.embedded[number] = rows
 
     def take(self, whole: TickBatch, chosen: Sequence[int]) -> None:
         """Copy the spans with these numbers out of another batch, in that order."""

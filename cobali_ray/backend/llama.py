@@ -176,7 +176,6 @@ class LlamaBackend:
         self._layout_read = False
         self._state_bytes = 0
         self._state = np.empty(0, np.uint8)
-        self._compute = self._compute_by_length if config.reproducible else self._compute_at_once
         if self._device is not None:
             self._try_device(self._device)
         if self._lora.keys:
@@ -232,7 +231,7 @@ class LlamaBackend:
     def _try_device(self, device: DeviceCandidates) -> None:
         """Compute one token; where no candidates come of it (a device without top_k), do without."""
         self._part.fill((Span(0, 0, 1, sample=True),), [array("i", [0])])
-        self._compute_at_once(self._part, 1)
+        self._decode(self._part)
         picks = device.picks(self._context, 1)
         self.clear()
         if not picks:
@@ -249,7 +248,7 @@ class LlamaBackend:
         for key in (*self._lora.keys, ""):
             self.use(key)
             self._part.fill((Span(0, 0, 1, sample=True),), [array("i", [0])])
-            self._compute_at_once(self._part, 1)
+            self._decode(self._part)
             self.clear()
 
     def _require_memory(self, config: LlamaConfig) -> None:
@@ -344,7 +343,7 @@ class LlamaBackend:
                     self.truncate(span.slot_id, span.start)
             raise
 
-    def _compute_at_once(self, batch: TickBatch, _n_rows: int) -> None:
+    def _decode(self, batch: TickBatch) -> None:
         raw = self._raw_batch(batch)
         library.forget_errors()
         self._check_code(self._lc.llama_decode(self._context, raw), batch.n_tokens)
@@ -356,17 +355,20 @@ class LlamaBackend:
         if code != 0:
             raise BackendError(f"llama_decode returned {code}: {library.errors()}")
 
-    def _compute_by_length(self, batch: TickBatch, n_rows: int) -> None:
-        """Compute what llama.cpp would cut unevenly in calls of our own; the rows are gathered in order."""
-        groups = [] if batch.single else by_length(batch.spans)
+    def _compute(self, batch: TickBatch, n_rows: int) -> None:
+        """Compute tokens: in one call, or where results must not depend on company, one for each length.
+
+        llama.cpp would cut such a batch unevenly. The rows of all calls are gathered in order.
+        """
+        groups = by_length(batch.spans) if self._reproducible and not batch.single else []
         if len(groups) <= 1:
-            self._compute_at_once(batch, n_rows)
+            self._decode(batch)
             return
         logits = np.empty((n_rows, self.n_vocab), np.float32)
         row_of = list(itertools.accumulate((span.sample for span in batch.spans), initial=0))
         for group in groups:
             self._part.take(batch, group)
-            self._compute_at_once(self._part, n_rows)
+            self._decode(self._part)
             if rows := [row for i in group for row in range(row_of[i], row_of[i + 1])]:
                 logits[rows] = self._read_logits(len(rows))
         self._logits = logits
@@ -509,7 +511,7 @@ class LlamaBackend:
         self.clear()
         probe = TickBatch(self.n_batch)
         probe.fill((Span(0, 0, n := min(len(_PROBE), self.n_batch), sample=False),), [_PROBE])
-        self._compute_at_once(probe, 0)
+        self._decode(probe)
         if self.keeps_states and not self._goes_back(n):
             _log.warning("no_states", detail="this llama.cpp does not put a slot of this model back")
             self.keeps_states = self.copies = self.shares = False
@@ -539,7 +541,7 @@ class LlamaBackend:
         state = self.save_state(0, n)
         more = TickBatch(self.n_batch)
         more.fill((Span(0, n, 1, sample=False),), [array("i", [0] * (n + 1))])
-        self._compute_at_once(more, 0)
+        self._decode(more)
         try:
             self.restore_state(0, state, n)
         except BackendError:

@@ -86,7 +86,7 @@ def sample_rows(logits: NDArray[np.float32], rows: Sequence[RowSampler]) -> Samp
     if not rows:
         return sampled
     with np.errstate(all="ignore"):  # infinities are judged where they matter, not where they arise
-        _Tick(logits, rows, sampled).run()
+        _Draw(logits, rows, sampled).run()
     return sampled
 
 
@@ -102,7 +102,7 @@ def take_token(sampled: SampleResult, i: int, row: RowSampler, token: int) -> No
     row.take(token)
 
 
-class _Tick:
+class _Draw:
     """The rows of one call, on their way to tokens."""
 
     def __init__(

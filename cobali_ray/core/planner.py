@@ -19,7 +19,7 @@ from cobali_ray.core.plan.adapters import AdapterTurns
 from cobali_ray.core.plan.goodput import MAX_STREAMS, Drafts, Speculation
 from cobali_ray.core.plan.leftover import Leftovers, Turnout, any_left
 from cobali_ray.core.plan.pace import Pacer, PrefillPlan
-from cobali_ray.core.plan.plan import Plan, Span, cut_at_adapters, cut_at_images, cut_at_states, lay_out
+from cobali_ray.core.plan.plan import Plan, cut_chunks, lay_out
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.sequence import Sequence
 
@@ -105,13 +105,7 @@ class Planner:
             within_s = min(within_s, turnout.within_s)
         texts_first = streams_gave and bool(streams)
         prefill = self.pacer.plan(streams, () if texts_first else prompts, limits, within_s=within_s)
-        chunks: Seq[Span] = prefill.chunks
-        if chunks and any(s.request.rows for s in prompts):
-            chunks = cut_at_images(chunks, by_slot, limits.token_budget - len(streams))
-        if chunks and limits.n_states:
-            chunks = cut_at_states(chunks, by_slot)
-        if chunks and any(s.request.n_plain for s in prompts):
-            chunks = cut_at_adapters(chunks, by_slot)
+        chunks = cut_chunks(prefill.chunks, by_slot, limits.token_budget - len(streams))
         plan = lay_out(streams, chunks, by_slot, limits.grain.pass_cells)
         shape, drafts = self._shape(plan, streams), None
         if self.speculation and not (chunks or texts_first or n_adapters > 1 or len(streams) > MAX_STREAMS):

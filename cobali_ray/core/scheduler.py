@@ -22,7 +22,7 @@ from itertools import islice
 from math import inf
 from typing import Any, TypeVar
 
-from cobali_ray.core import instructions as messages
+from cobali_ray.core import messages
 from cobali_ray.core.cache.placement import Placement
 from cobali_ray.core.cache.states import cuts_of, sparse_step
 from cobali_ray.core.cost.ticktime import EnginePace
@@ -97,7 +97,9 @@ class Scheduler:
             embedding=embedding,
         )
         self._check_every, self._n_events = check_every, 0
-        self.tiers = Tiers(limits, self._tell, self._compute_s)
+        self._out: list[messages.Instruction] = []
+        self._instruct = self._out.append
+        self.tiers = Tiers(limits, self._instruct, self._compute_s)
         self.slots = self.tiers.slots
         self.planner = Planner(self.slots, limits, self.pacer, select, speculation)
         self.queue: WaitingQueue[Sequence] = WaitingQueue()
@@ -113,7 +115,6 @@ class Scheduler:
         """Tokens whose text is not out yet."""
         self._releasing: list[tuple[Sequence, bool]] = []
         """Who ended while the pass computes for it, and whether its cells may be kept."""
-        self._out: list[messages.Instruction] = []
         self._began_s = 0.0
         self._shared = False
         """Whether the streams' gap has been used by something else already."""
@@ -154,22 +155,19 @@ class Scheduler:
         Raises InvariantError where the event cannot be or the books do not balance; its notes tell the story.
         Then only a Failed that names nobody puts things right; ends decided before come with its answer.
         """
-        out = self._out
         try:
             self._handlers[type(event)](event)
             self._n_events += 1
             if self._n_events % self._check_every == 0:
                 self.check()
         except Exception as error:  # whatever it is, it is told how it came to that
-            self.story.add(event, out)
+            self.story.add(event, [*self._out])
             error.add_note(self.story.text())
             raise
-        self._out = []
+        out = [*self._out]
+        self._out.clear()
         self.story.add(event, out)
         return out
-
-    def _tell(self, instruction: messages.Instruction) -> None:
-        self._out.append(instruction)
 
     # -- asked from outside ---------------------------------------------------------------------------
 
@@ -219,8 +217,8 @@ class Scheduler:
             return 0.0
         if request.n_prompt_logprobs is not None:
             return self._compute_s(0, request.n_prompt) + self.pacer.model.out_s * request.n_prompt
-        n_held = self.tiers.n_held(array("i", request.common_prompt), request.salt)
-        return self._compute_s(n_held, request.n_prompt)
+        tokens = array("i", request.common_prompt)
+        return self._compute_s(self.tiers.n_held(tokens, len(tokens) - 2, request.salt), request.n_prompt)
 
     @property
     def n_prefilling(self) -> int:
@@ -291,7 +289,7 @@ class Scheduler:
 
     def _ready(self, event: messages.Ready) -> None:
         if isinstance(sequence := self._open.get(event.request_id), Sequence):
-            sequence.arrived()
+            sequence.note_ready()
 
     def _cancelled(self, event: messages.Cancelled) -> None:
         if one := self._open.get(event.request_id):
@@ -326,7 +324,7 @@ class Scheduler:
         self._pass = self._emit = None
         self._releasing.clear()
         self.head_waits = False
-        self._out.append(messages.Clear())
+        self._instruct(messages.Clear())
 
     def _end(self, one: Sequence | EmbeddingJob, now_s: float, why: FinishReason | CobaliError) -> None:
         if isinstance(one, Sequence):
@@ -366,7 +364,7 @@ class Scheduler:
             if one.assigned_s is None:
                 self.counts.left.add(one.line, 1, one.n_prompt)
             stop = one.stop if reason == "stop" else None
-        self._out.append(
+        self._instruct(
             messages.Finish(one.request.reply_to, End(one.request_id, reason, error, one.stats(now_s), stop))
         )
 
@@ -381,7 +379,7 @@ class Scheduler:
         self.stay_s += (_STAY_STEP if self.stay_s else 1.0) * (stay_s - self.stay_s)
         self.planner.changed()
         if not n_keep or n_keep < n_computed:
-            self._out.append(messages.Truncate(slot_id, n_keep))
+            self._instruct(messages.Truncate(slot_id, n_keep))
         if n_keep and sequence.ending is not None and sequence.request.program is not None:
             again_s = self.pacer.model.chunk_s(0, n_keep) if self.pacer.model.knows_prefill else 0.0
             self.slots.keep(slot_id, sequence, self.programs.answered(sequence.request, again_s, now_s))
@@ -428,7 +426,7 @@ class Scheduler:
             return False
         requests = dict.fromkeys([piece.request for piece in pieces])
         begun = tuple([one for one in requests if self._open[one.request_id].assigned_s == now_s])
-        self._out.append(messages.Embed(pieces, begun))
+        self._instruct(messages.Embed(pieces, begun))
         return True
 
     def _embedded(self, event: messages.Embedded) -> None:
@@ -469,7 +467,7 @@ class Scheduler:
             if sequence is None or (place := self.tiers.place(sequence)) is None:
                 self.head_waits = sequence is not None
                 break
-            self._out.append(messages.Assign(place.slot_id, sequence.request_id))
+            self._instruct(messages.Assign(place.slot_id, sequence.request_id))
             self.slots.assign(sequence, place)
             if self.limits.n_states:
                 sequence.cuts = self._cuts(sequence, place)
@@ -523,10 +521,9 @@ class Scheduler:
     def _next(self, now_s: float) -> Sequence | None:
         """Return who gets the next slot: the head of the queue, past those who had better wait.
 
-        What is kept for a program that comes back soon is not taken by one that began later.
-
-        A prompt whose beginning is being computed for another waits until it can be copied. That is no
-        later than to compute it beside the other, for the two would share what a tick computes.
+        Those are programs that began later than one for which a slot is kept, and prompts whose beginning is
+        being computed for another and can be copied then: no later than if both were computed, for the two
+        would share what a tick computes.
         """
         ready = self.queue.ready(now_s)
         if not self.slots.n_idle:
@@ -561,7 +558,7 @@ class Scheduler:
         if asked.plan.n_tokens:
             self._pass, self.counts.shape = asked.plan, asked.shape
             self.counts.n_adapter_changes += self.planner.took(asked, now_s)
-            self._out.append(messages.Compute(asked.plan))
+            self._instruct(messages.Compute(asked.plan))
 
     def _preempt_youngest(self, now_s: float, error: CobaliError) -> None:
         """Preempt for want of cells; the only one ends with `error`: its room cannot be had."""
@@ -674,7 +671,7 @@ class Scheduler:
         self._let_go(now_s, computed=True)
         if fresh:
             self._emit = messages.Emit(tuple(fresh))
-            self._out.append(self._emit)
+            self._instruct(self._emit)
 
     def _judge(self, plan: Plan, rows: Seq[Sequence], event: messages.Sampled) -> None:
         """Have what drafts were wrong of forgotten, and what they have behind the end of an answer."""
@@ -688,7 +685,7 @@ class Scheduler:
                 n_kept = 1  # it keeps what it had: its own token last
             if n_draft >= n_kept:
                 self.slots.n_cells_running -= n_draft + 1 - n_kept
-                self._out.append(messages.Truncate(sequence.slot_id, sequence.n_computed + n_kept))
+                self._instruct(messages.Truncate(sequence.slot_id, sequence.n_computed + n_kept))
             if n_draft:
                 self.counts.n_drafted += n_draft
                 self.counts.n_accepted += n_kept - 1

@@ -9,7 +9,7 @@ from collections.abc import Sequence as Seq
 from copy import deepcopy
 from typing import Any
 
-from cobali_ray.core import instructions as messages
+from cobali_ray.core import messages
 from cobali_ray.core.request.embedding import EmbeddingRequest
 from cobali_ray.errors import InvariantError
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
-from cobali_ray.core import instructions as messages
+from cobali_ray.core import messages
 from cobali_ray.core.cache.backups import PART_BYTES, Backups
 from cobali_ray.core.cache.disk_tier import WAIT_S, DiskTier, is_state, whole
 from cobali_ray.core.cache.host_tier import NAME_BYTES, Block, HostTier, Moves, chain, root_name
@@ -57,16 +57,16 @@ class _Beginning(NamedTuple):
 
 
 class Tiers:
-    """The books of slots, host memory and the disk. What is to be done is told to `tell`, in order."""
+    """The books of slots, host memory and the disk. `instruct` gets what is to be done, in order."""
 
     def __init__(
         self,
         limits: EngineLimits,
-        tell: Callable[[messages.Instruction], None],
+        instruct: Callable[[messages.Instruction], None],
         compute_s: Callable[[int, int], float] = lambda _start, _end: 0.0,
     ) -> None:
         """Begin with nothing. `compute_s` says what computing some tokens takes; 0 while that is unknown."""
-        self._limits, self._tell, self._compute_s = limits, tell, compute_s
+        self._limits, self._instruct, self._compute_s = limits, instruct, compute_s
         self.slots = Slots(limits)
         self.host = HostTier(limits.n_host_cells if limits.min_prefix else 0, limits.host_block)
         self.states = States(limits.n_states if limits.min_prefix else 0, limits.host_block)
@@ -78,7 +78,7 @@ class Tiers:
         """Begin a tick; who waited long enough for the disk goes on without it."""
         self.moves.begin()
         for sequence in self.disk.overdue(now_s):
-            sequence.arrived()
+            sequence.note_ready()
 
     def clear(self) -> None:
         """Forget what slots and host memory hold, and who waits."""
@@ -88,13 +88,12 @@ class Tiers:
         self.disk.forget_requests()
         self.backups = Backups()
 
-    def n_held(self, tokens: array[int], salt: str | None) -> int:
+    def n_held(self, tokens: array[int], most: int, salt: str | None, rows: Seq[Rows] = ()) -> int:
         """Return how many of a prompt's first tokens slots or host memory hold. For any thread."""
         if salt is None or not self._limits.min_prefix:
             return 0
-        most = len(tokens) - 2
         depths = self._depths(tokens, most, salt)
-        n_on_host = self._n_on_host(self.host.match(tokens, most, salt), most, depths)
+        n_on_host = self._n_on_host(self.host.match(tokens, most, salt), most, depths, rows)
         return max(self.slots.n_held(tokens, salt, most, depths), n_on_host)
 
     def n_coming(self, sequence: Sequence) -> int:
@@ -127,7 +126,7 @@ class Tiers:
         begin = _Beginning(blocks, self.states.find(sequence.tokens, most, salt))
         depths = [state.n for state in begin.states] if stateful else None
         n_on_host = self._n_on_host(blocks, most, depths, sequence.request.rows)
-        place = self.slots.place(sequence, n_on_host, most, depths, self._costs())
+        place = self.slots.choose(sequence, n_on_host, most, depths, self._costs())
         slot_id, n_keep, held = place.slot_id, place.n_keep, self.slots.held(place.slot_id)
         if place.from_host and not self.moves.affords(n_keep):
             return None
@@ -144,14 +143,14 @@ class Tiers:
         elif stateful and in_place and n_keep == held.n_tokens:
             self.keep_state(slot_id, held.tokens, n_keep, held.salt)
         if place.from_host:
-            self._tell(messages.Truncate(slot_id, 0))
+            self._instruct(messages.Truncate(slot_id, 0))
             n_keep, self.host.needed = self._restore(held, sequence, begin, n_keep), ()
             return place._replace(n_keep=n_keep)
         if depths is not None:
             return self._go_back(place, begin.states)
-        self._tell(messages.Truncate(slot_id, n_keep if in_place else 0))
+        self._instruct(messages.Truncate(slot_id, n_keep if in_place else 0))
         if place.donor_id is not None:
-            self._tell(messages.Copy(place.donor_id, slot_id, n_keep))
+            self._instruct(messages.Copy(place.donor_id, slot_id, n_keep))
         return place
 
     def _costs(self) -> MoveCosts:
@@ -176,14 +175,14 @@ class Tiers:
         n_there = self.slots.n_tokens(slot_id if donor_id is None else donor_id)
         state = next((one for one in states if one.n == n_keep and self.states.keeps(one)), None)
         if not n_keep or (n_keep < n_there and state is None):  # which had to make room just now
-            self._tell(messages.Truncate(slot_id, 0))
+            self._instruct(messages.Truncate(slot_id, 0))
             return place._replace(n_keep=0, donor_id=None)
         if donor_id is not None:
-            self._tell(messages.Truncate(slot_id, 0))
-            self._tell(messages.Copy(donor_id, slot_id, n_there))
+            self._instruct(messages.Truncate(slot_id, 0))
+            self._instruct(messages.Copy(donor_id, slot_id, n_there))
         if n_keep < n_there and state is not None:
             self.states.n_restored += 1
-            self._tell(messages.RestoreState(slot_id, state.state_id, n_keep))
+            self._instruct(messages.RestoreState(slot_id, state.state_id, n_keep))
         return place
 
     def keep_state(self, slot_id: int, tokens: array[int], n: int, salt: str | None) -> None:
@@ -192,9 +191,9 @@ class Tiers:
             return
         new, gone = self.states.add(tokens, n, salt, self._limits.state_step)
         if gone:
-            self._tell(messages.ForgetStates(tuple(gone)))
+            self._instruct(messages.ForgetStates(tuple(gone)))
         if new is not None:
-            self._tell(messages.SaveState(slot_id, new.state_id, n))
+            self._instruct(messages.SaveState(slot_id, new.state_id, n))
 
     def drop_idle(self) -> bool:
         """Have the idle prefix given up that is worth least in its slot; say whether there was one."""
@@ -202,14 +201,14 @@ class Tiers:
         if held is None:
             return False
         self.save(held.slot_id, held.tokens, held.n_tokens, held.salt)
-        self._tell(messages.Truncate(held.slot_id, 0))
+        self._instruct(messages.Truncate(held.slot_id, 0))
         return True
 
     def close_gaps(self, runs_s: Callable[[Seq[int]], float]) -> bool:
         """Have busy sequence ids be neighbours where that pays; say whether any changed."""
         swaps = self.slots.close_gaps(runs_s, 2 * self.moves.s_per_token)  # out of a slot and back
         for slot_id, other_id, n_cells in swaps:
-            self._tell(messages.Swap(slot_id, other_id, n_cells))
+            self._instruct(messages.Swap(slot_id, other_id, n_cells))
         return bool(swaps)
 
     def save(self, slot_id: int, tokens: array[int], n: int, salt: str | None) -> None:
@@ -234,10 +233,10 @@ class Tiers:
         unsaved = {block.block_id for block in new}
         gone = [block_id for block_id in gone if block_id not in unsaved]
         if gone:
-            self._tell(messages.Forget(tuple(gone)))
+            self._instruct(messages.Forget(tuple(gone)))
         if kept := [block for block in new if self.host.keeps(block)]:
             spans = tuple([(block.block_id, block.start, block.end) for block in kept])
-            self._tell(messages.Save(slot_id, spans))
+            self._instruct(messages.Save(slot_id, spans))
             self.moves.plan(n)  # the whole slot is read
         self._store(tokens, salt, self.host.match(tokens, n, salt), states)
 
@@ -260,7 +259,7 @@ class Tiers:
             self.states.n_restored += state is not None
             block_ids = tuple([block.block_id for block in kept])
             state_id = None if state is None else state.state_id
-            self._tell(messages.Restore(held.slot_id, block_ids, n_keep, state_id))
+            self._instruct(messages.Restore(held.slot_id, block_ids, n_keep, state_id))
             self._store(sequence.tokens, sequence.salt or "", kept, () if state is None else (state,))
             self.moves.plan(n_keep)
         return n_keep
@@ -269,19 +268,19 @@ class Tiers:
         """Take how long moving took, and forget what could not be saved."""
         self.moves.learn(event.n_tokens, event.seconds)
         if event.lost and (gone := self.host.drop(event.lost)):
-            self._tell(messages.Forget(tuple(gone)))
+            self._instruct(messages.Forget(tuple(gone)))
 
     def states_moved(self, event: messages.StatesMoved) -> None:
         """Take how long states took, and forget those that could not be saved or put back."""
         self.states.learn(event.n, event.seconds)
         self.moves.spent_s += event.seconds
         if event.lost and (gone := self.states.drop(event.lost)):
-            self._tell(messages.ForgetStates(tuple(gone)))
+            self._instruct(messages.ForgetStates(tuple(gone)))
 
     def unrestored(self, event: messages.Unrestored) -> None:
         """Note that slots are empty that were to be filled: their prompts are computed."""
         if gone := self.host.drop(event.block_ids):
-            self._tell(messages.Forget(tuple(gone)))
+            self._instruct(messages.Forget(tuple(gone)))
         for slot_id in event.slot_ids:
             if (sequence := self.slots.by_slot[slot_id]) is not None:
                 self.slots.empty(sequence)
@@ -296,7 +295,7 @@ class Tiers:
         held, n = self._take_off(event.slot_id), len(event.tokens)
         if held.n_tokens:
             self.save(held.slot_id, held.tokens, held.n_tokens, held.salt)
-        self._tell(messages.Truncate(event.slot_id, 0))
+        self._instruct(messages.Truncate(event.slot_id, 0))
         while self.slots.n_short(n) > 0:
             if not self.drop_idle():
                 raise InvariantError(f"no room for {n} tokens from outside")
@@ -308,13 +307,13 @@ class Tiers:
         for tokens, n, salt, name in came:
             new, gone = self.states.add(tokens, n, salt)
             if gone:
-                self._tell(messages.ForgetStates(tuple(gone)))
+                self._instruct(messages.ForgetStates(tuple(gone)))
             if new is not None:
-                self._tell(messages.Hold((), ((new.state_id, name),)))
+                self._instruct(messages.Hold((), ((new.state_id, name),)))
 
     def empty(self, event: messages.Emptied) -> None:
         self._take_off(event.slot_id)
-        self._tell(messages.Truncate(event.slot_id, 0))
+        self._instruct(messages.Truncate(event.slot_id, 0))
 
     def _take_off(self, slot_id: int) -> SlotContents:
         """Take an idle slot's prefix off the books and return it."""
@@ -334,11 +333,7 @@ class Tiers:
         tokens, most, salt = sequence.tokens, sequence.n_reusable, sequence.salt
         if salt is None or not self.disk.open:
             return
-        depths = self._depths(tokens, most, salt)
-        n_held = max(
-            self.slots.n_held(tokens, salt, most, depths),
-            self._n_on_host(self.host.match(tokens, most, salt), most, depths, sequence.request.rows),
-        )
+        n_held = self.n_held(tokens, most, salt, sequence.request.rows)
         least = max(n_held + self._limits.host_block, self._limits.min_prefix)
         if (part := self._part_on_disk(tokens, most, salt, least)) is None:
             return
@@ -353,7 +348,7 @@ class Tiers:
             n_cells=part.n_cells, n_state=part.end * n_states, most_s=compute_s or WAIT_S,
         )  # fmt: skip
         skipped = (len(part.names) - len(wanted)) * self._limits.host_block
-        self._tell(messages.LoadBlocks(load_id, min(part.start + skipped, part.n_cells), tuple(wanted)))
+        self._instruct(messages.LoadBlocks(load_id, min(part.start + skipped, part.n_cells), tuple(wanted)))
         sequence.hold_back()
 
     def _part_on_disk(self, tokens: array[int], most: int, salt: str, least: int) -> _Part | None:
@@ -399,9 +394,9 @@ class Tiers:
         end = min(event.start + (len(event.names) - len(states)) * block, loading.n_cells)
         new, gone = self.host.load(sequence.tokens, event.start, end, salt)
         if gone:
-            self._tell(messages.Forget(tuple(gone)))
+            self._instruct(messages.Forget(tuple(gone)))
         if new:
-            self._tell(messages.Hold(tuple([(block.block_id, block.name) for block in new])))
+            self._instruct(messages.Hold(tuple([(block.block_id, block.name) for block in new])))
         self._hold_states([(sequence.tokens, loading.n_state, salt, name) for name in states])
         if of_use := bool(new or states):
             sequence.cached_from = "disk"  # if it begins there
@@ -410,7 +405,7 @@ class Tiers:
         if event.done:
             self.disk.done(event.load_id)
             if loading.waits:
-                sequence.arrived()
+                sequence.note_ready()
 
     @property
     def backup_due_s(self) -> float | None:
@@ -450,7 +445,7 @@ class Tiers:
         new = {part.name for _, run in runs for part in run if part.cells or part.state_id is not None}
         if new:
             self.disk.writing = new
-            self._tell(messages.BackUp(slot_id, n, runs))
+            self._instruct(messages.BackUp(slot_id, n, runs))
             self.moves.plan(n)
 
     def _newest(self, held: SlotContents, salt: str) -> list[State]:
@@ -486,10 +481,10 @@ class Tiers:
             return
         known = whole(blocks, block := self._limits.host_block)
         if known:
-            self._tell(messages.StoreBlocks(tuple([(one.block_id, one.name) for one in known])))
+            self._instruct(messages.StoreBlocks(tuple([(one.block_id, one.name) for one in known])))
         for state in reversed(states):  # the deepest first: there the next turn begins
             n_before = state.n // block
             tail = self.host.tail(tokens, state.n, salt, known) if n_before <= len(known) else None
             cells = None if tail is None else (tail.block_id, tail.name)
             if self.states.keeps(state):
-                self._tell(messages.StoreState(state.state_id, state.name, cells, n_before))
+                self._instruct(messages.StoreState(state.state_id, state.name, cells, n_before))

@@ -1,8 +1,8 @@
 """Disk: reads and writes the blocks of the disk tier, beside the tick thread.
 
 Two threads, so that whoever waits for a file does not wait for those that are written. What they have to tell
-is fetched by the tick thread (`news`), which they wake. Before `start`, or without it, everything is done at
-once: offline runs and tests need no threads.
+is fetched by the tick thread (`events`), which they wake. Before `start`, or without it, everything is done
+at once: offline runs and tests need no threads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import structlog
 
 from cobali_ray.backend.port import Cells
 from cobali_ray.backend.threads import give_way
-from cobali_ray.core import instructions as messages
+from cobali_ray.core import messages
 from cobali_ray.core.clock import Clock
 from cobali_ray.engine.block_files import BlockFiles, DamagedError
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence as Seq
 
 from cobali_ray.backend.pieces import Pieces
 from cobali_ray.backend.sampling import TokenLogprobs
-from cobali_ray.core.instructions import Emit, Stopped
+from cobali_ray.core.messages import Emit, Stopped
 from cobali_ray.core.request.events import Delta, FinishReason, RequestStats, TokenLogprob
 from cobali_ray.core.request.request import Request
 from cobali_ray.core.request.stopping import StopScanner, TextStream

@@ -13,7 +13,7 @@ import structlog
 from cobali_ray.backend.grammar import Matcher
 from cobali_ray.backend.port import Backend
 from cobali_ray.backend.sampling import BROKEN, SampleResult, TokenLogprobs
-from cobali_ray.core import instructions as protocol
+from cobali_ray.core import messages
 from cobali_ray.core.cache.slots import Slots
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.dispatch.route import load_of
@@ -95,10 +95,10 @@ class Engine:
         self._host, self._disk = HostMemory(backend, clock, disk), disk
         self.idle_slots = IdleSlots(self.scheduler, backend, self._host, self._tell)
         self._batches = Batches(self.scheduler, backend.n_batch)
-        self._embed: protocol.Embed | None = None
+        self._embed: messages.Embed | None = None
         self._compute: Plan | None = None
         """What is to be computed next, texts before tokens."""
-        self._emit: tuple[protocol.Emit, dict[int, TokenLogprobs]] | None = None
+        self._emit: tuple[messages.Emit, dict[int, TokenLogprobs]] | None = None
         """Tokens to emit, and the logprobs of those rows that asked for them."""
         self._out: list[tuple[str, EngineEvent]] = []
         self._recorder, self._progress = TickRecorder(), ProgressReports()
@@ -134,12 +134,12 @@ class Engine:
         return self._clock.now()
 
     def start_disk(self, wake: Callable[[], None]) -> None:
-        """Have files read and written in threads; `wake` is called by these when `hear` should be."""
+        """Have files read and written in threads; `wake` is called by these when `hear_disk` should be."""
         if self._disk is not None:
             self._disk.start(wake)
 
-    def hear(self) -> None:
-        """Take in what was read and written."""
+    def hear_disk(self) -> None:
+        """Tell the scheduler what the disk's threads have read and written."""
         if self._disk is not None:
             for event, cells in self._disk.events():
                 self._host.receive(cells)
@@ -149,7 +149,7 @@ class Engine:
         """Have what slots hold written to disk, as far as there is time; then nothing is read or written."""
         if self._disk is not None:
             self._disk.flush()
-            self._tell(protocol.EngineStopping(self._clock.now()))
+            self._tell(messages.EngineStopping(self._clock.now()))
             self._disk.close()
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ class Engine:
         """
         if self._disk is not None:
             self._disk.open()
-            self.hear()
+            self.hear_disk()
         now_s = self._clock.now()
         problem: CobaliError | None = None
         try:
@@ -173,14 +173,14 @@ class Engine:
             problem = error
         except Exception as error:  # whatever it is, the others go on
             problem = InternalError(repr(error))
-        self._tell(protocol.Submitted(request, now_s, ready, arrived_s))
+        self._tell(messages.Submitted(request, now_s, ready, arrived_s))
         sequence = self.scheduler.sequence(request.request_id)
         self._emitter.open(request)
         if request.progress:
             self._progress.add(sequence)
         if problem is not None:
-            self._tell(protocol.Failed(problem, now_s, request.request_id))
-        self.hear()
+            self._tell(messages.Failed(problem, now_s, request.request_id))
+        self.hear_disk()
         return sequence
 
     def ready(
@@ -191,41 +191,41 @@ class Engine:
             return
         now_s = self._clock.now()
         if isinstance(found, CobaliError):
-            self._tell(protocol.Failed(found, now_s, sequence.request_id))
+            self._tell(messages.Failed(found, now_s, sequence.request_id))
             return
         self.samplers.of(sequence.request_id).matcher = found
         if rows:
             self._batches.rows[sequence.request_id] = rows
-        self._tell(protocol.Ready(sequence.request_id, now_s))
+        self._tell(messages.Ready(sequence.request_id, now_s))
         self._say([sequence.request], computing=False)
 
     def embed(self, request: EmbeddingRequest, arrived_s: float | None = None) -> None:
         """Let a request for vectors in, which ends with one End; `arrived_s` as in `submit`."""
-        self._tell(protocol.Submitted(request, self._clock.now(), arrived_s=arrived_s))
+        self._tell(messages.Submitted(request, self._clock.now(), arrived_s=arrived_s))
 
     def cancel(self, request_id: str) -> None:
         """End a request wherever it stands; nothing happens where it has ended."""
-        self._tell(protocol.Cancelled(request_id, self._clock.now()))
+        self._tell(messages.Cancelled(request_id, self._clock.now()))
 
     def pause(self) -> int:
         """Compute nothing from now on; return how many requests the next tick parks."""
-        self._tell(protocol.Paused(self._clock.now()))
+        self._tell(messages.Paused(self._clock.now()))
         return len(self.slots.running)
 
     def resume(self) -> int:
         """Go on; return how many requests wait for that."""
-        self._tell(protocol.Resumed(self._clock.now()))
+        self._tell(messages.Resumed(self._clock.now()))
         return self.scheduler.n_open
 
     def fail_all(self, error: CobaliError) -> None:
         """End every open request with `error` and start over with an empty cache."""
         self._embed = self._compute = self._emit = None
         try:
-            self._tell(protocol.Failed(error, self._clock.now()))
+            self._tell(messages.Failed(error, self._clock.now()))
         finally:
             self._send_out()
 
-    def load(self) -> LoadView:
+    def load_view(self) -> LoadView:
         return load_of(self.scheduler)
 
     def places(self) -> dict[str, Place]:
@@ -243,7 +243,7 @@ class Engine:
     def tick(self) -> TickStats | None:
         """Do one round. None means that nothing was computed."""
         begun_s = self._clock.now()
-        self._tell(protocol.TickBegun(begun_s))
+        self._tell(messages.TickBegun(begun_s))
         times = PhaseTimes(begun_s if self._embed is None else self._embed_texts(self._embed))
         times.planned = self._clock.now()
         while (plan := self._compute) is not None:
@@ -263,14 +263,14 @@ class Engine:
         times.computed = self._clock.now()
         sampled = self._sample(plan)
         times.sampled = self._clock.now()
-        event = protocol.Sampled(
+        event = messages.Sampled(
             sampled.tokens, sampled.failed, times.sampled, sampled.complete, sampled.n_each
         )
         self._tell(event, sampled.logprobs)
         if not self.backend.overlaps:
             times.publish_s = self._publish()
         ended_s = self._clock.now()
-        self._tell(protocol.TickEnded(ended_s))
+        self._tell(messages.TickEnded(ended_s))
         if self.scheduler.pacer.unmet_s and not self._told_unmet:
             self._told_unmet = True
             _log.warning(
@@ -283,7 +283,7 @@ class Engine:
             self.scheduler, times, ended_s=ended_s, plan=plan, spans=spans, n_reused=self.backend.n_reused()
         )
 
-    def _embed_texts(self, asked: protocol.Embed) -> float:
+    def _embed_texts(self, asked: messages.Embed) -> float:
         """Embed texts and hand their vectors over; return when that was done."""
         self._embed = None
         if (embedder := self.backend.embedder) is None:
@@ -291,30 +291,30 @@ class Engine:
         vectors, failed = embed(embedder, asked.pieces)
         self._out += vectors
         embedded_s = self._clock.now()
-        self._tell(protocol.Embedded(failed, embedded_s))
+        self._tell(messages.Embedded(failed, embedded_s))
         self._send_out()
         return embedded_s
 
-    def _tell(self, event: protocol.Event, logprobs: dict[int, TokenLogprobs] | None = None) -> None:
+    def _tell(self, event: messages.Event, logprobs: dict[int, TokenLogprobs] | None = None) -> None:
         """Tell the scheduler what happened and do what it says. What is told to clients cannot fail."""
         instructions = self.scheduler.handle(event)
         begun: list[Request | EmbeddingRequest] = []
         for one in instructions:
-            if isinstance(one, protocol.Finish):
+            if isinstance(one, messages.Finish):
                 self._out.append((one.reply_to, one.end))
                 request_id = one.end.request_id
                 self._batches.rows.pop(request_id, None)
                 self.samplers.close(request_id)
                 self._emitter.close(request_id)
                 self._progress.ended(request_id, one.end.stats, well=one.end.error is None)
-            elif isinstance(one, protocol.Emit):
+            elif isinstance(one, messages.Emit):
                 self._emit = (one, logprobs or {})
-            elif isinstance(one, protocol.Compute):
+            elif isinstance(one, messages.Compute):
                 self._compute = one.plan
-            elif isinstance(one, protocol.Embed):
+            elif isinstance(one, messages.Embed):
                 self._embed = one
                 begun += one.begun
-            elif isinstance(one, protocol.Assign):
+            elif isinstance(one, messages.Assign):
                 self.samplers.assign(one.request_id, one.slot_id)
                 if (sequence := self.slots.by_slot[one.slot_id]) is not None:
                     begun.append(sequence.request)
@@ -348,9 +348,9 @@ class Engine:
         try:
             self.backend.forward(batch)
         except SlotFaultError as fault:
-            self._tell(protocol.Refused(fault, fault.slot_id, self._clock.now()))
+            self._tell(messages.Refused(fault, fault.slot_id, self._clock.now()))
         except CacheFullError as full:
-            self._tell(protocol.Refused(full, None, self._clock.now()))
+            self._tell(messages.Refused(full, None, self._clock.now()))
         else:
             return True
         return False
@@ -367,7 +367,7 @@ class Engine:
             if sequence.status is not Status.RUNNING:
                 continue
             if scored is None:
-                self._tell(protocol.Failed(InternalError(BROKEN), self._clock.now(), sequence.request_id))
+                self._tell(messages.Failed(InternalError(BROKEN), self._clock.now(), sequence.request_id))
                 continue
             to = sequence.request.reply_to
             deltas = self._emitter.prompt(sequence.request, sequence.tokens, sequence.n_scored, scored)
@@ -385,7 +385,7 @@ class Engine:
             (emit, logprobs), self._emit = self._emit, None
             deltas, stopped = self._emitter.emit(emit, logprobs)
             self._out += deltas
-            self._tell(protocol.Emitted(stopped, started))
+            self._tell(messages.Emitted(stopped, started))
         self._send_out()
         return self._clock.now() - started
 

@@ -1,4 +1,4 @@
-"""HostMemory: the cells that the host tier keeps, moved as the scheduler says."""
+"""HostMemory: cells moved as the scheduler says: within slots and between them, host memory and the disk."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import takewhile
 import structlog
 
 from cobali_ray.backend.port import Backend, Cells, State
-from cobali_ray.core import instructions as protocol
+from cobali_ray.core import messages
 from cobali_ray.core.clock import Clock
 from cobali_ray.engine.disk import Disk
 from cobali_ray.errors import BackendError
@@ -33,51 +33,51 @@ class HostMemory:
         self._empty: dict[int, Sequence[int]] = {}
         """Slots that could not be filled, and with which blocks."""
 
-    def carry_out(self, instructions: Sequence[protocol.Instruction]) -> None:
+    def carry_out(self, instructions: Sequence[messages.Instruction]) -> None:
         """Do those that are about cells, in slots, here and on disk."""
         for one in instructions:
             match one:
-                case protocol.Truncate(slot_id, n_keep):
+                case messages.Truncate(slot_id, n_keep):
                     self._empty.pop(slot_id, None)
                     self._backend.truncate(slot_id, n_keep)
-                case protocol.SaveState():
+                case messages.SaveState():
                     self._save_state(one)
-                case protocol.RestoreState():
+                case messages.RestoreState():
                     self._restore_state(one)
-                case protocol.ForgetStates(state_ids):
+                case messages.ForgetStates(state_ids):
                     for state_id in state_ids:
                         self._states.pop(state_id, None)
-                case protocol.Copy(donor_id, slot_id, n_keep):
+                case messages.Copy(donor_id, slot_id, n_keep):
                     if donor_id in self._empty:  # it could not be filled itself
                         self._empty[slot_id] = ()
                     else:
                         self._backend.copy(donor_id, slot_id, n_keep)
-                case protocol.Swap(slot_id, other_id, n_cells):
+                case messages.Swap(slot_id, other_id, n_cells):
                     began_s = self._clock.now()
                     self._backend.swap(slot_id, other_id)
                     self._took(2 * n_cells, began_s)
-                case protocol.Save():
+                case messages.Save():
                     self._save(one)
-                case protocol.Restore():
+                case messages.Restore():
                     self._restore(one)
-                case protocol.Forget(block_ids):
+                case messages.Forget(block_ids):
                     for block_id in block_ids:
                         self._cells.pop(block_id, None)  # what could not be saved is not here
-                case protocol.Hold(blocks, states):
+                case messages.Hold(blocks, states):
                     self._cells.update((block_id, self._read[name]) for block_id, name in blocks)
                     self._states.update((state_id, self._read[name]) for state_id, name in states)
-                case protocol.StoreBlocks(blocks) if (
+                case messages.StoreBlocks(blocks) if (
                     self._disk is not None
                 ):  # up to the first that could not be saved
                     known = takewhile(lambda block: block[0] in self._cells, blocks)
                     self._disk.store([(name, self._cells[block_id]) for block_id, name in known])
-                case protocol.StoreState() if self._disk is not None:
+                case messages.StoreState() if self._disk is not None:
                     self._store_state(one, self._disk)
-                case protocol.BackUp() if self._disk is not None:
+                case messages.BackUp() if self._disk is not None:
                     self._back_up(one, self._disk)
-                case protocol.LoadBlocks() if self._disk is not None:
+                case messages.LoadBlocks() if self._disk is not None:
                     self._disk.load(one)
-                case protocol.Clear():
+                case messages.Clear():
                     self._read = {}
                     self._cells.clear()
                     self._states.clear()
@@ -92,13 +92,13 @@ class HostMemory:
         """Return a saved state; None for one that could not be saved."""
         return self._states.get(state_id)
 
-    def _store_state(self, one: protocol.StoreState, disk: Disk) -> None:
+    def _store_state(self, one: messages.StoreState, disk: Disk) -> None:
         if one.state_id in self._states:
             tails = [] if one.tail is None or one.tail[0] not in self._cells else [one.tail]
             cells = [(name, self._cells[block_id]) for block_id, name in tails]
             disk.store([*cells, (one.name, self._states[one.state_id])], one.depth)
 
-    def _back_up(self, one: protocol.BackUp, disk: Disk) -> None:
+    def _back_up(self, one: messages.BackUp, disk: Disk) -> None:
         parts = [part for _, run in one.runs for part in run]
         spans = {part.name: part.cells for part in parts if part.cells is not None}
         data = {part.name: self._states.get(part.state_id) for part in parts if part.state_id is not None}
@@ -112,7 +112,7 @@ class HostMemory:
         for depth, run in one.runs:
             disk.store([(part.name, data.get(part.name)) for part in run], depth)
 
-    def _save(self, one: protocol.Save) -> None:
+    def _save(self, one: messages.Save) -> None:
         began_s = self._clock.now()
         try:
             saved = self._backend.save(one.slot_id, [span[1:] for span in one.blocks])
@@ -123,7 +123,7 @@ class HostMemory:
             self._cells.update((span[0], cells) for span, cells in zip(one.blocks, saved, strict=True))
         self._took(max([end for *_, end in one.blocks]), began_s)
 
-    def _restore(self, one: protocol.Restore) -> None:
+    def _restore(self, one: messages.Restore) -> None:
         began_s = self._clock.now()
         try:
             cells = [self._cells[block_id] for block_id in one.block_ids]
@@ -136,7 +136,7 @@ class HostMemory:
                 self._lost_states.append(one.state_id)
         self._took(one.n_keep, began_s)
 
-    def _save_state(self, one: protocol.SaveState) -> None:
+    def _save_state(self, one: messages.SaveState) -> None:
         began_s = self._clock.now()
         try:
             self._states[one.state_id] = self._backend.save_state(one.slot_id, one.n_tokens)
@@ -145,7 +145,7 @@ class HostMemory:
             self._lost_states.append(one.state_id)
         self._took_state(began_s)
 
-    def _restore_state(self, one: protocol.RestoreState) -> None:
+    def _restore_state(self, one: messages.RestoreState) -> None:
         if one.slot_id in self._empty:  # its donor could not be filled
             return
         began_s = self._clock.now()
@@ -158,28 +158,28 @@ class HostMemory:
             self._lost_states.append(one.state_id)
         self._took_state(began_s)
 
-    def moved(self) -> protocol.Moved | None:
+    def moved(self) -> messages.Moved | None:
         """Return what was moved since the last call, if anything."""
         if not self._n_tokens:
             return None
-        event = protocol.Moved(self._n_tokens, self._seconds, self._lost)
+        event = messages.Moved(self._n_tokens, self._seconds, self._lost)
         self._n_tokens, self._seconds, self._lost = 0, 0.0, []
         return event
 
-    def states_moved(self) -> protocol.StatesMoved | None:
+    def states_moved(self) -> messages.StatesMoved | None:
         """Return what became of states since the last call, if there were any."""
         if not self._n_states and not self._lost_states:
             return None
-        event = protocol.StatesMoved(max(self._n_states, 1), self._states_s, self._lost_states)
+        event = messages.StatesMoved(max(self._n_states, 1), self._states_s, self._lost_states)
         self._n_states, self._states_s, self._lost_states = 0, 0.0, []
         return event
 
-    def unrestored(self) -> protocol.Unrestored | None:
+    def unrestored(self) -> messages.Unrestored | None:
         """Return which slots could not be filled since the last call, if any."""
         if not self._empty:
             return None
         blocks = [block_id for block_ids in self._empty.values() for block_id in block_ids]
-        event = protocol.Unrestored(list(self._empty), blocks, self._clock.now())
+        event = messages.Unrestored(list(self._empty), blocks, self._clock.now())
         self._empty = {}
         return event
 

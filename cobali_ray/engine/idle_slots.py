@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from cobali_ray.backend.port import Backend, Cells, State
-from cobali_ray.core import instructions as messages
+from cobali_ray.core import messages
 from cobali_ray.core.cache.placement import SlotContents
 from cobali_ray.core.scheduler import Scheduler
 from cobali_ray.engine.host import HostMemory

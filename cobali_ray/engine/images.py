@@ -3,7 +3,7 @@
 The way of an image: `api/body/images.py` takes the file out of a message and leaves a negative id; `expand`
 finds out, before the door and in a thread, how many ids there must be, since only the engine has the
 projector; `encode` makes the rows in another thread while the request is NOT_READY; chunks are cut around
-them (`cut_at_images` in `core/plan/plan.py`), and `backend/image_pass.py` computes each in a call of its own.
+them (`cut_chunks` in `core/plan/plan.py`), and `backend/image_pass.py` computes each in a call of its own.
 No prefix ends inside an image.
 """
 

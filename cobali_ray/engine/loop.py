@@ -76,10 +76,11 @@ Build: TypeAlias = Callable[[Sink], tuple[Engine, Observer]]
 class EngineLoop:
     """Runs `Engine.tick` while there is work and sleeps on its mailbox while there is none.
 
-    Everybody else talks to the engine through `submit`, `cancel` and `stop`, from one other thread. The
-    door counts without a lock: who came in is written by the caller, who left by the tick thread. The sink
-    is called by the tick thread and must not raise. After a failure the thread goes on answering its mail,
-    with an error, until `stop`: whoever slips in before the failure shows gets an end event too.
+    Others reach the engine only by its mail: with `submit` from one other thread, with `cancel`, `ask`,
+    `act`, `look` and `stop` from any. The door counts without a lock: who came in is written by the caller
+    of `submit`, who left by the tick thread. The sink is called by the tick thread and must not raise. After
+    a failure the thread goes on answering its mail, with an error, until `stop`: whoever slips in before the
+    failure shows gets an end event too.
     """
 
     def __init__(
@@ -127,40 +128,17 @@ class EngineLoop:
         """Let a request in, or raise RefusedError or BadRequestError at once."""
         try:
             if isinstance(request, EmbeddingRequest):
-                self._let_in_to_embed(request)
+                self._check_texts(request)
             else:
-                self._let_in(request)
+                request = self._check_door(request)
         except (RefusedError, BadRequestError) as refusal:
             reason = refusal.reason
             if self._engine is not None:
                 self._mailbox.put(lambda _: self._watch(lambda observer: observer.on_refusal(reason)))
             raise
-
-    def _let_in(self, request: Request) -> None:
-        request = self._check_door(request)
         self._entered.note(request)
-        # What remembers requests for a while shall not keep files.
-        images, request = request.images, replace(request, images=()) if request.images else request
         arrived_s = self._clock.now()  # the thread takes it after the tick under way
-        self._mailbox.put(lambda engine: self._enter(engine, request, images, arrived_s))
-
-    def _let_in_to_embed(self, request: EmbeddingRequest) -> None:
-        engine = self._open_engine()
-        scheduler = engine.scheduler
-        if scheduler.texts is None:
-            raise WrongTaskError("", "does not embed")
-        request.check(scheduler.texts.kind, engine.backend.n_vocab)
-        if not request.attempt:  # else it was let in before
-            occupancy = self._entered.occupancy_of_texts(scheduler)
-            admit_texts(request, occupancy, engine.limits, scheduler.texts.wait_s)
-        self._entered.note(request)
-        arrived_s = self._clock.now()
-
-        def enter(engine: Engine) -> None:
-            engine.embed(request, arrived_s)
-            self._watch(lambda observer: observer.on_embed(request))
-
-        self._mailbox.put(enter)
+        self._mailbox.put(lambda engine: self._enter(engine, request, arrived_s))
 
     def expand(self, request: Request) -> Future[Request]:
         """Find out, in a thread, what a request's images come to; the result may raise BadRequestError.
@@ -175,7 +153,14 @@ class EngineLoop:
         except RuntimeError:  # the model is being given back
             raise DrainingError from None
 
-    def _enter(self, engine: Engine, request: Request, images: Seq[Image], arrived_s: float) -> None:
+    def _enter(self, engine: Engine, request: Request | EmbeddingRequest, arrived_s: float) -> None:
+        """Have the engine take a request that was let in, and what it lacks prepared. Done by the thread."""
+        if isinstance(request, EmbeddingRequest):
+            engine.embed(request, arrived_s)
+            self._watch(lambda observer: observer.on_embed(request))
+            return
+        # What remembers requests for a while shall not keep files.
+        images, request = request.images, replace(request, images=()) if request.images else request
         ready = request.grammar is None and not request.rows
         sequence = engine.submit(request, ready=ready, arrived_s=arrived_s)
         self._watch(lambda observer: observer.on_submit(sequence))
@@ -221,6 +206,16 @@ class EngineLoop:
             admit(request, self._entered.occupancy(scheduler, prefill_s), engine.limits, max_ttft_s=most_s)
         return request
 
+    def _check_texts(self, request: EmbeddingRequest) -> None:
+        engine = self._open_engine()
+        scheduler = engine.scheduler
+        if scheduler.texts is None:
+            raise WrongTaskError("", "does not embed")
+        request.check(scheduler.texts.kind, engine.backend.n_vocab)
+        if not request.attempt:  # else it was let in before
+            occupancy = self._entered.occupancy_of_texts(scheduler)
+            admit_texts(request, occupancy, engine.limits, scheduler.texts.wait_s)
+
     def cancel(self, request_id: str) -> None:
         """End a request if it is still open; its slot is free at the next tick."""
         self._mailbox.put(lambda engine: engine.cancel(request_id))
@@ -260,10 +255,6 @@ class EngineLoop:
 
         self._mailbox.put(mail)
         return answer
-
-    def story(self) -> Future[bytes]:
-        """Return all that the scheduler was told, for a file; see `Story.dump`."""
-        return self.ask(lambda engine: engine.scheduler.story.dump())
 
     def drain(self) -> None:
         """Refuse new requests from now on; those inside go on."""
@@ -315,11 +306,14 @@ class EngineLoop:
             self._opened.set()
             return
         self._engine, self._observer = engine, observer
-        engine.start_disk(lambda: self._mailbox.put(Engine.hear))
+        engine.start_disk(lambda: self._mailbox.put(Engine.hear_disk))
         self._opened.set()
         self._compilers.submit("", engine.samplers.grammars.warm)
         while self.failure is None and self._read_mail(engine):
-            self._tick(engine)
+            self._busy_since_s = self._clock.now()
+            if (stats := self._guard(engine, Engine.tick)) is not None:
+                self._n_failures = 0
+                self._watch(methodcaller("on_tick", stats))
         self._end_all(engine)
 
     def _read_mail(self, engine: Engine) -> bool:
@@ -343,13 +337,6 @@ class EngineLoop:
                 return False
             self._guard(engine, mail)
         return False
-
-    def _tick(self, engine: Engine) -> None:
-        self._busy_since_s = self._clock.now()
-        stats = self._guard(engine, Engine.tick)
-        if stats is not None:
-            self._n_failures = 0
-            self._watch(lambda observer: observer.on_tick(stats))
 
     def _guard(self, engine: Engine, act: Callable[[Engine], _T]) -> _T | None:
         """Let no error out: it ends every open request, and the third in a row ends the engine."""

@@ -11,7 +11,7 @@ import orjson
 
 from cobali_ray.backend.markers import Markers
 from cobali_ray.chat.format import GENERIC, Format
-from cobali_ray.core.dispatch.messages import Attended, Described, EventReceived, Lost, Returned
+from cobali_ray.core.dispatch.messages import Attended, Described, EventsReceived, Lost, Returned
 from cobali_ray.core.request.events import Delta, End, RequestStats, TokenLogprob
 from cobali_ray.core.views.cache import CacheView, SlotMove, SlotView
 from cobali_ray.core.views.stats import Attendance, EngineState, EngineStatus, LoadView, ModelCard, TickFeed
@@ -265,7 +265,7 @@ class FakeClient:
             end = next((event for event in step if isinstance(event, End)), None)
             if end is not None and not isinstance(end.error, EngineDiedError):
                 self._over(request_id)
-            self.hear(EventReceived(step, "here"))
+            self.hear(EventsReceived(step, "here"))
             if end is not None:
                 if isinstance(end.error, EngineDiedError):
                     self._die(request_id)

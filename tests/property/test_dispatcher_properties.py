@@ -18,7 +18,7 @@ from cobali_ray.core.dispatch.messages import (
     EngineLoaded,
     EngineLoadFailed,
     EngineUnloaded,
-    EventReceived,
+    EventsReceived,
     Fail,
     Kill,
     LoadEngine,
@@ -283,7 +283,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             event = End(request_id, None if error else "stop", error, stats)
             call[3] = True
         self.gave(request_id, event)
-        self.do(EventReceived([event], "here"))
+        self.do(EventsReceived([event], "here"))
 
     def gave(self, request_id, event):
         """Note what an engine gave to a tenant, and that it took the request."""
@@ -330,7 +330,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             for request_id in mine:
                 engine_id = self.calls[request_id][0]
                 if computes:
-                    self.do(EventReceived([Computing(request_id, on=True)], "here"))
+                    self.do(EventsReceived([Computing(request_id, on=True)], "here"))
                 self.end_call(request_id, EngineDiedError())
                 self.attend(engine_id, anew=True, loaded=loaded, file=file, up_s=0.5)
 
@@ -341,7 +341,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         request_id = data.draw(st.sampled_from(self.former))
         before = {name: list(tokens) for name, tokens in self.told.items()}
         if request_id not in self.dispatcher._sent:
-            self.do(EventReceived([Delta(request_id, "late", (77,))], "here"))
+            self.do(EventsReceived([Delta(request_id, "late", (77,))], "here"))
             self.do(Returned("a", request_id, EngineDiedError()))
         assert self.told == before
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobali_ray.core.instructions import (
+from cobali_ray.core.messages import (
     Cancelled,
     Compute,
     Embed,

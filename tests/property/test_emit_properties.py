@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from cobali_ray.backend.pieces import Pieces
 from cobali_ray.backend.scripted import END_TOKEN
-from cobali_ray.core.instructions import Emit, Stopped
+from cobali_ray.core.messages import Emit, Stopped
 from cobali_ray.core.request.request import Request
 from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.engine.emit import Emitter

@@ -478,7 +478,7 @@ class EngineMachine(RuleBasedStateMachine):
                 job()
             del self.jobs[:n]
             if hear:
-                self.engine.hear()
+                self.engine.hear_disk()
 
     @rule(seconds=st.sampled_from([0.5, 4.0]))
     def let_time_pass(self, seconds):

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cobali_ray.core.cache.gaps import run_lengths
 from cobali_ray.core.cost.ticktime import TickShape
-from cobali_ray.core.instructions import (
+from cobali_ray.core.messages import (
     Assign,
     Cancelled,
     Clear,

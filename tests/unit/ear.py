@@ -4,7 +4,7 @@ import asyncio
 from collections import defaultdict
 
 from cobali_ray.actors.wire import Puller
-from cobali_ray.core.dispatch.messages import EventReceived, Unheard, Unreadable
+from cobali_ray.core.dispatch.messages import EventsReceived, Unheard, Unreadable
 
 
 class Ear(Puller):
@@ -19,7 +19,7 @@ class Ear(Puller):
 
     def _note(self, event):
         match event:
-            case EventReceived(words, source):
+            case EventsReceived(words, source):
                 for word in words:
                     self.inboxes[word.request_id].put(word, source)
             case Unreadable(request_ids):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from cobali_ray.api.body.schema import CompletionBody
-from cobali_ray.api.call.translate import Origin, completion_call, fingerprint
+from cobali_ray.api.call.translate import Origin, call_of, fingerprint
 from cobali_ray.core.request.request import SamplingParams
 from cobali_ray.core.views.stats import ModelCard
 from cobali_ray.errors import InvalidParameterError, PromptTooLongError
@@ -20,7 +20,7 @@ def origin(**settings):
 
 def completion(prompts=((1, 2),), *, settings=None, **fields):
     body = CompletionBody.model_validate({"prompt": "x"} | fields)
-    return completion_call(body, prompts, [""] * len(prompts), origin(**(settings or {})))
+    return call_of(body, prompts, origin(**(settings or {})), [""] * len(prompts))
 
 
 @pytest.mark.parametrize(
@@ -102,5 +102,5 @@ def test_the_fingerprint_follows_the_model():
 def test_what_a_request_does_not_say_is_the_cards(fields, expected):
     advised = SamplingParams(temperature=0.6, top_k=20, top_p=0.9, min_p=0.1, repetition_penalty=1.1)
     body = CompletionBody.model_validate({"prompt": "x", "seed": 1} | fields)
-    call = completion_call(body, [(1,)], [""], replace(origin(), card=replace(CARD, sampling=advised)))
+    call = call_of(body, [(1,)], replace(origin(), card=replace(CARD, sampling=advised)))
     assert call.requests[0].sampling == replace(advised, seed=1, **expected)

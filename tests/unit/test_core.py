@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from cobali_ray.core.plan.plan import Span, plan_chunks
+from cobali_ray.core.plan.plan import Span, order_prefill, plan_chunks
 from cobali_ray.core.queue.admission import DrainRate, Line, Occupancy, admit, check_request
 from cobali_ray.core.request.lifecycle import TRANSITIONS, Status, StatusChange, advance
 from cobali_ray.core.request.limits import EngineLimits
@@ -72,11 +72,11 @@ def test_plan_chunks(slots, changes, expected):
 def test_shortest_goes_first_until_others_passed_it_by_its_own_length():
     bounds = limits(prefill_order="shortest")
     long, short = prompt(0, 9), prompt(1, 4)
-    assert [c.slot_id for c in plan_chunks([long, short], bounds, 4)] == [1]
+    assert [c.slot_id for c in plan_chunks(order_prefill([long, short], bounds), bounds, 4)] == [1]
     long.n_passed = 8
-    assert [c.slot_id for c in plan_chunks([long, short], bounds, 4)] == [1]
+    assert [c.slot_id for c in plan_chunks(order_prefill([long, short], bounds), bounds, 4)] == [1]
     long.n_passed = 9
-    assert [c.slot_id for c in plan_chunks([long, short], bounds, 4)] == [0]
+    assert [c.slot_id for c in plan_chunks(order_prefill([long, short], bounds), bounds, 4)] == [0]
 
 
 ALLOWED = set(TRANSITIONS)

@@ -11,7 +11,7 @@ from cobali_ray.core.dispatch.messages import (
     Described,
     EngineLoaded,
     EngineLoadFailed,
-    EventReceived,
+    EventsReceived,
     Fail,
     HangUp,
     Kill,
@@ -96,7 +96,7 @@ class Site:
         return self.do(RequestArrived(request, "m"))
 
     def say(self, *words):
-        return self.do(EventReceived(words, "here"))
+        return self.do(EventsReceived(words, "here"))
 
     def after(self, seconds):
         self.now_s += seconds

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cobali_ray.backend.scripted import ScriptedBackend, ScriptedEmbedder
-from cobali_ray.core.instructions import Cancelled, Embed, Embedded, Finish, Submitted, TickBegun
+from cobali_ray.core.messages import Cancelled, Embed, Embedded, Finish, Submitted, TickBegun
 from cobali_ray.core.plan.pace import Pacer
 from cobali_ray.core.queue.text_passes import PassTimes
 from cobali_ray.core.queue.waiting import AGEING_S
@@ -406,4 +406,4 @@ def test_what_waits_is_published():
     engine.embed(texts_of(*[100] * 10))
     for _ in range(6):
         engine.tick()
-    assert engine.load().embed_s == pytest.approx(4 * 0.051, rel=0.2)
+    assert engine.load_view().embed_s == pytest.approx(4 * 0.051, rel=0.2)

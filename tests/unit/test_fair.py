@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cobali_ray.core.instructions import (
+from cobali_ray.core.messages import (
     Assign,
     Compute,
     Emit,

@@ -17,10 +17,10 @@ from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.backend.batch import ImagePart, ImageRows, TickBatch
 from cobali_ray.backend.image_pass import Positions
 from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
-from cobali_ray.core.cache.placement import SlotContents, place
-from cobali_ray.core.instructions import Submitted
+from cobali_ray.core.cache.placement import SlotContents, choose_placement
+from cobali_ray.core.messages import Submitted
 from cobali_ray.core.plan.drafts import Draft, look_up
-from cobali_ray.core.plan.plan import Span, cut_at_images
+from cobali_ray.core.plan.plan import Span, cut_chunks
 from cobali_ray.core.request.events import End
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.media import Image, Rows, ids_of, place_of, whole_prefix
@@ -70,7 +70,7 @@ def test_a_prefix_ends_inside_no_image(n, expected):
 def test_a_chunk_is_tokens_or_one_image(chunk, image, expected):
     request = Request(request_id="r", prompt=(1,) * 60, max_tokens=1, rows=(image,))
     sequence = Sequence(request, arrived_s=0.0)
-    (found,) = cut_at_images([Span(0, *chunk, 1)], [sequence], 100)
+    (found,) = cut_chunks([Span(0, *chunk, 1)], [sequence], 100)
     assert found[1:3] == expected
     assert found.sample == (chunk[0] >= image.end)
 
@@ -81,7 +81,7 @@ def test_what_an_image_leaves_no_room_for_waits():
 
     by_slot = [prompt("a", rows(0, 30, whole=True)), prompt("b"), prompt("c")]
     chunks = [Span(0, 0, 10, 0), Span(1, 0, 20, 0), Span(2, 0, 5, 0)]
-    assert cut_at_images(chunks, by_slot, 40) == [Span(0, 0, 30, 0), Span(2, 0, 5, 0)]
+    assert cut_chunks(chunks, by_slot, 40) == [Span(0, 0, 30, 0), Span(2, 0, 5, 0)]
 
 
 def test_a_prompt_begins_nowhere_inside_an_image():
@@ -90,8 +90,10 @@ def test_a_prompt_begins_nowhere_inside_an_image():
     limits = EngineLimits(
         n_slots=1, n_ctx_slot=64, n_cells=64, token_budget=64, prefill_chunk=64, min_prefix=4
     )
-    assert place(tokens, [half], limits, level=0.0, n_free_cells=64).n_keep == 20
-    assert place(tokens, [half], limits, level=0.0, n_free_cells=64, rows=[rows(10, 20)]).n_keep == 10
+    assert choose_placement(tokens, [half], limits, level=0.0, n_free_cells=64).n_keep == 20
+    assert (
+        choose_placement(tokens, [half], limits, level=0.0, n_free_cells=64, rows=[rows(10, 20)]).n_keep == 10
+    )
 
 
 def test_ids_are_below_every_vocabulary_and_name_file_and_part():

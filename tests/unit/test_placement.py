@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cobali_ray.core.cache.placement import (
+    GUESSED,
     MoveCosts,
     Placement,
     SlotContents,
+    choose_placement,
     n_shared,
-    place,
     recompute_cost,
     worth,
 )
@@ -89,14 +90,14 @@ LONG = (*range(40), *range(900, 2860))
     ],
 )  # fmt: skip
 def test_place(slots, changes, expected):
-    chosen = place(PROMPT, slots, limits(len(slots), **changes), level=0.0, n_free_cells=10_000)
+    chosen = choose_placement(PROMPT, slots, limits(len(slots), **changes), level=0.0, n_free_cells=10_000)
     assert chosen._replace(lost=0.0, n_alike=0) == expected
 
 
 def test_a_copy_needs_cells():
     slots = [held(0, *LONG, idle=False), held(1, *range(7, 17))]
     for n_free, expected in ((29, 0), (30, 40)):
-        chosen = place(PROMPT, slots, limits(2, copies=True), level=0.0, n_free_cells=n_free)
+        chosen = choose_placement(PROMPT, slots, limits(2, copies=True), level=0.0, n_free_cells=n_free)
         assert chosen.n_keep == expected
 
 
@@ -112,7 +113,9 @@ def test_a_copy_needs_cells():
 def test_the_longest_of_slots_and_host_memory_wins(copies, n_on_host, expected):
     slots = [held(0, *LONG), held(1)]
     prompt = array("i", range(80))
-    chosen = place(prompt, slots, limits(2, copies=copies), level=0.0, n_free_cells=99, n_on_host=n_on_host)
+    chosen = choose_placement(
+        prompt, slots, limits(2, copies=copies), level=0.0, n_free_cells=99, n_on_host=n_on_host
+    )
     assert (chosen.n_keep, chosen.from_host, chosen.slot_id) == (*expected, 1), "nothing is destroyed"
 
 
@@ -120,7 +123,7 @@ def test_the_longest_of_slots_and_host_memory_wins(copies, n_on_host, expected):
 def test_what_is_slower_to_bring_back_than_to_compute_is_computed(cost, from_host):
     prompt = array("i", range(100))
     slots = [SlotContents(0, array("i", [7]), 0, 0.0, idle=True)]
-    chosen = place(
+    chosen = choose_placement(
         prompt, slots, limits(1), level=0.0, n_free_cells=99, n_on_host=60, costs=MoveCosts(cost, 0.0)
     )
     assert (chosen.from_host, chosen.n_keep > 0) == (from_host, from_host)
@@ -144,7 +147,7 @@ class Server:
     def turn(self, prompt, n_answer):
         """Run one request from start to end; return its tokens."""
         sequence = Sequence(Request(request_id="r", prompt=tuple(prompt), max_tokens=n_answer), arrived_s=0.0)
-        chosen = self.slots.place(sequence)
+        chosen = self.slots.choose(sequence, 0, sequence.n_reusable, None, GUESSED)
         self.slots.assign(sequence, chosen)
         sequence.change(StatusChange.ASSIGN)
         self.n_prompt += len(prompt)

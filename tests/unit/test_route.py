@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cobali_ray.core.dispatch.route import BLOCK, LAG_S, Router, load_of, names_of
-from cobali_ray.core.instructions import Compute, Emitted, Sampled, Submitted, TickBegun, TickEnded
+from cobali_ray.core.messages import Compute, Emitted, Sampled, Submitted, TickBegun, TickEnded
 from cobali_ray.core.plan.pace import Pacer
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.request import Request

@@ -4,7 +4,7 @@ from array import array
 
 import pytest
 
-from cobali_ray.core.instructions import (
+from cobali_ray.core.messages import (
     Assign,
     Cancelled,
     Clear,

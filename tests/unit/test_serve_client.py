@@ -25,7 +25,7 @@ from cobali_ray.actors.processes import began_at
 from cobali_ray.api.engines.fleet import Fleet, ServedModel
 from cobali_ray.backend.scripted import ByteVocab, ScriptedEmbedder
 from cobali_ray.core.dispatch.engines import Phase
-from cobali_ray.core.dispatch.messages import EventReceived, Lost, Silent
+from cobali_ray.core.dispatch.messages import EventsReceived, Lost, Silent
 from cobali_ray.core.request.embedding import EmbeddingRequest, TextPiece
 from cobali_ray.core.request.events import Delta, End
 from cobali_ray.core.request.request import Request, SamplingParams
@@ -373,7 +373,7 @@ async def test_a_run_that_breaks_leaves_nothing_running(make, monkeypatch):
 
     def note(event):
         hear(event)
-        if isinstance(event, EventReceived) and isinstance(event.words[-1], End):
+        if isinstance(event, EventsReceived) and isinstance(event.events[-1], End):
             ended.set()
 
     async def break_late(request):

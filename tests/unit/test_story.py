@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from cobali_ray.backend.scripted import ScriptedBackend, ScriptedEmbedder
-from cobali_ray.core.instructions import Compute, Copy, Embed, Emit, Restore
+from cobali_ray.core.messages import Compute, Copy, Embed, Emit, Restore
 from cobali_ray.core.plan.goodput import Speculation
 from cobali_ray.core.plan.pace import Pacer
 from cobali_ray.core.request.embedding import EmbeddingRequest
@@ -91,7 +91,7 @@ def test_a_running_loop_tells_its_story():
     loop.start()
     loop.wait_open()
     loop.submit(ask("a"))
-    story = load(loop.story().result(WAIT_S))
+    story = load(loop.ask(lambda engine: engine.scheduler.story.dump()).result(WAIT_S))
     loop.stop(timeout_s=WAIT_S)
     again = Scheduler(**story.opening)
     assert story.entries[0][0].request == ask("a")

@@ -162,32 +162,19 @@ def check_tokens(tokens: Sequence[int], n_vocab: int, field: Field) -> None:
             raise InvalidParameterError(field, f": token id {token} is not in [0, {n_vocab - 1}]")
 
 
-def chat_call(body: ChatBody, prompt: Sequence[int], origin: Origin) -> Call:
-    """Return the call of a chat whose rendered prompt has these tokens."""
-    return _call(body, [prompt], [""], chat_logprobs(body), origin)
-
-
-def completion_call(
-    body: CompletionBody,
+def call_of(
+    body: ChatBody | CompletionBody,
     prompts: Sequence[Sequence[int]],
-    echoes: Sequence[str],
     origin: Origin,
+    echoes: Sequence[str] = ("",),
     echo_starts: Sequence[int] = (),
 ) -> Call:
-    """Return the call of a completion; for `echoes` and `echo_starts`, one per prompt, see `Call`."""
-    call = _call(body, prompts, echoes, completion_logprobs(body), origin)
-    starts = tuple([start for start in echo_starts for _ in range(call.n)])
-    return replace(call, echo_starts=starts) if starts else call
+    """Return the call of a body whose prompts have these tokens; a chat has one prompt.
 
-
-def _call(
-    body: GenerationBody,
-    prompts: Sequence[Sequence[int]],
-    echoes: Sequence[str],
-    n_logprobs: int | None,
-    origin: Origin,
-) -> Call:
+    `echoes` and `echo_starts` are one per prompt; see `Call`.
+    """
     card, settings = origin.card, origin.settings
+    n_logprobs = chat_logprobs(body) if isinstance(body, ChatBody) else completion_logprobs(body)
     n = n_of(body, len(prompts))
     n_echoed = n_logprobs if isinstance(body, CompletionBody) and body.echo else None
     n_scored = max([k for k in (n_echoed, prompt_logprobs(body)) if k is not None], default=None)
@@ -273,6 +260,7 @@ def _call(
         return_queue_progress=queue_progress,
         ping_s=ping_s(body, settings.sse_ping_interval),
         n_echo_logprobs=n_echoed,
+        echo_starts=tuple([start for start in echo_starts for _ in range(n)]),
         n_prompt_logprobs=body.prompt_logprobs,
         return_token_ids=bool(body.return_token_ids),
         prompt_only=requested_max_tokens(body) == 0 and n_scored is None,

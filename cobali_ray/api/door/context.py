@@ -1,4 +1,4 @@
-"""What the log says of one HTTP request; filled in on its way, written by the frame."""
+"""RequestContext: what is known of one HTTP request beside its body. Its line in the log is made of that."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cobali_ray.core.request.events import End
 from cobali_ray.errors import Field, Path, dotted
 from cobali_ray.telemetry.names import HttpAnswer
 
-SCOPE_KEY = "cobali_account"
+SCOPE_KEY = "cobali_context"
 CLIENT_CLOSED = 499
 """The status in the log where the client left before any answer; never sent."""
 FEED = frozenset({"/debug/ticks", "/debug/stream"})
@@ -93,14 +93,14 @@ class RequestContext:
     writing: asyncio.Future[None] | None = None
     """What writes the answer, where that goes on without the client."""
 
-    def enter(self, now_s: float) -> None:
+    def admit(self, now_s: float) -> None:
         """Count it against its key's limits. Raises RateLimitError."""
         if self.quota is not None:
             self.quota.begin(now_s)
             self.admitted = True
 
-    def read(self, n_prompt: int, now_s: float) -> None:
-        """Count its prompt. Raises RateLimitError."""
+    def count_prompt(self, n_prompt: int, now_s: float) -> None:
+        """Count its prompt against them. Raises RateLimitError."""
         if self.quota is not None:
             self.quota.read(n_prompt, now_s)
 

@@ -32,7 +32,7 @@ class EngineClient(Protocol):
         """Tell `hear` from now on what happens to the engine; `known` is what the dispatcher knows of it."""
 
     def send(self, request: AnyRequest) -> None:
-        """Begin a request: its events are EventReceived, its control call Returned, which may be first.
+        """Begin a request: its events are EventsReceived, its control call Returned, which may be first.
 
         A door that says no returns a RefusedError or a BadRequestError.
         """

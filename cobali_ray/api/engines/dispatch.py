@@ -54,9 +54,9 @@ MAX_AT_ONCE: Final = 32
 
 
 class EventStream(AsyncIterator[list[ClientEvent]]):
-    """What a client's requests are told and it has not read yet: lists of events, until all have ended.
+    """Events of one client's requests that it has not read yet, as lists, until all requests have ended.
 
-    It is bounded: where more waits than MAX_PENDING for each request, nobody reads any longer, and it fails.
+    Where more than MAX_PENDING a request wait, nobody reads any longer: it fails, and the requests end.
     """
 
     def __init__(self, request_ids: Iterable[str], leave: Callable[[str], None]) -> None:
@@ -119,7 +119,7 @@ class EventStream(AsyncIterator[list[ClientEvent]]):
 
 
 class Dispatch:
-    """The dispatcher of one process, and the hands that it has."""
+    """Tells the Dispatcher of one process what happens, and carries out what it answers."""
 
     def __init__(
         self, plans: Sequence[ModelPlan], engines: Mapping[str, EngineClient], now: Callable[[], float]

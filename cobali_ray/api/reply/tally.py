@@ -27,7 +27,7 @@ class Tally:
         self._paces = [Pace() for _ in call.requests]
 
     def sort(self, batch: Sequence[Event], now_s: float) -> Iterator[Update]:
-        """Book a batch and yield its news per choice. Raises InvariantError for an event after an end.
+        """Book a batch and yield what it adds per choice. Raises InvariantError for an event after an end.
 
         `now_s` is how long ago the HTTP request arrived.
         """

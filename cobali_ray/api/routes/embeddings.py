@@ -105,10 +105,10 @@ class Embeddings:
 
     async def _answer(self, http: HttpRequest, translate: Work[VectorsCall]) -> Response:
         context = context_of(http)
-        context.enter(self._clock.now())
+        context.admit(self._clock.now())
         job = await self._intake.take(http, translate)
         context.n_prompt = job.request.n_prompt
-        context.read(job.request.n_prompt, self._clock.now())
+        context.count_prompt(job.request.n_prompt, self._clock.now())
         return VectorsReply(self._fleet.find(job.model), job, context, self._clock)
 
     # -- in a thread of the intake

@@ -27,9 +27,8 @@ from cobali_ray.api.call.translate import (
     Call,
     Origin,
     bad_words_of,
-    chat_call,
+    call_of,
     check_tokens,
-    completion_call,
     prompts_of,
 )
 from cobali_ray.api.door.clock import ApiClock
@@ -106,6 +105,8 @@ class Generation:
     ) -> None:
         self._fleet, self._settings, self._clock, self._intake = fleet, settings, clock, intake
         self._streams = streams
+        self.read_chat: Read = partial(self._read_own, ChatBody, CHAT)
+        """Reads the body of a chat as OpenAI has it."""
 
     def routes(self) -> Routes:
         routes = Routes("generation")
@@ -158,9 +159,9 @@ class Generation:
         context.supersedes = _asks(http, SUPERSEDES_HEADER)
         context.progress = _asks(http, PROGRESS_HEADER)
         context.hints = tuple([http.headers.get(name, "") for name in HINT_HEADERS])
-        context.enter(self._clock.now())
+        context.admit(self._clock.now())
         call, dialect = await self._intake.take(http, partial(self._translated, read))
-        context.read(call.n_prompt, self._clock.now())
+        context.count_prompt(call.n_prompt, self._clock.now())
         return call, dialect
 
     async def prompt(self, http: HttpRequest, read: Read) -> TokenizedPrompt:
@@ -172,10 +173,6 @@ class Generation:
 
     # -- in a thread of the intake
 
-    def read_chat(self, context: RequestContext, raw: bytes) -> ParsedBody:
-        """Read the body of a chat as OpenAI has it."""
-        return self._read_own(ChatBody, CHAT, context, raw)
-
     def _read_own(
         self,
         shape: type[ChatBody | CompletionBody],
@@ -183,6 +180,7 @@ class Generation:
         context: RequestContext,
         raw: bytes,
     ) -> ParsedBody:
+        """Read a body as OpenAI has it."""
         body = read_as(shape, context, raw, strict=self._settings.strict)
         if body.stream_options is not None:
             context.ignore(judge_fields(body.stream_options.model_extra, strict=self._settings.strict))
@@ -209,7 +207,7 @@ class Generation:
         found = self._chat_prompt(body, source)
         origin = self._origin("chat", dialect, source, body, grammar=self._grammar(body, source))
         tokens = self._chat_tokens(found, body, source)
-        chat_call(body, tokens, origin)  # for what it refuses
+        call_of(body, [tokens], origin)  # for what it refuses
         return TokenizedPrompt(shown(found.text), tokens)
 
     # What may have to wait for a verdict comes before the tokens: after the wait all is done again.
@@ -244,7 +242,7 @@ class Generation:
             images=in_order(found.text, found.images) if found.images else (),
             program=program_of(body, found.offer.tools, source.context.hints),
         )
-        return chat_call(body, [*before, *self._chat_tokens(found, body, source)], origin)
+        return call_of(body, [[*before, *self._chat_tokens(found, body, source)]], origin)
 
     def _completion(self, body: CompletionBody, source: Source, dialect: Dialect) -> Call:
         card, words, gone = source.card, source.words, source.context.gone
@@ -266,7 +264,7 @@ class Generation:
                 echoes.append(words.detokenize(prompt, gone=gone) if body.echo else "")
                 starts.append(0)
         origin = self._origin("text_completion", dialect, source, body, grammar=grammar)
-        return completion_call(body, tokens, echoes, origin, starts if body.echo else ())
+        return call_of(body, tokens, origin, echoes, starts if body.echo else ())
 
     def _tokenize(self, text: str, body: GenerationBody, source: Source, *, add_special: bool) -> list[int]:
         try:

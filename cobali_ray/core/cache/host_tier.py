@@ -11,8 +11,9 @@ was used says little more (`cobali bench keep`): conversations that are over wer
 
 It takes what a slot is about to lose, if that is at least a block long: a prefix that is cut or dropped, or a
 preempted sequence. A tick moves one sequence and, beyond that, what fits in `MOVE_S`. What could not be saved
-is forgotten; what cannot be restored is computed in the same tick (`Unrestored`). There is no host memory for
-a cache that cannot be cut, or whose state llama.cpp writes in an unexpected form.
+is forgotten; what cannot be restored is computed in the same tick (`Unrestored`). Where slots only go back to
+states, each is kept with the cells before it (states.py). There is no host memory for cells that llama.cpp
+does not write one by one (`LlamaBackend.measure_cell`).
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def n_shared(a: array[int], b: array[int], most: int) -> int:
     return low
 
 
-def place(
+def choose_placement(
     tokens: array[int],
     slots: Sequence[SlotContents],
     limits: EngineLimits,

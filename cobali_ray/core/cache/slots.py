@@ -26,13 +26,12 @@ from typing import NamedTuple
 
 from cobali_ray.core.cache.gaps import exchanges
 from cobali_ray.core.cache.placement import (
-    GUESSED,
     MoveCosts,
     Placement,
     SlotContents,
+    choose_placement,
     deepest,
     n_shared,
-    place,
     reach,
     recompute_cost,
     worth,
@@ -172,15 +171,10 @@ class Slots:
         """Return what an idle slot holds."""
         return self._held[slot_id]
 
-    def place(
-        self,
-        sequence: Sequence,
-        n_on_host: int = 0,
-        most: int | None = None,
-        depths: Seq[int] | None = None,
-        costs: MoveCosts = GUESSED,
+    def choose(
+        self, sequence: Sequence, n_on_host: int, most: int, depths: Seq[int] | None, costs: MoveCosts
     ) -> Placement:
-        """Choose an idle slot for a sequence; see `placement.place`."""
+        """Choose an idle slot for a sequence; see `choose_placement`."""
         kept = self._kept_from(sequence)
         if len(kept) >= self.n_idle:
             kept = frozenset()
@@ -190,7 +184,7 @@ class Slots:
             else SlotContents(held.slot_id, s.tokens, s.n_common, 0.0, idle=False, salt=s.salt)
             for held, s in zip(self._held, self.by_slot, strict=True)
         ]
-        return place(
+        return choose_placement(
             sequence.tokens,
             slots,
             self._limits,
@@ -198,7 +192,7 @@ class Slots:
             n_free_cells=self._limits.n_cells if self._limits.shares else -self.n_short(0),
             n_on_host=n_on_host,
             salt=sequence.salt,
-            most=sequence.n_reusable if most is None else most,
+            most=most,
             rows=sequence.request.rows,
             depths=depths,
             costs=costs,

@@ -1,11 +1,12 @@
 """Dispatcher: one pure state machine per ingress. It is told what happened and answers what to do.
 
-    RequestArrived ─► _place ─► Send ─► EventReceived … ─► Deliver … End
-               ▲ │
-               │ └─► waits for a load, or for an engine's return
-               └──── the engine is gone, refused, or has let its model go
+    RequestArrived ─► _place ─► Send ─► EventsReceived … ─► Deliver … End
+                      ▲ │
+                      │ └─► waits for a load, or for an engine's return, which bring it there again
+                      └──── its engine is gone (`_cut`), refused it (`_refused`), or unloaded (`_released`)
 
-`_place` says what becomes of a request that no engine has; `_cut` and `_refused` bring it there again.
+`_place` says what becomes of a request that no engine has, `_take` what an engine's event means, `_returned`
+what the end of its control call does.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from cobali_ray.core.dispatch.messages import (
     EngineLoadFailed,
     EngineUnloaded,
     Event,
-    EventReceived,
+    EventsReceived,
     Fail,
     HangUp,
     Instruction,
@@ -88,9 +89,10 @@ class Dispatcher:
         self._sent: dict[str, RequestRecord] = {}
         """Those that an engine has, by the id that it knows. What comes under another id is nobody's."""
         self._out: list[Instruction] = []
+        self._instruct = self._out.append
         self._now_s, self._wake_s = 0.0, inf
         """The time of the event; the next one at which somebody's wait is over."""
-        self._loader = Loader(self.models.values(), self._say, self._load_over)
+        self._loader = Loader(self._model_of, self._instruct, self._load_over)
         self._handlers: dict[type, Callable[[Any], None]] = {
             RequestArrived: self._request_arrived,
             RequestLeft: self._request_left,
@@ -98,7 +100,7 @@ class Dispatcher:
             Described: self._described,
             Silent: self._silent,
             Lost: self._lost,
-            EventReceived: self._event_received,
+            EventsReceived: self._events_received,
             Unreadable: self._unreadable,
             Unheard: self._unheard,
             Returned: self._returned,
@@ -114,11 +116,9 @@ class Dispatcher:
         """Take an event; return what is to be done, in this order."""
         self._now_s = now_s
         self._handlers[type(event)](event)
-        out, self._out = self._out, []
+        out = [*self._out]
+        self._out.clear()
         return out
-
-    def _say(self, one: Instruction) -> None:
-        self._out.append(one)
 
     # -- what becomes of a request ----------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ class Dispatcher:
         model.router.booked(one.request_id, route, now_s)
         request = one.send(there[route.engine_id], now_s)
         self._sent[one.sent_id] = one
-        self._say(Send(route.engine_id, one.request_id, request))
+        self._instruct(Send(route.engine_id, one.request_id, request))
 
     def _unsend(self, one: RequestRecord, *, cancels: bool = False) -> None:
         if one.engine is None:
@@ -213,7 +213,7 @@ class Dispatcher:
         if one.fair and not one.answered:  # it did not take it, and so was not told
             one.model.elsewhere.put_back(engine.engine_id, one.request.tenant, one.n_elsewhere)
         if cancels:
-            self._say(Cancel(engine.engine_id, one.sent_id))
+            self._instruct(Cancel(engine.engine_id, one.sent_id))
 
     def _cut(self, one: RequestRecord, *, cancels: bool = True) -> None:
         """Take a request from an engine that is gone: it goes on at another one behind what was told."""
@@ -258,9 +258,9 @@ class Dispatcher:
         """End a request with an error: raised where its client was told nothing, else as the last event."""
         self._close(one)
         if one.begun:
-            self._say(Deliver(one.request_id, one.broken_off(error, self._now_s)))
+            self._instruct(Deliver(one.request_id, one.broken_off(error, self._now_s)))
         else:
-            self._say(Fail(one.request_id, error))
+            self._instruct(Fail(one.request_id, error))
 
     def _close(self, one: RequestRecord) -> None:
         self._unsend(one)
@@ -278,17 +278,18 @@ class Dispatcher:
 
     # -- what engines say of requests -------------------------------------------------------------------
 
-    def _event_received(self, event: EventReceived) -> None:
-        for word in event.words:
-            if (one := self._sent.get(word.request_id)) is not None:
-                one.source, one.responded = event.source, True
-                self._hear(one, word)
+    def _events_received(self, received: EventsReceived) -> None:
+        for event in received.events:
+            if (one := self._sent.get(event.request_id)) is not None:
+                one.source, one.responded = received.source, True
+                self._take(one, event)
 
-    def _hear(self, one: RequestRecord, word: EngineEvent) -> None:
-        if isinstance(word, Computing):
-            one.computing = word.on
+    def _take(self, one: RequestRecord, event: EngineEvent) -> None:
+        """Take one event of a request. Most are for its client, some say that another engine must go on."""
+        if isinstance(event, Computing):
+            one.computing = event.on
             return
-        end = word if isinstance(word, End) else None
+        end = event if isinstance(event, End) else None
         if end is not None and isinstance(end.error, ReleasedError):
             self._released(one)
             return
@@ -298,26 +299,25 @@ class Dispatcher:
             return
         if one.stage is Stage.VERDICT:
             return
-        if isinstance(word, RequestProgress):  # no part of the answer; it may not compute yet
-            self._say(Deliver(one.request_id, one.enter(word, self._now_s)))
+        if isinstance(event, RequestProgress):  # no part of the answer; it may not compute yet
+            self._instruct(Deliver(one.request_id, one.enter(event, self._now_s)))
             return
         one.computing = True
         if one.fair and one.engine is not None:
-            one.model.elsewhere.note(one.engine.engine_id, one.request.tenant, cost_of(word))
-        if not one.answered and (not isinstance(word, Delta) or word.tokens):
+            one.model.elsewhere.note(one.engine.engine_id, one.request.tenant, cost_of(event))
+        if not one.answered and (not isinstance(event, Delta) or event.tokens):
             one.answered = True
             if end is not None and isinstance(end.error, QueueFullError):  # it had to make room there
                 self._refused(one, end.error)
                 return
-            if word.stats is not None and word.stats.ttft_s is not None:  # else it ended in the queue
-                one.model.router.released(one.request_id, word.stats.n_cached)
+            if event.stats is not None and event.stats.ttft_s is not None:  # else it ended in the queue
+                one.model.router.released(one.request_id, event.stats.n_cached)
         if one.gone_s is not None:
             waited_s, one.gone_s = round(self._now_s - one.gone_s, 3), None
             self._log("info", "request_went_on", request_id=one.request_id, waited_s=waited_s)
-        told = one.enter(word, self._now_s)
+        self._instruct(Deliver(one.request_id, one.enter(event, self._now_s)))
         if end is not None:
             self._close(one)
-        self._say(Deliver(one.request_id, told))
 
     def _returned(self, event: Returned) -> None:
         """Take the return of a control call, which travels apart from what is said.
@@ -377,7 +377,7 @@ class Dispatcher:
             self._log("info", "engine_back", engine_id=engine.engine_id, **fields)
         engine.attendance = found
         if before is not None and (is_new or found.model != before.model):
-            self._say(Describe(engine.engine_id))
+            self._instruct(Describe(engine.engine_id))
         change = EngineChange.RELEASED if found.released else EngineChange.FOUND_EMPTY
         self._change(engine, EngineChange.FOUND if found.loaded and engine.described else change)
         self._publish(engine)
@@ -403,17 +403,17 @@ class Dispatcher:
             if known is not None and event.silent_s >= engine.stall_timeout_s:
                 self._log("error", "engine_given_up", engine_id=engine.engine_id, silent_s=event.silent_s)
                 if not known.wire_key:  # else it is a process of another machine
-                    self._say(Kill(engine.engine_id, known.pid, known.began))
+                    self._instruct(Kill(engine.engine_id, known.pid, known.began))
                 self._give_up(engine, event.asked_s)
         elif engine.phase in AWAY:  # asked anew, as its successor may be there
-            self._say(Reattend(engine.engine_id))
+            self._instruct(Reattend(engine.engine_id))
         else:
             self._lose(engine, EngineChange.SILENT, event.asked_s)
 
     def _give_up(self, engine: EngineRecord, since_s: float) -> None:
         """Take an engine for ended. Serve would look for 15 s, and Ray ends no process that stands still."""
         self._lose(engine, EngineChange.ENDED, since_s)
-        self._say(Reattend(engine.engine_id))
+        self._instruct(Reattend(engine.engine_id))
         for one in self._sent_to(engine, engine.incarnation_id):
             self._cut(one)
 
@@ -438,7 +438,7 @@ class Dispatcher:
             model = self._model_of[engine.engine_id]
             model.router.left(engine.engine_id)
             if not was_away:
-                self._say(HangUp(engine.engine_id))
+                self._instruct(HangUp(engine.engine_id))
             if was_released:  # the pause has ended with it, and nobody waits for ever
                 self._place_waiting(model, {Stage.RETURN})
 
@@ -471,7 +471,7 @@ class Dispatcher:
         try:
             self._loader.want(self.models[event.model], event.n_engines, event.ticket)
         except QueueFullError as refusal:
-            self._say(AnswerLoad(event.ticket, refusal))
+            self._instruct(AnswerLoad(event.ticket, refusal))
 
     def _engine_loaded(self, event: EngineLoaded) -> None:
         engine = self.engines[event.engine_id]
@@ -492,7 +492,7 @@ class Dispatcher:
         for who in list(job.waiting):
             one = self._open.get(who)
             if one is None:
-                self._say(AnswerLoad(who, error))
+                self._instruct(AnswerLoad(who, error))
             elif error is None:
                 one.loads = True
                 self._place(one)
@@ -509,7 +509,7 @@ class Dispatcher:
     def _wake(self, at_s: float) -> None:
         if at_s < self._wake_s:
             self._wake_s = at_s
-            self._say(Wake(at_s))
+            self._instruct(Wake(at_s))
 
     def _wake_due(self, event: WakeDue) -> None:
         """End the waits that are over."""
@@ -532,7 +532,7 @@ class Dispatcher:
         self._wake(min([one.due_s for one in self._open.values()], default=inf))
 
     def _log(self, level: Any, event: str, **fields: Any) -> None:
-        self._say(Log(level, event, fields))
+        self._instruct(Log(level, event, fields))
 
     # -- for whoever looks ------------------------------------------------------------------------------
 

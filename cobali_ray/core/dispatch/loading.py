@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from cobali_ray.core.dispatch.engines import AWAY, LOADABLE, EngineChange, EngineRecord, Phase
@@ -41,13 +41,15 @@ class Loader:
 
     def __init__(
         self,
-        models: Iterable[ModelRecord],
-        say: Callable[[Instruction], None],
+        model_of: Mapping[str, ModelRecord],
+        instruct: Callable[[Instruction], None],
         done: Callable[[LoadJob, CobaliError | None], None],
     ) -> None:
-        """`say` takes instructions; `done` is called with each job that is over, and why it failed."""
-        self._say, self._done = say, done
-        self._model_of = {engine_id: model for model in models for engine_id in model.engines}
+        """`model_of` has the model of each engine, and `instruct` takes instructions.
+
+        `done` is called with each job that is over, and why it failed.
+        """
+        self._model_of, self._instruct, self._done = model_of, instruct, done
         self._jobs: list[LoadJob] = []
         """Those that wait for their turn."""
         self._current: LoadJob | None = None
@@ -106,7 +108,7 @@ class Loader:
 
     def _load(self, engine: EngineRecord) -> None:
         engine.advance(EngineChange.LOAD)
-        self._say(LoadEngine(engine.engine_id))
+        self._instruct(LoadEngine(engine.engine_id))
 
     def _finish(self, job: LoadJob, error: CobaliError | None) -> None:
         self._current = None
@@ -115,10 +117,10 @@ class Loader:
             job.model.growing = False
             engine_id = None if job.engine is None else job.engine.engine_id
             if error is None:
-                self._say(Log("info", "grew", {"engine_id": engine_id}))
+                self._instruct(Log("info", "grew", {"engine_id": engine_id}))
             elif engine_id is not None:
                 fields = {"engine_id": engine_id, "error": str(error), "again_s": RETRY_S}
-                self._say(Log("warning", "cannot_grow", fields))
+                self._instruct(Log("warning", "cannot_grow", fields))
         self._done(job, error)
         self._begin()
 
@@ -138,7 +140,7 @@ class Loader:
             return
         if isinstance(error, NoRoomError) and not job.grows:
             job.no_room = error
-            self._say(Survey())
+            self._instruct(Survey())
             return
         away = isinstance(error, LoadingError)
         not_now = away or isinstance(error, NoRoomError | ModelTooLargeError)
@@ -165,7 +167,7 @@ class Loader:
 
     def _make_room(self, job: LoadJob, no_room: NoRoomError) -> None:
         if job.idle:
-            self._say(UnloadEngine(job.idle[0].engine_id))
+            self._instruct(UnloadEngine(job.idle[0].engine_id))
         elif job.engine is not None:
             job.engine.advance(EngineChange.NOT_LOADED)
             self._finish(job, no_room)
@@ -180,6 +182,6 @@ class Loader:
             self._make_room(job, no_room)
         elif job.engine is not None:
             fields = {"engine_id": engine_id, "idle_s": idle.idle_s, "wanted": job.model.name}
-            self._say(Log("info", "made_room", fields))
+            self._instruct(Log("info", "made_room", fields))
             job.no_room, job.idle = None, []
             self._load(job.engine)

@@ -60,10 +60,10 @@ class Lost(NamedTuple):
     engine_id: str
 
 
-class EventReceived(NamedTuple):
-    """An engine said this; `source` tells by which way."""
+class EventsReceived(NamedTuple):
+    """Events of requests came from an engine; `source` tells by which way."""
 
-    words: Sequence[EngineEvent]
+    events: Sequence[EngineEvent]
     source: str
 
 
@@ -138,7 +138,7 @@ Event: TypeAlias = (
     | Described
     | Silent
     | Lost
-    | EventReceived
+    | EventsReceived
     | Unreadable
     | Unheard
     | Returned

@@ -67,9 +67,9 @@ class ModelRecord:
         return self.demand.grows(route.ttft_s - route.own_s, now_s)
 
 
-def cost_of(word: EngineEvent) -> float:
+def cost_of(event: EngineEvent) -> float:
     """Return what an engine gave with this, as fairness counts."""
-    if not isinstance(word, Delta):
+    if not isinstance(event, Delta):
         return 0.0
-    prompt = word.stats.n_prompt - word.stats.n_cached if word.stats is not None and word.tokens else 0
-    return OUTPUT_COST * len(word.tokens) + prompt
+    prompt = event.stats.n_prompt - event.stats.n_cached if event.stats is not None and event.tokens else 0
+    return OUTPUT_COST * len(event.tokens) + prompt

@@ -171,11 +171,11 @@ class Pacer:
             if due and not exact:
                 target_s *= DUE_FACTOR
         if due or not target_s:
-            prompts, ordered = who_is_due(prompts), who_is_due(ordered)
+            ordered = who_is_due(ordered)
         if within_s < inf and self._target_s is not None:
             target_s, exact = min(target_s or inf, within_s), True
         elif not target_s:
-            return PrefillPlan(tuple(plan_chunks(prompts, limits, budget)), 0.0, unmet_s)
+            return PrefillPlan(tuple(plan_chunks(ordered, limits, budget)), 0.0, unmet_s)
         sure = 1 + _SURE * self._spread if exact else 1.0
         most = max(self.model.longest_seen * _GROWTH, FIRST_CHUNK)
         most = min(most, budget)

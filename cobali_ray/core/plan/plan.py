@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from types import MappingProxyType
 from typing import NamedTuple
@@ -103,13 +103,24 @@ def _ends_known(span: Span, by_slot: Seq[Sequence | None]) -> bool:
     return s is not None and (s.n_unscored is None or span.start + span.length == len(s.tokens))
 
 
-def plan_chunks(prompts: Seq[Sequence], limits: EngineLimits, budget: int) -> list[Span]:
-    """Share what the decode tokens leave of one tick's token budget among the prompts, oldest first.
+def plan_chunks(ordered: Seq[Sequence], limits: EngineLimits, budget: int) -> list[Span]:
+    """Share what the decode tokens leave of one tick's token budget among the prompts, in their order.
 
     Streams go first, one token each, so a long prompt cannot stall them; prefill chunks take what is left
-    (Sarathi-Serve, OSDI '24). Returns the chunks in the order that `prefill_order` names.
+    (Sarathi-Serve, OSDI '24).
     """
-    return list(_chunks(order_prefill(prompts, limits), limits, budget))
+    chunks, n_rows = list[Span](), limits.n_scored_rows
+    for prompt in ordered:
+        if budget <= 0:
+            break
+        most = within_rows(prompt, min(limits.prefill_chunk, budget), n_rows)
+        if not (length := piece(prompt.n_pending, most)):
+            continue
+        chunk = chunk_of(prompt, length)
+        budget -= length
+        n_rows -= n_scored(prompt, chunk)
+        chunks.append(chunk)
+    return chunks
 
 
 def order_prefill(prompts: Seq[Sequence], limits: EngineLimits) -> Seq[Sequence]:
@@ -145,20 +156,6 @@ def _in_order(prompts: Seq[Sequence], limits: EngineLimits) -> Seq[Sequence]:
     return prompts
 
 
-def _chunks(prompts: Seq[Sequence], limits: EngineLimits, budget: int) -> Iterable[Span]:
-    n_rows = limits.n_scored_rows
-    for prompt in prompts:
-        if budget <= 0:
-            return
-        most = within_rows(prompt, min(limits.prefill_chunk, budget), n_rows)
-        if not (length := piece(prompt.n_pending, most)):
-            continue
-        chunk = chunk_of(prompt, length)
-        budget -= length
-        n_rows -= n_scored(prompt, chunk)
-        yield chunk
-
-
 def chunk_of(prompt: Sequence, length: int) -> Span:
     """Return the span of a prompt's next tokens."""
     start, first = prompt.n_computed, prompt.n_unscored
@@ -189,30 +186,21 @@ def piece(pending: int, most: int) -> int:
     return length - 1 if pending - length == 1 and length > 1 else length
 
 
-def cut_at_images(chunks: Seq[Span], by_slot: Seq[Sequence | None], budget: int) -> list[Span]:
-    """Return chunks each of which is all tokens or all of one image.
+def cut_chunks(chunks: Seq[Span], by_slot: Seq[Sequence | None], budget: int) -> list[Span]:
+    """Return chunks of which none goes on beyond what must end a pass of its prompt.
 
-    An image that must be computed whole is, whatever length was planned; what no longer fits into the budget
-    beside it waits.
+    Each is all tokens or all of one image, and ends where a state is to be saved and where an adapter is
+    invoked, if it reaches that far. An image that must be computed whole is, whatever length was planned;
+    what no longer fits into the budget beside it waits.
     """
     cut: list[Span] = []
     for chunk in chunks:
-        sequence = by_slot[chunk.slot_id]
-        one = _within(chunk, sequence.request.rows) if sequence is not None else chunk
+        prompt = by_slot[chunk.slot_id]
+        one = chunk if prompt is None else _within(chunk, prompt.request.rows)
         if one.length <= budget:
             budget -= one.length
-            cut.append(one)
+            cut.append(one if prompt is None else _up_to_adapter(_up_to_state(one, prompt), prompt))
     return cut
-
-
-def cut_at_states(chunks: Seq[Span], by_slot: Seq[Sequence | None]) -> list[Span]:
-    """Return chunks that end where the states of their prompts are to be saved, if they reach that far."""
-    return [chunk if (s := by_slot[chunk.slot_id]) is None else _up_to_cut(chunk, s) for chunk in chunks]
-
-
-def cut_at_adapters(chunks: Seq[Span], by_slot: Seq[Sequence | None]) -> list[Span]:
-    """Return chunks that end where an adapter is invoked, if they reach that far."""
-    return [chunk if (s := by_slot[chunk.slot_id]) is None else _up_to_adapter(chunk, s) for chunk in chunks]
 
 
 def _up_to_adapter(chunk: Span, prompt: Sequence) -> Span:
@@ -220,7 +208,7 @@ def _up_to_adapter(chunk: Span, prompt: Sequence) -> Span:
     return chunk_of(prompt, n_before) if 0 < n_before < chunk.length else chunk
 
 
-def _up_to_cut(chunk: Span, prompt: Sequence) -> Span:
+def _up_to_state(chunk: Span, prompt: Sequence) -> Span:
     cut = next((cut for cut in prompt.cuts if cut > chunk.start), None)
     if cut is None or cut > chunk.start + chunk.length + 1:
         return chunk

@@ -193,7 +193,7 @@ class Sequence(OpenRequest):
         self.status = Status.NOT_READY
         self.n_awaited += 1
 
-    def arrived(self) -> None:
+    def note_ready(self) -> None:
         """Note that one thing it waited for is there."""
         self.n_awaited -= 1
         if self.n_awaited == 0 and self.status is Status.NOT_READY:

@@ -17,7 +17,7 @@ from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.pieces import Pieces
 from cobali_ray.backend.sampling import RowSampler, sample_rows
 from cobali_ray.backend.sampling_top import sample_candidates
-from cobali_ray.core.instructions import Compute, Emit, Emitted, Sampled, Submitted, TickBegun, TickEnded
+from cobali_ray.core.messages import Compute, Emit, Emitted, Sampled, Submitted, TickBegun, TickEnded
 from cobali_ray.core.plan.plan import Span
 from cobali_ray.core.request.events import Delta, End, RequestStats
 from cobali_ray.core.request.limits import EngineLimits

@@ -19,7 +19,7 @@ import numpy as np
 from cobali_ray.core.cache.slots import Slots
 from cobali_ray.core.cost.ticktime import TickShape
 from cobali_ray.core.plan.pace import Pacer, PrefillPlan
-from cobali_ray.core.plan.plan import Plan, Span, plan_chunks
+from cobali_ray.core.plan.plan import Plan, Span, order_prefill, plan_chunks
 from cobali_ray.core.planner import Select, select_decoding
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.sequence import Sequence as Running
@@ -96,7 +96,8 @@ class Unpaced(Pacer):
     ) -> PrefillPlan:  # fmt: skip
         """See `Pacer`."""
         del within_s
-        chunks = plan_chunks(prompts, limits, limits.token_budget - len(streams)) if prompts else []
+        ordered = order_prefill(prompts, limits)
+        chunks = plan_chunks(ordered, limits, limits.token_budget - len(streams)) if prompts else []
         return PrefillPlan(tuple(chunks))
 
     def learn(self, shape: TickShape, seconds: float) -> float:
@@ -124,9 +125,9 @@ class Bounded(Unpaced):
         if not streams:
             return super().plan(streams, prompts, limits, within_s=within_s)
         beside = [BatchPart(s.seq_id, s.n_computed, 1, 1) for s in streams]
-        planned = list[Span]()
+        planned, ordered = list[Span](), order_prefill(prompts, limits)
         for size in self.SIZES:
-            spans = plan_chunks(prompts, limits, min(size, limits.token_budget - len(streams)))
+            spans = plan_chunks(ordered, limits, min(size, limits.token_budget - len(streams)))
             seq_ids = {p.slot_id: p.seq_id for p in prompts}
             batch = sorted(beside + [BatchPart(seq_ids[span.slot_id], *span[1:]) for span in spans])
             if planned and (spans == planned or self._device.seconds(batch) > self._most_s):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from typing import NamedTuple, Protocol
 
-from cobali_ray.core import instructions as messages
+from cobali_ray.core import messages
 from cobali_ray.core.cache.slots import Slots
 from cobali_ray.core.cost.ticktime import TickShape
 from cobali_ray.core.plan.pace import Pacer
