@@ -62,9 +62,9 @@ class Planner:
         self._adapters: set[str] = set()
         self._any_left = False
         """Whether requests of the last class have slots."""
-        self.begin(slots)
+        self.use(slots)
 
-    def begin(self, slots: Slots) -> None:
+    def use(self, slots: Slots) -> None:
         self._slots = slots
         self.changed()
 
@@ -117,14 +117,14 @@ class Planner:
         plan = plan._replace(adapter=adapter) if adapter else plan
         return NextPass(plan, shape, prefill, drafts, turnout)
 
-    def took(self, asked: NextPass, now_s: float) -> int:
+    def begin(self, asked: NextPass, now_s: float) -> int:
         """Note that this pass is computed; return 1 if it uses another adapter than the last one, else 0."""
         self.pacer.begin(asked.prefill)
         if self.speculation is not None:
             self.speculation.begin(asked.drafts)
         if asked.turnout is not None:
-            self.leftovers.took(asked.turnout)
-        return self._turns.took(asked.plan.adapter, now_s)
+            self.leftovers.begin(asked.turnout)
+        return self._turns.begin(asked.plan.adapter, now_s)
 
     def passed(self, plan: Plan) -> None:
         """Note by how many tokens of later prompts each was passed in this plan."""

@@ -320,7 +320,7 @@ class Scheduler:
             self.texts.clear()
         self.tiers.clear()
         self.slots = self.tiers.slots
-        self.planner.begin(self.slots)
+        self.planner.use(self.slots)
         self._pass = self._emit = None
         self._releasing.clear()
         self.head_waits = False
@@ -381,8 +381,8 @@ class Scheduler:
         if not n_keep or n_keep < n_computed:
             self._instruct(messages.Truncate(slot_id, n_keep))
         if n_keep and sequence.ending is not None and sequence.request.program is not None:
-            again_s = self.pacer.model.chunk_s(0, n_keep) if self.pacer.model.knows_prefill else 0.0
-            self.slots.keep(slot_id, sequence, self.programs.answered(sequence.request, again_s, now_s))
+            until_s = self.programs.answered(sequence.request, self._compute_s(0, n_keep), now_s)
+            self.slots.keep(slot_id, sequence, until_s)
 
     def _n_left(self, sequence: Sequence, n_computed: int) -> int:
         """Return how much of what a slot holds others can begin with, if it can be cut to that."""
@@ -557,7 +557,7 @@ class Scheduler:
             asked = self.planner.next(now_s, streams_gave=self._shared)
         if asked.plan.n_tokens:
             self._pass, self.counts.shape = asked.plan, asked.shape
-            self.counts.n_adapter_changes += self.planner.took(asked, now_s)
+            self.counts.n_adapter_changes += self.planner.begin(asked, now_s)
             self._instruct(messages.Compute(asked.plan))
 
     def _preempt_youngest(self, now_s: float, error: CobaliError) -> None:
@@ -733,7 +733,7 @@ class Scheduler:
         self.programs.ticked(self._began_s, event.now_s)
         seconds = event.now_s - self._began_s - self.tiers.moves.spent_s
         speculation = self.planner.speculation
-        expected_s = 0.0 if speculation is None else speculation.took(seconds)
+        expected_s = 0.0 if speculation is None else speculation.learn(seconds)
         if self.counts.n_drafted:
             self.counts.predicted_s = expected_s
         else:

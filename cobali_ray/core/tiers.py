@@ -468,12 +468,12 @@ class Tiers:
         return n_before, parts
 
     def flush(self, event: messages.EngineStopping) -> None:
-        """Have all that slots hold kept, and so written to disk; what is worth most first."""
+        """Have all that slots hold kept, and so written to disk: the busy ones, then what is worth most."""
         del event
         if self.disk.open:
-            for slot_id, tokens, n, salt in self.slots.holdings():
+            for one in sorted(self.slots.contents(), key=lambda one: (one.idle, -one.worth_until)):
                 self.moves.begin()
-                self.save(slot_id, tokens, n, salt)
+                self.save(one.slot_id, one.tokens, one.n_tokens, one.salt)
 
     def _store(self, tokens: array[int], salt: str, blocks: Seq[Block], states: Seq[State]) -> None:
         """Have blocks and states of a text written, or noted as needed where they are already."""

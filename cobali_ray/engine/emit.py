@@ -20,12 +20,11 @@ class _Answer:
     """The text of one request, as far as it is sent, and what is held back of it."""
 
     __slots__ = (
-        "begun", "end_tokens", "held", "held_logprobs", "plain", "reply_to", "request", "stops",
-        "text",
+        "begun", "end_tokens", "held", "held_logprobs", "plain", "request", "stops", "text",
     )  # fmt: skip
 
     def __init__(self, request: Request, end_tokens: frozenset[int]) -> None:
-        self.request, self.reply_to = request, request.reply_to
+        self.request = request
         self.end_tokens = end_tokens.union(request.sampling.stop_token_ids)
         self.text = TextStream()
         self.stops = StopScanner(request.stop, include=request.include_stop)
@@ -79,7 +78,7 @@ class Emitter:
                 continue
             delta, hit = emit_one(answer, token, logprobs.get(row) if logprobs else None, ending)
             if delta is not None:
-                deltas.append((answer.reply_to, delta))
+                deltas.append((answer.request.reply_to, delta))
             if hit:
                 stopped.append(Stopped(request_id, answer.stops.match))
         return deltas, stopped

@@ -42,7 +42,7 @@ def take_turns(members, times, n, turns=None):
     turns, now_s, had = turns or AdapterTurns(), 0.0, []
     for _ in range(n):
         adapter, _ = turns.next(members, now_s, times)
-        turns.took(adapter, now_s)
+        turns.begin(adapter, now_s)
         had.append(adapter)
         now_s += times.tick_s
     return "".join(had)
@@ -90,7 +90,7 @@ def test_a_pass_may_take_what_streams_that_wait_leave_it():
     turns, times = AdapterTurns(), Times(0.010, 0.1)
     members = [member("a", decoding=False), member("b")]
     assert turns.next(members, 0.0, times) == ("a", pytest.approx(0.09))
-    turns.took("a", 0.0)
+    turns.begin("a", 0.0)
     assert turns.next(members, 0.03, times) == ("a", pytest.approx(0.06))
 
 
@@ -113,7 +113,7 @@ def test_nobody_waits_for_ever_and_only_those_who_are_there_have_a_turn(crowds, 
             adapter, within_s = turns.next(members, now_s, times)
             assert adapter in crowd
             assert within_s >= 0
-            turns.took(adapter, now_s)
+            turns.begin(adapter, now_s)
             waited = {one: waited.get(one, 0) + 1 for one in crowd}
             waited[adapter] = 0
             assert max(waited.values()) <= RUN * 4

@@ -309,15 +309,55 @@ def test_the_layers_are_those_of_the_import_contract():
     assert drawn == real
 
 
-def test_the_way_of_a_request_leads_through_functions_that_there_are():
-    steps = re.findall(r"^(\d+)\. `([\w.]+)` in `([\w/]+\.py)`", read("ARCHITECTURE.md"), re.MULTILINE)
-    assert [int(number) for number, _, _ in steps] == list(range(1, 21))
-    for _, name, file in steps:
-        *of, function = name.split(".")
-        body = ast.parse(read(f"cobali_ray/{file}")).body
-        for one in of:
-            (body,) = [node.body for node in body if getattr(node, "name", "") == one]
-        assert function in {getattr(node, "name", "") for node in body}, name
+def functions():
+    """Return all functions of the package with their files, as `name` or `Class.name`."""
+    found = {}
+    for path in (ROOT / "cobali_ray").rglob("*.py"):
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        classes = [node for node in body if isinstance(node, ast.ClassDef)]
+        named = [(f"{one.name}.", node) for one in classes for node in one.body]
+        for prefix, node in [*(("", node) for node in body), *named]:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                found[prefix + node.name] = (path.relative_to(ROOT / "cobali_ray").as_posix(), node)
+    return found
+
+
+def names_in(node):
+    return {getattr(one, "attr", getattr(one, "id", "")) for one in ast.walk(node)}
+
+
+STEP = re.compile(r"^(\d+)\. `([\w.]+)` in `([\w/]+\.py)`(.*(?:\n   .*)*)", re.MULTILINE)
+BY_OTHERS = {
+    *("Frame.__call__", "Lock.__call__", "Generation.chat", "Reply.__call__"),  # ASGI and its router
+    *("EngineLoop._run", "Puller._read", "OpenRequests.publish"),  # a thread, a loop, and who was given it
+}
+"""Functions of a request's path that none of it calls by name."""
+
+
+def steps():
+    """Return the steps of the lists of functions: number, name, file and the other functions named there."""
+    text = read("ARCHITECTURE.md").partition("## Layers and rooms")[0]
+    for number, name, file, rest in STEP.findall(text):
+        by, _, then = rest.partition(": ") if rest.startswith(", by ") else ("", "", rest)
+        yield int(number), name, file, ticked(by), [word for word in ticked(then) if word != "Call"]
+
+
+def test_the_lists_of_functions_name_those_that_there_are():
+    known = functions()
+    for number, name, file, before, behind in steps():
+        assert known[name][0] == file, (number, name)
+        assert {*before, *behind} <= known.keys(), (number, name)
+
+
+def test_each_function_of_a_requests_path_is_called_by_one_before_it():
+    known, path = functions(), list(steps())[:20]
+    assert [number for number, *_ in path] == list(range(1, 21))
+    called = names_in(known["Dispatcher.__init__"][1]) | names_in(known["Scheduler.__init__"][1])
+    for _, name, _, before, behind in path:
+        for one in (*before, name, *behind):
+            _, function = known[one]
+            assert one in BY_OTHERS or function.name in called, one
+            called |= names_in(function)
 
 
 def test_the_rooms_are_those_there_are_and_weigh_about_what_is_said():

@@ -57,7 +57,7 @@ def run(speculation, ratio_of, n_ticks, *, says=repeats, plain_ratio=1.0):
             if guess != s.tokens[-1]:
                 break
         sizes.append(len(draft))
-        speculation.took(0.01 * plain_ratio * (ratio_of(len(draft)) if draft else 1.0))
+        speculation.learn(0.01 * plain_ratio * (ratio_of(len(draft)) if draft else 1.0))
     return sizes
 
 
@@ -108,7 +108,7 @@ def times(speculation, prompt, answer, cost):
             if guess != token:
                 break
         ratio = cost[len(draft).bit_length()]
-        speculation.took(0.01 * ratio)
+        speculation.learn(0.01 * ratio)
         total += ratio
     return total / len(answer)
 
@@ -173,13 +173,13 @@ def test_nothing_is_drafted_where_it_cannot_be(streams, bounds):
     speculation = Speculation()
     for _ in range(300):
         assert not drafts(speculation, streams, **bounds)
-        speculation.took(0.01)
+        speculation.learn(0.01)
 
 
 def test_ticks_that_nobody_asked_about_teach_nothing():
     speculation = Speculation()
     run(speculation, lambda _: 1.2, 100)
-    assert speculation.took(5.0) == 0.0
+    assert speculation.learn(5.0) == 0.0
     assert all(ratio < 10 for ratio, _ in speculation._ratios.values())
 
 
@@ -194,7 +194,7 @@ def test_drafts_keep_their_bounds():
             assert n_drafted + len(streams) <= MAX_ROWS
             for slot_id, draft in found.items():
                 assert len(draft) < streams[slot_id].request.max_tokens, "the token behind it counts"
-            speculation.took(0.011)
+            speculation.learn(0.011)
             n_drafts += len(found)
         assert n_drafts or room < MAX_STREAMS
 
@@ -216,7 +216,7 @@ def run_head(speculation, odds, ratio_of, n_ticks, *, says=babble, max_tokens=LO
             if not (dice.random() < odds if head and guess is not None else guess == s.tokens[-1]):
                 break
         sizes.append(-len(draft) if head else len(draft))
-        speculation.took(0.01 * ratio_of(len(draft)) if draft else 0.01)
+        speculation.learn(0.01 * ratio_of(len(draft)) if draft else 0.01)
     return sizes
 
 

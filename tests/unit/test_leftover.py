@@ -80,7 +80,7 @@ def test_all_have_a_turn_after_enough_passes():
         assert turnout == leftovers.beside(LIVE + MINE, [sequence(9)], CPU, 0.0)._replace(
             prompts=turnout.prompts
         )
-        leftovers.took(turnout)
+        leftovers.begin(turnout)
         sizes.append((len(turnout.streams), len(turnout.prompts), turnout.within_s))
     assert sizes == ([(2, 0, inf)] * TURN + [(8, 1, 9.0)]) * 2
 

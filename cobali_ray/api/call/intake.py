@@ -61,7 +61,7 @@ class Source(NamedTuple):
     context: RequestContext
 
 
-class _NamedModel(Exception):  # noqa: N818 it asks for something, and nothing is wrong
+class _ModelNotLoaded(Exception):  # noqa: N818 it asks for something, and nothing is wrong
     """A body asks for a model that has to be loaded before the body can be read."""
 
     def __init__(self, model: ServedModel) -> None:
@@ -99,7 +99,7 @@ def source_of(fleet: Fleet, asked: str | None, context: RequestContext) -> Sourc
         context.model = card.model_id
         return Source(card, model.words, context)
     except UnloadedError:
-        raise _NamedModel(model) from None
+        raise _ModelNotLoaded(model) from None
 
 
 class EarlierMissing(Exception):  # noqa: N818 no error: the work is done again
@@ -161,7 +161,7 @@ class Intake:
             while True:
                 try:
                     return await unless_gone(http.receive, self._off_the_loop(pool, context, mend_and_work))
-                except _NamedModel as wanted:
+                except _ModelNotLoaded as wanted:
                     if loaded:  # it is gone again
                         raise UnloadedError from None
                     loaded = True

@@ -129,37 +129,34 @@ class StreamReply(Reply):
 
     async def _answer(self, events: Events, send: Send) -> None:
         writer, call = self._writer, self._call
+        stream = StreamWriter(call, writer, self._tally)
         async with LiveStream(send, writer.media_type, writer.ping, call.ping_s, self._clock) as live:
-            async with aclosing(self._writes(live, events)) as writes:
-                async for wire in writes:
-                    # Waits while the reader is slow; meanwhile the engine's bounded stream fills.
-                    await live.write(wire)
+            try:
+                while self._tally.n_open:
+                    silent = self._tally.ttft_s is None
+                    wire = stream.write(await next_batch(events), self._since_s())
+                    if silent:
+                        self._tell_first()
+                    if not live.begun:
+                        self._tally.check()
+                    if not self._tally.n_open:
+                        wire = await writer.settle(wire)
+                    if wire:
+                        # Waits while the reader is slow; meanwhile the engine's bounded stream fills.
+                        await live.write(wire)
+                    self._tally.check()
+            except ClientDisconnect:
+                raise
+            except Exception as error:
+                if not live.begun:
+                    raise
+                # The status is sent, so only the stream itself can tell.
+                await live.write(self.failure(error))
             await live.end()
 
     def failure(self, error: Exception) -> bytes:
         """Return how a stream that has begun says what ended it."""
         return self._writer.failure(self._context.blame(error))
-
-    async def _writes(self, live: LiveStream, events: Events) -> AsyncGenerator[bytes, None]:
-        stream = StreamWriter(self._call, self._writer, self._tally)
-        try:
-            while self._tally.n_open:
-                silent = self._tally.ttft_s is None
-                wire = stream.write(await next_batch(events), self._since_s())
-                if silent:
-                    self._tell_first()
-                if not live.begun:
-                    self._tally.check()
-                if not self._tally.n_open:
-                    wire = await self._writer.settle(wire)
-                if wire:
-                    yield wire
-                self._tally.check()
-        except Exception as error:
-            if not live.begun:
-                raise
-            # The status is sent, so only the stream itself can tell; a broken connection says nothing.
-            yield self.failure(error)
 
 
 async def next_batch(events: Events) -> list[Event]:

@@ -283,29 +283,29 @@ class Generation:
 
         Raises VerdictsMissing if nobody knows yet whether it can be used.
         """
-        hearing = self._hearing(source)
-        found = self._asked_grammar(body, source, hearing)
-        hearing.close()
+        verdicts = self._verdicts(source)
+        found = self._asked_grammar(body, source, verdicts)
+        verdicts.close()
         return found
 
-    def _hearing(self, source: Source) -> Verdicts:
+    def _verdicts(self, source: Source) -> Verdicts:
         return Verdicts(partial(self._intake.judges.known, source.context.caller.tenant))
 
-    def _asked_grammar(self, body: GenerationBody, source: Source, hearing: Verdicts) -> Grammar | None:
+    def _asked_grammar(self, body: GenerationBody, source: Source, verdicts: Verdicts) -> Grammar | None:
         if (constraint := constraint_of(body)) is None:
             return None
         path, kind, text, strict, compact = constraint
         strict = strict or self._settings.strict
-        grammar, ignored = check(path, kind, text, strict=strict, compact=compact, judge=hearing.judge)
+        grammar, ignored = check(path, kind, text, strict=strict, compact=compact, judge=verdicts.judge)
         source.context.ignore(ignored)
         return grammar
 
     def _chat_grammar(self, body: ChatBody, source: Source, found: ChatPrompt) -> Grammar | None:
         """Do the same for an answer that may reason before it, or call tools."""
-        hearing = self._hearing(source)
-        answer, offer, words = self._asked_grammar(body, source, hearing), found.offer, source.words
+        verdicts = self._verdicts(source)
+        answer, offer, words = self._asked_grammar(body, source, verdicts), found.offer, source.words
         if not offer.callable:
-            hearing.close()
+            verdicts.close()
             if answer is None or words.form.plain:
                 return answer
             text = after_reasoning(words.form, found.end, answer.text, special=words.markers)
@@ -314,23 +314,23 @@ class Generation:
             words.form,
             offer.tools,
             names={tool["function"]["name"] for tool in offer.callable},
-            check=partial(self._check_schema, hearing),
+            check=partial(self._check_schema, verdicts),
             special=words.markers,
             prompt=found.end,
             required=offer.required,
             parallel=offer.parallel,
             answer=None if answer is None else answer.text,
         )
-        hearing.close()
+        verdicts.close()
         if held is None:
             return None
         source.context.ignore(held.ignored)
         return Grammar(held.text, "tools", held.triggers, held.heads)
 
     def _check_schema(
-        self, hearing: Verdicts, field: Field, kind: Kind, text: str, *, strict: bool = False
+        self, verdicts: Verdicts, field: Field, kind: Kind, text: str, *, strict: bool = False
     ) -> CheckedGrammar:
-        return check(field, kind, text, strict=strict or self._settings.strict, judge=hearing.judge)
+        return check(field, kind, text, strict=strict or self._settings.strict, judge=verdicts.judge)
 
     def _origin(
         self, operation: str, dialect: Dialect, source: Source, body: GenerationBody, **more: Any

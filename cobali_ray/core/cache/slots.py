@@ -178,12 +178,7 @@ class Slots:
         kept = self._kept_from(sequence)
         if len(kept) >= self.n_idle:
             kept = frozenset()
-        slots = [
-            (held._replace(idle=False) if held.slot_id in kept else held)
-            if s is None
-            else SlotContents(held.slot_id, s.tokens, s.n_common, 0.0, idle=False, salt=s.salt)
-            for held, s in zip(self._held, self.by_slot, strict=True)
-        ]
+        slots = [one._replace(idle=False) if one.slot_id in kept else one for one in self.contents()]
         return choose_placement(
             sequence.tokens,
             slots,
@@ -227,20 +222,19 @@ class Slots:
 
         Where slots only go back to saved states, of which the text has some at `depths`: as far as that.
         """
-        holding = [(one.tokens, one.n_tokens) for one in self._held if one.salt == salt]
-        holding += [(s.tokens, s.n_common) for s in self.running if s.salt == salt]
+        holding = [(one.tokens, one.n_tokens) for one in self.contents() if one.salt == salt]
         return max(
             [reach(n_shared(tokens, other, min(most, n)), n, depths) for other, n in holding], default=0
         )
 
-    def holdings(self) -> list[tuple[int, array[int], int, str | None]]:
-        """Return what slots hold for others, busy ones first, then what is worth most.
-
-        Each is slot, tokens, how many of them, and salt.
-        """
-        busy = [(s.slot_id, s.tokens, s.n_common, s.salt) for s in self.running]
-        idle = sorted((held for held in self._held if held.n_tokens), key=lambda held: -held.worth_until)
-        return [*busy, *[(held.slot_id, held.tokens, held.n_tokens, held.salt) for held in idle]]
+    def contents(self) -> list[SlotContents]:
+        """Return what slots hold for others, busy and idle ones, by their ids."""
+        return [
+            held
+            if s is None
+            else SlotContents(held.slot_id, s.tokens, s.n_common, 0.0, idle=False, salt=s.salt)
+            for held, s in zip(self._held, self.by_slot, strict=True)
+        ]
 
     def assign(self, sequence: Sequence, place: Placement) -> None:
         """Give the slot to the sequence, which starts from the tokens that are there or copied."""

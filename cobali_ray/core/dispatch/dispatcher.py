@@ -337,7 +337,7 @@ class Dispatcher:
             return  # an engine that refused it returns late
         error = event.error
         if isinstance(error, EngineDiedError) or (error is None and one.stage is Stage.VERDICT):
-            self._lose_of(one)
+            self._lose_engine_of(one)
             self._cut(one, cancels=False)
         elif error is None:
             self._wait(one, Stage.LAST_EVENTS, self._now_s + END_GRACE_S)
@@ -358,7 +358,7 @@ class Dispatcher:
         engine = self.engines[event.engine_id]
         gone = [o for o in self._sent.values() if o.engine is engine and o.source in event.sources]
         for one in gone:
-            self._lose_of(one)
+            self._lose_engine_of(one)
         for one in gone:
             self._cut(one)
 
@@ -424,7 +424,7 @@ class Dispatcher:
     def _lost(self, event: Lost) -> None:
         self._lose(self.engines[event.engine_id], EngineChange.ENDED, self._now_s)
 
-    def _lose_of(self, one: RequestRecord) -> None:
+    def _lose_engine_of(self, one: RequestRecord) -> None:
         """Note that the process is gone that has a request; a successor is none the worse for it."""
         if one.engine is not None and one.incarnation_id == one.engine.incarnation_id:
             self._lose(one.engine, EngineChange.ENDED, self._now_s)
@@ -433,7 +433,7 @@ class Dispatcher:
         was_away, was_released = engine.phase in AWAY, engine.phase is Phase.RELEASED
         if engine.lose(change, since_s):
             status = "stalled" if engine.phase is Phase.STALLED else "restarting"
-            lost = {"lost": engine.lost} if engine.lost else {}
+            lost = {"lost": engine.lost_device} if engine.lost_device else {}
             self._log("warning", "engine_away", engine_id=engine.engine_id, status=status, **lost)
             model = self._model_of[engine.engine_id]
             model.router.left(engine.engine_id)
@@ -519,7 +519,7 @@ class Dispatcher:
         due = [one for one in self._open.values() if one.due_s <= self._now_s]
         for one in due:
             if one.stage is Stage.VERDICT:
-                self._lose_of(one)
+                self._lose_engine_of(one)
         for one in due:
             if one.stage is Stage.VERDICT:
                 self._cut(one)

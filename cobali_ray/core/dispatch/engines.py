@@ -132,7 +132,7 @@ class EngineRecord:
         return "" if self.attendance is None else self.attendance.model
 
     @property
-    def lost(self) -> str:
+    def lost_device(self) -> str:
         """The device without which it ended, and why; "" where it did not end for that."""
         return "" if self.attendance is None else self.attendance.lost
 
@@ -145,7 +145,7 @@ class EngineRecord:
         if (down_s := self.away_s(now_s)) is None:
             return None
         status = EngineStatus.RESTARTING
-        what = f"lost {self.lost} and ended" if self.lost else "ended"
+        what = f"lost {self.lost_device} and ended" if self.lost_device else "ended"
         detail = f"the engine {what} {down_s:.1f} s ago and is being restarted"
         if self.phase is Phase.STALLED:
             status, detail = EngineStatus.STALLED, f"the engine has not answered for {down_s:.1f} s"

@@ -97,7 +97,7 @@ class AdapterTurns:
         waits = any(s for a, s in streams.items() if a != chosen)
         return chosen, max(run_s[chosen] - spent_s, 0.0) if waits else inf
 
-    def took(self, adapter: str, now_s: float) -> bool:
+    def begin(self, adapter: str, now_s: float) -> bool:
         """Note that a pass is computed under an adapter; say whether that is another than before."""
         changed = adapter != self.adapter
         if changed:

@@ -186,7 +186,7 @@ class Speculation:
         plain, _ = self._ratios.get(DraftPlan(choice.n_streams, 0, 0)) or (1.0, 0)
         return plain * _likely_ratio(choice)
 
-    def took(self, seconds: float) -> float:
+    def learn(self, seconds: float) -> float:
         """Take a tick's time; return what had been predicted if drafts were considered for it, else 0.
 
         Ratios follow the median, which other processes' bursts do not move. Ticks without drafts have one

@@ -66,7 +66,7 @@ class Leftovers:
             self._last_s = now_s
 
     def beside(self, streams: Seq[Sequence], prompts: Seq[Sequence], pacer: Pacer, now_s: float) -> Turnout:
-        """Return who takes part. To ask changes nothing; `took` takes what is computed."""
+        """Return who takes part. To ask changes nothing; `begin` takes what is computed."""
         mine = [s for s in streams if s.priority == MAX_PRIORITY]
         others = [s for s in streams if s.priority != MAX_PRIORITY]
         prompts_of_others = [s for s in prompts if s.priority != MAX_PRIORITY]
@@ -93,7 +93,7 @@ class Leftovers:
         whole = len(taking_part) == len(streams) and len(prompts_of_others) == len(prompts)
         return Turnout(taking_part, prompts_of_others, whole=whole)
 
-    def took(self, turnout: Turnout) -> None:
+    def begin(self, turnout: Turnout) -> None:
         self._n_passed = 0 if turnout.whole else self._n_passed + 1
 
 

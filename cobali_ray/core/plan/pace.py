@@ -145,11 +145,13 @@ class Pacer:
     ) -> PrefillPlan:
         """Return the prefill of a tick in which all `streams` decode; `prompts` is oldest first.
 
-        To ask changes nothing; `begin` takes what is computed.
+        First comes how long the tick may take, then who is first, then what fits. Streams of a worse class
+        than all prompts set no target. Beside streams that yield to a prompt, also those of tenants who had
+        far more, the automatic one is `DUE_FACTOR` times as long; then, and without a target, only prompts
+        are computed that yield to none. With a target, the tick also takes no longer than `within_s`, as
+        streams that have no part in it wait for its end.
 
-        With a target, it takes no longer than `within_s`: streams that have no part in it wait for its end.
-        Streams of a worse class do not bind a prompt; beside them, and beside those of tenants who had far
-        more, the automatic target is `DUE_FACTOR` times as long; no other prompt makes such a tick longer.
+        To ask changes nothing; `begin` takes what is computed.
         """
         budget = limits.token_budget - len(streams)
         if not prompts:
