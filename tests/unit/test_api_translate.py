@@ -6,6 +6,7 @@ import pytest
 
 from cobali_ray.api.body.schema import CompletionBody
 from cobali_ray.api.call.translate import Origin, call_of, fingerprint
+from cobali_ray.api.door.context import RequestContext
 from cobali_ray.core.request.request import SamplingParams
 from cobali_ray.core.views.stats import ModelCard
 from cobali_ray.errors import InvalidParameterError, PromptTooLongError
@@ -15,7 +16,8 @@ CARD = ModelCard(model_id="fake", n_vocab=100, n_ctx_slot=32, created_s=1)
 
 
 def origin(**settings):
-    return Origin(call_id="c", created=7, card=CARD, settings=ApiSettings(**settings))
+    context = RequestContext(request_id="", received_s=0.0)
+    return Origin(call_id="c", created=7, card=CARD, settings=ApiSettings(**settings), context=context)
 
 
 def completion(prompts=((1, 2),), *, settings=None, **fields):

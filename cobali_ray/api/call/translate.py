@@ -22,7 +22,8 @@ from cobali_ray.api.body.params import (
 )
 from cobali_ray.api.body.schema import ChatBody, CompletionBody, GenerationBody
 from cobali_ray.api.call.prompt import Speech
-from cobali_ray.api.door.keys import NOBODY, Caller, Terms, own_salt
+from cobali_ray.api.door.context import RequestContext
+from cobali_ray.api.door.keys import Terms, own_salt
 from cobali_ray.backend.port import Words
 from cobali_ray.backend.turn_marks import turns_of
 from cobali_ray.core.queue.admission import fit
@@ -90,18 +91,13 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
+    """What a call needs beside its body and its tokens."""
+
     call_id: str
     created: int
     card: ModelCard
     settings: ApiSettings
-    received_s: float | None = None
-    """When the HTTP request began to arrive, on the machine's monotonic clock."""
-    x_request_id: str = ""
-    route: str = ""
-    """The path that was asked, and whether a header asks to supersede older requests."""
-    supersedes: bool = False
-    progress: bool = False
-    """Whether a header asks that the stream says how far it is."""
+    context: RequestContext
     trace: TraceLink | None = None
     bad_words: tuple[tuple[int, ...], ...] = ()
     """Those of the body, as tokens."""
@@ -113,7 +109,6 @@ class Origin:
     """What stands where the prompt has negative ids."""
     turn_marks: frozenset[int] = frozenset()
     """Tokens that turns begin with."""
-    caller: Caller = NOBODY
     program: Program | None = None
     """The agent's task that it is part of."""
 
@@ -173,7 +168,8 @@ def call_of(
 
     `echoes` and `echo_starts` are one per prompt; see `Call`.
     """
-    card, settings = origin.card, origin.settings
+    card, settings, context = origin.card, origin.settings, origin.context
+    caller = context.caller
     n_logprobs = chat_logprobs(body) if isinstance(body, ChatBody) else completion_logprobs(body)
     n = n_of(body, len(prompts))
     n_echoed = n_logprobs if isinstance(body, CompletionBody) and body.echo else None
@@ -185,15 +181,15 @@ def call_of(
     if asked == 0 and n_scored is None:
         asked = 1  # no engine will see it
     timeout_s = settings.default_timeout_s if body.timeout_s is None else body.timeout_s
-    salt = _cache_salt(body, origin.caller.salt)
-    terms, priority = origin.caller.terms, priority_of(body.priority, origin.caller.terms)
+    salt = _cache_salt(body, caller.salt)
+    terms, priority = caller.terms, priority_of(body.priority, caller.terms)
     adapter = adapter_of(body, card, terms)
     n_choices = n * len(prompts)
     supersedes = ""
-    if body.supersedes or origin.supersedes:
-        supersedes = "\n".join((origin.caller.tenant, origin.route, body.user or ""))
-    progress = bool(body.return_progress or origin.progress)
-    queue_progress = bool(body.return_queue_progress or origin.progress)
+    if body.supersedes or context.supersedes:
+        supersedes = "\n".join((caller.tenant, context.path, body.user or ""))
+    progress = bool(body.return_progress or context.progress)
+    queue_progress = bool(body.return_queue_progress or context.progress)
     requests = []
     tuples = [tuple(prompt) for prompt in prompts]
     turns = [turns_of(prompt, origin.turn_marks) for prompt in tuples]
@@ -220,12 +216,12 @@ def call_of(
                 progress=bool(body.stream and (progress or queue_progress)),
                 trace=origin.trace,
                 model=card.model_id if adapter is None else adapter.name,
-                x_request_id=origin.x_request_id,
+                x_request_id=context.request_id,
                 cache_salt=salt,
                 adapter="" if adapter is None or begins[choice // n] is None else adapter.key,
                 n_plain=begins[choice // n] or 0,
-                received_s=origin.received_s,
-                tenant=origin.caller.tenant,
+                received_s=context.received_s,
+                tenant=caller.tenant,
                 weight=terms.weight,
                 priority=priority,
                 images=origin.images,
