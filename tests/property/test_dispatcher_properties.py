@@ -16,7 +16,6 @@ from cobali_ray.core.dispatch.messages import (
     Deliver,
     Described,
     EngineLoaded,
-    EngineLoadFailed,
     EngineUnloaded,
     EventsReceived,
     Fail,
@@ -357,7 +356,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     @rule(error=st.sampled_from(LOADS))
     def load(self, error):
         engine_id = self.loads.pop()
-        self.do(EngineLoaded(engine_id) if error is None else EngineLoadFailed(engine_id, error))
+        self.do(EngineLoaded(engine_id, error))
 
     @precondition(lambda self: getattr(self, "surveys", 0))
     @rule(idle=st.booleans())

@@ -12,7 +12,7 @@ from cobali_ray.api.body.fields import (
     NEUTRAL_MESSAGE_FIELDS,
     REFUSED_FIELDS,
     REFUSED_MESSAGE_FIELDS,
-    judge_fields,
+    judge,
 )
 from cobali_ray.api.body.schema import ChatBody, CompletionBody, Message
 from cobali_ray.api.door.faults import fault_of, is_our_fault, retry_after
@@ -126,9 +126,9 @@ def test_retry_after_is_whole_seconds_rounded_up(seconds, header):
 @pytest.mark.parametrize("name", sorted(REFUSED_FIELDS))
 def test_a_refused_field_passes_only_when_it_asks_for_nothing(name):
     for nothing in (None, *REFUSED_FIELDS[name]):
-        assert judge_fields({name: nothing}, strict=True) == ()
+        assert judge({name: nothing}, strict=True) == ()
     with pytest.raises(UnsupportedParameterError, match=name) as caught:
-        judge_fields({name: {"something": "else"}}, strict=False)
+        judge({name: {"something": "else"}}, strict=False)
     assert caught.value.param == name
 
 

@@ -10,7 +10,6 @@ from cobali_ray.core.dispatch.messages import (
     Deliver,
     Described,
     EngineLoaded,
-    EngineLoadFailed,
     EventsReceived,
     Fail,
     HangUp,
@@ -412,7 +411,7 @@ def test_an_engine_that_goes_away_while_it_loads_is_waited_for():
     site = Site(loaded=False)
     site.ask()
     site.do(Lost("a"))
-    assert site.do(EngineLoadFailed("a", LoadingError())) == []
+    assert site.do(EngineLoaded("a", LoadingError())) == []
     assert site.attend(incarnation_id="e2", loaded=False)[-1] == LoadEngine("a"), "its successor loads it"
     (send,) = site.do(EngineLoaded("a"))
     assert send.request.attempt == 1

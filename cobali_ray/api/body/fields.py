@@ -154,29 +154,25 @@ def read_as(
     return body
 
 
-def judge_fields(extra: Mapping[str, Any] | None, *, strict: bool) -> tuple[str, ...]:
-    """Return unknown names. Raises UnsupportedParameterError; if `strict`, UnknownParameterError too."""
-    return judge(extra, NEUTRAL_FIELDS, REFUSED_FIELDS, strict=strict)
-
-
 def judge_message_fields(extra: Mapping[str, Any] | None, index: int, *, strict: bool) -> tuple[str, ...]:
-    """Do the same for message `index`; unknown names come back without it, as `messages[].name`."""
+    """Judge the fields of message `index`; unknown names come back without it, as `messages[].name`."""
     neutral, refused = NEUTRAL_MESSAGE_FIELDS, REFUSED_MESSAGE_FIELDS
     return judge(extra, neutral, refused, where=("messages", index), named_as="messages[].", strict=strict)
 
 
 def judge(
     extra: Mapping[str, Any] | None,
-    neutral: frozenset[str],
-    refused: Mapping[str, tuple[Any, ...]],
+    neutral: frozenset[str] = NEUTRAL_FIELDS,
+    refused: Mapping[str, tuple[Any, ...]] = REFUSED_FIELDS,
     *,
     instead: Mapping[str, str] = SUPPORTED_NAMES,
     where: Path = (),
     named_as: str = "",
     strict: bool,
 ) -> tuple[str, ...]:
-    """Do the same for the fields of any object: `where` is its place, `named_as` goes before what comes back.
+    """Return unknown names. Raises UnsupportedParameterError; if `strict`, UnknownParameterError too.
 
+    `where` is the place of the object that has the fields, `named_as` goes before the names that come back.
     `refused` has the values of each field that ask for nothing, `instead` what to send in place of some.
     """
     extra = extra or {}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import Context, copy_context
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -21,7 +21,6 @@ from cobali_ray.core.dispatch.messages import (
     Cancel,
     Deliver,
     EngineLoaded,
-    EngineLoadFailed,
     EngineUnloaded,
     Event,
     Fail,
@@ -211,22 +210,10 @@ class Dispatch:
                 Context().run(self._engines[one.engine_id].follow, one)
 
     async def _load(self, engine_id: str) -> None:
-        try:
-            await self._engines[engine_id].load()
-        except CobaliError as error:
-            self.hear(EngineLoadFailed(engine_id, error))
-        except Exception as error:  # the next load must have its turn
-            self.hear(EngineLoadFailed(engine_id, InternalError(repr(error))))
-        else:
-            self.hear(EngineLoaded(engine_id))
+        self.hear(EngineLoaded(engine_id, await _error_of(self._engines[engine_id].load())))
 
     async def _unload(self, engine_id: str) -> None:
-        try:
-            await self.unload(engine_id)
-        except CobaliError as error:
-            self.hear(EngineUnloaded(engine_id, error))
-        except Exception as error:
-            self.hear(EngineUnloaded(engine_id, InternalError(repr(error))))
+        self.hear(EngineUnloaded(engine_id, await _error_of(self._engines[engine_id].unload())))
 
     async def _survey(self) -> None:
         self.hear(Surveyed(await self.states(self._engines)))
@@ -239,3 +226,14 @@ class Dispatch:
             state if state.engine_id else replace(state, engine_id=id_)
             for id_, state in zip(ids, states, strict=True)
         ]
+
+
+async def _error_of(work: Coroutine[Any, Any, None]) -> CobaliError | None:
+    """Do it, and return what went wrong, whatever that is: the next load must have its turn."""
+    try:
+        await work
+    except CobaliError as error:
+        return error
+    except Exception as error:
+        return InternalError(repr(error))
+    return None

@@ -8,7 +8,7 @@ from fastapi import Request as HttpRequest
 from fastapi import Response
 
 from cobali_ray import __version__
-from cobali_ray.api.body.fields import judge_fields, read_as
+from cobali_ray.api.body.fields import judge, read_as
 from cobali_ray.api.body.reading import parse
 from cobali_ray.api.body.schema import ChatBody
 from cobali_ray.api.call.intake import loaded_model, source_of
@@ -115,7 +115,7 @@ class LlamaServer:
 
     def _read(self, shape: type[NativeBody], context: RequestContext, raw: bytes) -> ParsedBody:
         body = parse(shape, raw)
-        context.ignore(judge_fields(unknown_fields(body), strict=self._settings.strict))
+        context.ignore(judge(unknown_fields(body), strict=self._settings.strict))
         source = source_of(self._fleet, body.model, context)
         native = completion_of(body, source)
         return ParsedBody(native.body, Dialect("cmpl-", partial(NativeWriter, native=native)))

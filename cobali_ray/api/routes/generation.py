@@ -14,7 +14,7 @@ from fastapi import Request as HttpRequest
 from fastapi import Response
 
 from cobali_ray.api.body.constraint import constraint_of
-from cobali_ray.api.body.fields import judge_fields, read_as
+from cobali_ray.api.body.fields import judge, read_as
 from cobali_ray.api.body.images import in_order, shown, tokens_of
 from cobali_ray.api.body.params import n_of, requested_max_tokens, whole_number
 from cobali_ray.api.body.reading import check_choice
@@ -183,7 +183,7 @@ class Generation:
         """Read a body as OpenAI has it."""
         body = read_as(shape, context, raw, strict=self._settings.strict)
         if body.stream_options is not None:
-            context.ignore(judge_fields(body.stream_options.model_extra, strict=self._settings.strict))
+            context.ignore(judge(body.stream_options.model_extra, strict=self._settings.strict))
         return ParsedBody(body, dialect)
 
     def _read(self, read: Read, context: RequestContext, raw: bytes) -> tuple[ParsedBody, Source]:

@@ -25,7 +25,6 @@ from cobali_ray.core.dispatch.messages import (
     Describe,
     Described,
     EngineLoaded,
-    EngineLoadFailed,
     EngineUnloaded,
     Event,
     EventsReceived,
@@ -106,7 +105,6 @@ class Dispatcher:
             Returned: self._returned,
             LoadRequested: self._load_requested,
             EngineLoaded: self._engine_loaded,
-            EngineLoadFailed: lambda event: self._loader.failed(event.engine_id, event.error),
             Surveyed: lambda event: self._loader.surveyed(event.states),
             EngineUnloaded: self._engine_unloaded,
             WakeDue: self._wake_due,
@@ -474,6 +472,9 @@ class Dispatcher:
             self._instruct(AnswerLoad(event.ticket, refusal))
 
     def _engine_loaded(self, event: EngineLoaded) -> None:
+        if event.error is not None:
+            self._loader.failed(event.engine_id, event.error)
+            return
         engine = self.engines[event.engine_id]
         engine.described = True
         if engine.attendance is not None:

@@ -100,16 +100,10 @@ class LoadRequested(NamedTuple):
 
 
 class EngineLoaded(NamedTuple):
-    """An engine holds its model, which is described."""
+    """An engine holds its model, which is described; or not, for a reason."""
 
     engine_id: str
-
-
-class EngineLoadFailed(NamedTuple):
-    """An engine could not load its model."""
-
-    engine_id: str
-    error: CobaliError
+    error: CobaliError | None = None
 
 
 class Surveyed(NamedTuple):
@@ -144,7 +138,6 @@ Event: TypeAlias = (
     | Returned
     | LoadRequested
     | EngineLoaded
-    | EngineLoadFailed
     | Surveyed
     | EngineUnloaded
     | WakeDue

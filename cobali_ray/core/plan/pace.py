@@ -109,9 +109,6 @@ class PrefillPlan(NamedTuple):
     """Whether the first chunk is one that should not quite fit."""
 
 
-NO_PREFILL = PrefillPlan()
-
-
 class Pacer:
     """Plans the prefill of ticks within an ITL target and learns from how long they took.
 
@@ -155,7 +152,7 @@ class Pacer:
         """
         budget = limits.token_budget - len(streams)
         if not prompts:
-            return NO_PREFILL
+            return PrefillPlan()
         ordered = order_prefill(prompts, limits)
         first, decode_s = min([p.rank for p in prompts]), 0.0
         target_s, exact, unmet_s = 0.0, False, None
