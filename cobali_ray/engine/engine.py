@@ -321,10 +321,8 @@ class Engine:
         if begun:  # before anything is copied or computed for them
             self._say(begun, computing=True)
         self._host.carry_out(instructions)
-        if (moved := self._host.moved()) is not None:
+        for moved in self._host.moved():
             self._tell(moved)
-        if (states := self._host.states_moved()) is not None:
-            self._tell(states)
 
     def _guessed(self, plan: Plan) -> Plan:
         """Return the plan with what the head guesses, if it is asked."""

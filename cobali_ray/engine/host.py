@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 
 import structlog
@@ -158,21 +158,16 @@ class HostMemory:
             self._lost_states.append(one.state_id)
         self._took_state(began_s)
 
-    def moved(self) -> messages.Moved | None:
-        """Return what was moved since the last call, if anything."""
-        if not self._n_tokens:
-            return None
-        event = messages.Moved(self._n_tokens, self._seconds, self._lost)
-        self._n_tokens, self._seconds, self._lost = 0, 0.0, []
-        return event
-
-    def states_moved(self) -> messages.StatesMoved | None:
-        """Return what became of states since the last call, if there were any."""
-        if not self._n_states and not self._lost_states:
-            return None
-        event = messages.StatesMoved(max(self._n_states, 1), self._states_s, self._lost_states)
-        self._n_states, self._states_s, self._lost_states = 0, 0.0, []
-        return event
+    def moved(self) -> Iterator[messages.Moved | messages.StatesMoved]:
+        """Yield what became of cells and states that were moved since the last call."""
+        if self._n_tokens:
+            cells = messages.Moved(self._n_tokens, self._seconds, self._lost)
+            self._n_tokens, self._seconds, self._lost = 0, 0.0, []
+            yield cells
+        if self._n_states or self._lost_states:
+            states = messages.StatesMoved(max(self._n_states, 1), self._states_s, self._lost_states)
+            self._n_states, self._states_s, self._lost_states = 0, 0.0, []
+            yield states
 
     def unrestored(self) -> messages.Unrestored | None:
         """Return which slots could not be filled since the last call, if any."""
