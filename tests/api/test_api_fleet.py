@@ -140,7 +140,7 @@ async def test_a_model_whose_engines_are_all_away_does_not_hide_the_others(app, 
 
 
 async def collect(model, request):
-    return [event async for events in model.generate(request) for event in events]
+    return [event async for events in model.ask(request) for event in events]
 
 
 async def test_a_refusal_goes_to_the_next_engine_before_the_client_hears_of_it(engines, app):

@@ -44,7 +44,7 @@ class Engines(dict):
         """Send a request a moment later; return which engine answered."""
         self.now_s += 0.25
         request = Request(request_id=f"r{self.now_s}", prompt=(int(self.now_s * 4),) * n_prompt, max_tokens=5)
-        async for events in self.model.generate(request):
+        async for events in self.model.ask(request):
             if isinstance(events[0], Delta):
                 said = events[0].text
         return said
@@ -140,7 +140,7 @@ async def test_an_idle_engine_more_makes_room_for_another_model_while_the_first_
     wanted.load = load_if_there_is_room
     engines["a"].script = lambda _: [asyncio.Event()]
     fleet = Fleet([ServedModel(engines, ["m"], n_stay=1), ServedModel({"w": wanted}, ["w"], n_stay=0)])
-    fleet.models[0].generate(Request(request_id="open", prompt=(1,), max_tokens=5))
+    fleet.models[0].ask(Request(request_id="open", prompt=(1,), max_tokens=5))
     await fleet.models[1].load()
     assert wanted.loads == ["load"]
     assert engines["a"].loads == []

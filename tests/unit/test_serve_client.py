@@ -91,7 +91,7 @@ class Setup:
         await until(lambda: self.known.attendance is not None)
 
     def generate(self, request_id="a", *, max_tokens=5, n_prompt=3):
-        return self.model.generate(
+        return self.model.ask(
             Request(request_id=request_id, prompt=(1,) * n_prompt, max_tokens=max_tokens)
         )
 
@@ -253,13 +253,13 @@ async def test_what_is_drawn_goes_on_by_the_seed_that_was_chosen_here(make):
     request = Request(request_id="a", prompt=(1, 2, 3), max_tokens=200, sampling=SamplingParams())
     told = []
     async with asyncio.timeout(WAIT_S):
-        async for events in s.model.generate(request):
+        async for events in s.model.ask(request):
             if not told:
                 s.handle.kill()
             told += events
     (seed,) = seeds
     seeded = replace(request, request_id="b", sampling=SamplingParams(seed=seed))
-    alone = [event async for events in s.model.generate(seeded) for event in events]
+    alone = [event async for events in s.model.ask(seeded) for event in events]
     assert tokens_of(told) == tokens_of(alone)
 
 
@@ -447,7 +447,7 @@ async def test_what_clients_waited_for_is_counted_by_the_engine(make, monkeypatc
     s = await make()
     received_s = time.monotonic() - 5.0  # a body, a template, a tokeniser
     request = Request(request_id="a", prompt=(1,) * 3, max_tokens=5, received_s=received_s)
-    events = [event async for events in s.model.generate(request) for event in events]
+    events = [event async for events in s.model.ask(request) for event in events]
     assert 5 < events[-1].stats.intake_s < 5 + WAIT_S
     for name, seconds in (("ttft_seconds", 6.0), ("e2e_seconds", 7.0), ("ttft_seconds", 8.0)):
         s.client.observe(name, waited(seconds))
@@ -819,7 +819,7 @@ async def test_vectors_travel_the_whole_way(make):
     request = texts(*range(1, 200))
     rows, ends = {}, []
     async with asyncio.timeout(WAIT_S):
-        async for events in setup.model.generate(request):
+        async for events in setup.model.ask(request):
             for event in events:
                 if isinstance(event, End):
                     ends.append(event)

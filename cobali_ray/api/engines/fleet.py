@@ -89,7 +89,7 @@ class ServedModel:
         """Count one value; it is counted once among the model's engines, and not by who served it."""
         self.engines[(self.present or list(self.engines))[0]].observe(name, waited)
 
-    def generate(self, *requests: AnyRequest) -> EventStream:
+    def ask(self, *requests: AnyRequest) -> EventStream:
         """Have the engines answer requests of one client, and go on with what another one has begun.
 
         A model that is not loaded is loaded first. Where all engines that are there refuse, the refusal that

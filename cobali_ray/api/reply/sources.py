@@ -20,7 +20,7 @@ def events_of(model: ServedModel, call: Call) -> Events:
     """Return everything pending per wake-up for all choices of a call; closing it cancels them all."""
     if call.prompt_only:
         return _prompt_only(call)
-    events = model.generate(*call.requests)
+    events = model.ask(*call.requests)
     return _shared(events, call) if call.n > 1 else events
 
 

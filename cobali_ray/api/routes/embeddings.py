@@ -299,7 +299,7 @@ class VectorsReply(Response):
 
     async def _rows(self) -> Rows:
         gathered = VectorRows(len(self._job.request.ends), self._job.width)
-        async with aclosing(self._model.generate(self._job.request)) as batches:
+        async with aclosing(self._model.ask(self._job.request)) as batches:
             async for batch in batches:
                 for event in batch:
                     if isinstance(event, Vectors):
