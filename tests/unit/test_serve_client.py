@@ -91,9 +91,7 @@ class Setup:
         await until(lambda: self.known.attendance is not None)
 
     def generate(self, request_id="a", *, max_tokens=5, n_prompt=3):
-        return self.model.ask(
-            Request(request_id=request_id, prompt=(1,) * n_prompt, max_tokens=max_tokens)
-        )
+        return self.model.ask(Request(request_id=request_id, prompt=(1,) * n_prompt, max_tokens=max_tokens))
 
     async def collect(self, *args, **kwargs):
         async with asyncio.timeout(WAIT_S):

@@ -50,13 +50,11 @@ class Chunks(Choices):
 
     def say(self, update: Update) -> bytes:
         text, logprobs = update.text, update.logprobs
-        tokens = update.tokens if self._call.return_token_ids else ()
-        return self.text(update.choice, text, logprobs, tokens) if text or logprobs or tokens else b""
-
-    def text(
-        self, index: int, text: str, logprobs: Sequence[TokenLogprob], tokens: Sequence[int] = ()
-    ) -> bytes:
-        call, before, said = self._call, self._befores[index], orjson.dumps(text)
+        call, index = self._call, update.choice
+        tokens = update.tokens if call.return_token_ids else ()
+        if not (text or logprobs or tokens):
+            return b""
+        before, said = self._befores[index], orjson.dumps(text)
         if not (call.with_logprobs or call.return_token_ids):
             return before + said + self._plain_after
         told = orjson.dumps(self._logprobs(index, logprobs)) if call.with_logprobs else b"null"
