@@ -178,10 +178,6 @@ class Scheduler:
         return bool(self.slots.running or self._emit or waits)
 
     @property
-    def speculates(self) -> bool:
-        return self.planner.speculation is not None
-
-    @property
     def n_embedding(self) -> int:
         """Open requests for vectors."""
         return 0 if self.texts is None else len(self.texts.queue)

@@ -127,7 +127,7 @@ class Engine:
     @property
     def reuse(self) -> Reuse:
         """How prompts begin with what was computed for others."""
-        drafts = self.scheduler.speculates
+        drafts = self.scheduler.planner.speculation is not None
         return reuse_of(self.limits, disk=self._disk is not None, drafts=drafts)
 
     def now(self) -> float:
