@@ -45,7 +45,7 @@ export function Numbers({ answer, told, nowS = null }) {
       "output",
       `${least}${count(nOutput)} tok`,
       open || least
-        ? "Output tokens so far: pieces of text that arrived here, or the count of the engine's ticks if that is higher"
+        ? "Output tokens so far: pieces of text that arrived here, or the ticks' count if that is higher"
         : "Output tokens as the server counted them, the end token included",
     ],
     reasoned > 0 && [

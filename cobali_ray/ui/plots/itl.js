@@ -114,7 +114,7 @@ export function targetNow(engine, last, nRunning) {
   if (kind === "off") return "off: prompts are read as fast as they can be";
   if (!nRunning) return "nothing is running";
   if (kind === "fixed" && last?.target_s > engine.itl_target_s) {
-    return `cannot be met: the streams' own tokens take longer, so the engine aims at gaps of ${duration(last.target_s)}`;
+    return `cannot be met: the streams' own tokens take longer, so the aim is gaps of ${duration(last.target_s)}`;
   }
   if (last?.target_s) return "prompts are read in chunks that keep token gaps below it";
   if (!engine.itl_target_s) return "automatic: set once a prompt arrives beside streams";

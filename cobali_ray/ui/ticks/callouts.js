@@ -11,7 +11,7 @@ function setRead(read) {
 }
 
 const SAID = [
-  ["One bar, one round", "In each round of the engine, every running answer gets one more token (a piece of a word)."],
+  ["One bar, one round", "In each round of the engine, every running answer gets one more token, a piece of a word."],
   [
     "Blue is writing, orange is reading",
     "A long question is read in pieces beside the answers, so that none of them has to wait for it.",
