@@ -222,7 +222,7 @@ def test_what_the_target_is_worth_just_now(told):
     assert told("plots/itl.js", NOW, reads, 2).startswith("prompts are read in chunks")
     unmet = packet([tick(target_s=0.3)])
     assert told("plots/itl.js", NOW, unmet, 2).startswith(
-        "cannot be met: the streams' own tokens take longer, so gaps of 300"
+        "cannot be met: the streams' own tokens take longer, so the aim is gaps of 300"
     )
     assert told("plots/itl.js", NOW, auto, 2).startswith("automatic: set once a prompt arrives")
     assert told("plots/itl.js", NOW, off, 2).startswith("off:")
