@@ -96,7 +96,18 @@ def compiled(arch: str, n_jobs: int) -> Path:
             package.extractall(scratch, **install.SAFELY)
             next(Path(scratch).iterdir()).rename(source)  # whole or not at all
     tools = {"PATH": f"{install.VENV / 'bin'}:{os.environ['PATH']}"}
-    configure = ["cmake", "-S", str(source / "vendor/llama.cpp"), "-B", str(objects), "-G", "Ninja", *OPTIONS]
+    # Fresh: what was interrupted in a checkout or environment that has moved since named their tools.
+    configure = [
+        "cmake",
+        "--fresh",
+        "-S",
+        str(source / "vendor/llama.cpp"),
+        "-B",
+        str(objects),
+        "-G",
+        "Ninja",
+        *OPTIONS,
+    ]
     configure += [f"-DCMAKE_CUDA_COMPILER={CUDA / 'bin/nvcc'}", f"-DCMAKE_CUDA_ARCHITECTURES={arch}-real"]
     environ = {name: value for name, value in os.environ.items() if name != "CMAKE_ARGS"} | tools
     print(
