@@ -157,7 +157,7 @@ class EngineLoop:
         """Have the engine take a request that was let in, and what it lacks prepared. Done by the thread."""
         if isinstance(request, EmbeddingRequest):
             engine.embed(request, arrived_s)
-            self._watch(lambda observer: observer.on_embed(request))
+            self._watch(methodcaller("on_embed", request))
             return
         # What remembers requests for a while shall not keep files.
         images, request = request.images, replace(request, images=()) if request.images else request
