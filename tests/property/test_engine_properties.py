@@ -131,7 +131,7 @@ class Guesses(Speculation):
     def begin(self, drafts):
         pass
 
-    def took(self, seconds):
+    def learn(self, seconds):
         return 0.0
 
 
