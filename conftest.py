@@ -1,9 +1,11 @@
 """Shared settings of all tests."""
 
+import functools
 import gc
 import os
 import sys
 
+import httpcore2
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
@@ -23,6 +25,9 @@ def pytest_collection_finish():
     gc.freeze()
     gc.enable()
 
+
+# Nobody here speaks TLS, and each client would read all certificates of the machine, for 70 ms.
+httpcore2.default_ssl_context = functools.cache(httpcore2.default_ssl_context)
 
 for name, n_examples in (("default", 40), ("thorough", 400)):  # `make test-all` asks for the second
     settings.register_profile(

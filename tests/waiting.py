@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 
 PAUSE_S = 0.01
+MAX_PAUSE_S = 0.1
+"""Pauses grow to this: who asks a server without a pause takes the time that it needs to get there."""
 
 
 def wait_until(holds, *, timeout_s=60.0, pause_s=PAUSE_S, so_far=str):
@@ -14,6 +16,7 @@ def wait_until(holds, *, timeout_s=60.0, pause_s=PAUSE_S, so_far=str):
     while not (held := holds()):
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {holds} {so_far()}"
         time.sleep(pause_s)
+        pause_s = max(pause_s, min(1.5 * pause_s, MAX_PAUSE_S))
     return held
 
 
@@ -27,6 +30,7 @@ async def until(holds, *, timeout_s=60.0, pause_s=PAUSE_S):
             if held:
                 return held
             await asyncio.sleep(pause_s)
+            pause_s = max(pause_s, min(1.5 * pause_s, MAX_PAUSE_S))
 
 
 def all_read(sock):

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import httpx2
 
 COMPLETIONS = "/v1/completions"
-LOOK_S = 0.02
+LOOK_S = 0.1
 HUNG_S = 90.0
 """A stream that says nothing for so long is hung."""
 BACK_S = 60.0

@@ -109,8 +109,10 @@ def segments(url, text, arrived):
 CLIENTS = [openai_sync, openai_async, requests_post, httpx_post, aiohttp_post, segments]
 
 
-@pytest.mark.parametrize("n_text", [pytest.param(10, id="short"), pytest.param(200_000, id="long")])
-@pytest.mark.parametrize("path", ["wait", "stream"])
+@pytest.mark.parametrize(
+    ("path", "n_text"),
+    [pytest.param("wait", 10, id="short-and-waits"), pytest.param("stream", 200_000, id="long-and-streams")],
+)
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_client_that_leaves_is_noticed(patient, replica, client, path, n_text):
     url = f"/{path}/{client.__name__}/{n_text}"

@@ -1,10 +1,10 @@
-"""A short form of `make chaos`: the engine killed and stopped under streams, and clients that leave."""
+"""A short form of `make chaos`: the engine stopped under a stream, and clients that leave."""
 
 import os
 
 import pytest
 
-from tests.chaos.crowd import endure, ghosts, kill, leave, n_files, stop
+from tests.chaos.crowd import endure, ghosts, leave, n_files, stop
 
 pytestmark = pytest.mark.ray
 
@@ -14,16 +14,6 @@ def pid_of(server):
         return (await server.engine())["pid"]
 
     return pid
-
-
-async def test_nobody_notices_that_the_engine_was_killed_but_by_a_pause(server):
-    report = await endure(
-        server.url, pid_of(server), kill, n_streams=8, n_tokens=400, every_s=2.0, n_faults=1
-    )
-    print("\n".join(report.lines()))  # noqa: T201 shown with -s
-    assert report.wrong == []
-    assert report.n_answers >= 8
-    assert max(report.pauses_s) < max(report.restarts_s) + 5, "nobody waited for a timeout"
 
 
 @pytest.mark.parametrize("server", ["narrow"], indirect=True)
@@ -37,10 +27,10 @@ async def test_nobody_notices_that_the_engine_stood_still_but_by_a_pause(server)
 
 
 async def test_whoever_left_holds_nothing(server):
-    await leave(server.url, n_clients=40, at_once=16, seed=0)
+    await leave(server.url, n_clients=20, at_once=16, seed=0)
     pid = (await server.engine())["pid"]
     before = n_files([pid, os.getpid()])
-    await leave(server.url, n_clients=80, at_once=16, seed=1)
+    await leave(server.url, n_clients=40, at_once=16, seed=1)
     assert await ghosts(server.url) == []
     after = n_files([pid, os.getpid()])
     assert all(b <= a + 8 for a, b in zip(before, after, strict=True)), (before, after)

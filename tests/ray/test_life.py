@@ -18,6 +18,7 @@ SAY = [{"role": "user", "content": "tell me something"}]
 LONG = {"model": "scripted", "messages": SAY, "stream": True, "max_tokens": 3000, "ignore_eos": True}
 SHORT = {"model": "scripted", "messages": SAY, "max_tokens": 3}
 CHAT = "/v1/chat/completions"
+ANSWER = {"max_tokens": 600, "temperature": 0}
 BACK_S = 30
 
 
@@ -32,16 +33,22 @@ class Stream:
         self.response = await self.context.__aenter__()
         assert self.response.status_code == 200
         self.lines = self.response.aiter_lines()
-        await anext(self.lines)
+        self.first = await anext(self.lines)
         return self
 
     async def __aexit__(self, *error):
         await self.context.__aexit__(*error)
 
     async def rest(self):
-        """Read to the end; return the events."""
+        """Read to the end; return all events."""
         datas = [line.removeprefix("data: ") async for line in self.lines if line]
+        datas.insert(0, self.first.removeprefix("data: "))
         return [data if data == "[DONE]" else json.loads(data) for data in datas]
+
+
+def text_of(events):
+    choices = [choice for event in events[:-1] for choice in event["choices"]]
+    return "".join(choice["delta"].get("content") or "" for choice in choices)
 
 
 async def shown(http):
@@ -129,7 +136,7 @@ async def test_a_killed_engine_comes_back_by_itself_and_viewers_see_it(server, h
     forks = parent(before)
     assert is_fork_server(forks)
     n_restarts = (await shown(http))["cobali_engine_restarts_total"]
-    async with server.http() as other, Viewer(other) as viewer, Stream(http, max_tokens=600) as stream:
+    async with server.http() as other, Viewer(other) as viewer, Stream(http, **ANSWER) as stream:
         running = await viewer.find(lambda _, data: any(tick["spans"] for tick in data.get("ticks", ())))
 
         async def is_away():  # each ingress hears of it by itself
@@ -175,6 +182,8 @@ async def test_a_killed_engine_comes_back_by_itself_and_viewers_see_it(server, h
     after = (await server.engine())["pid"]
     assert after != before
     assert parent(after) == forks, "forked from what had imported everything"
+    async with Stream(http, **ANSWER) as again:
+        assert text_of(await again.rest()) == text_of(events) != "", "the answer is the same"
     print(f"noticed after {noticed_s:.2f} s, back after {back_s:.2f} s")  # noqa: T201 shown with -s
 
 

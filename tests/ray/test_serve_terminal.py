@@ -20,7 +20,6 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux here; `make browser` installs it"),
 ]
 WIDTH, HEIGHT = 120, 60
-LIMIT_S = 180
 CHAT = {"model": "scripted", "max_tokens": 8, "messages": [{"role": "user", "content": "Hello!"}]}
 
 

@@ -307,7 +307,7 @@ def broken_off(there, number):
     ("there", "number"),
     [
         pytest.param("fork_server", signal.SIGTERM, id="importing"),
-        pytest.param("raylet --", signal.SIGHUP, id="the-node-waits-for-workers"),
+        pytest.param("raylet --", signal.SIGHUP, marks=pytest.mark.thorough, id="the-node-waits-for-workers"),
         pytest.param("ray::ServeReplica:cobali:engine", signal.SIGINT, id="engine"),
     ],
 )
