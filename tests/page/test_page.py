@@ -9,8 +9,7 @@ import shlex
 
 import httpx2
 import pytest
-from axe import violations
-from hands import IDLE, compare, say, until, until_told
+from hands import IDLE, compare, say, until
 from stack import Site
 
 pytest.importorskip("playwright")
@@ -134,42 +133,6 @@ def test_the_table_and_a_life_say_what_held_a_prompts_beginning(make_page, site)
     expect(life).to_contain_text(re.compile("53 of them were in (another|its own) slot"))
 
 
-def test_a_restart_of_the_engine_is_told_and_survived(make_page):
-    with Site() as site:
-        page = make_page(site, "chat", allow=["500", "503", "ERR_"])
-        say(page, "interrupted", max_tokens=3000)
-        expect(page.locator(".caret")).to_be_visible()
-        page.get_by_role("link", name="Live ticks").click()
-        expect(page.locator(".pill")).to_contain_text("1 of 8 slots busy")
-        expect(page.locator(".pill .engine")).to_have_text("engine 0")
-        site.kill_engine()
-        expect(page.get_by_role("status").first).to_contain_text("The engine is being restarted")
-        expect(page.locator(".pill")).to_contain_text("restarting")
-        site.revive_engine()
-        notice = page.get_by_role("status").first
-        expect(notice).to_contain_text("The engine was restarted")
-        expect(notice).to_contain_text("the answers that it was writing go on")
-        expect(page.locator(".pill")).to_contain_text("1 of 8 slots busy")  # the answer goes on
-        row = page.get_by_role("region", name="Table of requests").get_by_role("row").nth(1)
-        life = page.get_by_role("region", name="Life of a request")
-
-        def is_followed():
-            """Choose it, again if need be: the view is drawn after the pill, and forgets the old run's."""
-            if (choice := row.get_by_role("button")).get_attribute("aria-pressed") == "false":
-                choice.click()
-            return "Continued" in life.inner_text()
-
-        until_told(page, is_followed)
-        expect(life).to_contain_text(re.compile(r"Continued\s*after \d+ tokens"))
-        expect(life).not_to_contain_text("Tenant")
-        page.get_by_role("button", name="Close this notice").click()
-        page.get_by_role("link", name="Chat").click()
-        expect(page.locator(".caret")).to_be_visible()
-        expect(page.get_by_role("alert")).to_have_count(0)
-        page.get_by_role("link", name="Live ticks").click()
-        expect(page.get_by_role("img", name="Slots")).to_be_visible()
-
-
 def test_a_server_that_goes_away_is_told(make_page):
     with Site() as site:
         page = make_page(site, "ticks", allow=["ERR_"])
@@ -212,22 +175,7 @@ def test_a_keyed_server_is_asked_with_the_key(make_page):
         assert KEY in page.evaluate("JSON.stringify(sessionStorage)")
 
 
-def test_both_views_are_accessible(make_page, site):
-    page = make_page(site, "chat")
-    found = violations(page, "empty")
-    compare(page, 3, max_tokens=60)
-    expect(page.locator(".together")).to_contain_text("3 answers ended")
-    found += violations(page, "compared")
-    page.get_by_role("button", name="Copy request").click()
-    found += violations(page, "dialog")
-    page.keyboard.press("Escape")
-    page.get_by_role("link", name="Live ticks").click()
-    page.locator(".requests tbody button").first.click()
-    expect(page.get_by_role("region", name="Life of a request")).to_contain_text("Arrived")
-    assert found + violations(page, "ticks") == []
-
-
-def test_it_fits_a_phone(make_page, site):
+def test_it_fits_a_phone_and_shows_the_request_that_was_chosen(make_page, site):
     phone = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
     page = make_page(site, "chat", **phone)
     say(page, "w" * 200, max_tokens=30)
@@ -238,3 +186,8 @@ def test_it_fits_a_phone(make_page, site):
     page.locator(".lanes").tap(position={"x": 100, "y": 8})
     expect(page.get_by_role("button", name="Go live")).to_be_visible()
     assert page.evaluate(wide) == 360
+    page.locator(".requests tbody button").first.tap()
+    heading = page.get_by_role("region", name="Life of a request").get_by_role("heading", level=2)
+    expect(heading).to_have_text(re.compile("^Request"))
+    expect(heading).to_be_in_viewport()
+    expect(heading).to_be_focused()

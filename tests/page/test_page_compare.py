@@ -80,6 +80,8 @@ def answering(page, *answers):
 
 def test_streams_have_numbers_of_their_own_and_they_are_the_servers(make_page, site, of):
     page = make_page(site, "compare")
+    expect(page.get_by_role("button", name="Models")).to_be_disabled()
+    expect(page.get_by_text("Comparing models takes two; this server has one.")).to_be_visible()
     heard = overhearing(page)
     compare(page, 3, max_tokens=20)
     expect(page.locator(".measures")).to_be_visible()
@@ -122,12 +124,6 @@ def test_two_models_answer_the_same_prompt(make_page, of):
         expect(page.locator(".meanwhile")).to_contain_text("engine b (model-b). Every stream on it adds")
         page.reload()
         expect(page.get_by_label("Left")).to_have_value("model-b")
-
-
-def test_one_model_cannot_be_compared_with_another(make_page, site):
-    page = make_page(site, "compare")
-    expect(page.get_by_role("button", name="Models")).to_be_disabled()
-    expect(page.get_by_text("Comparing models needs two models; this server has one.")).to_be_visible()
 
 
 def test_two_settings_differ_in_what_was_chosen_and_in_nothing_else(make_page, site):

@@ -6,7 +6,6 @@ import re
 import pytest
 from axe import violations
 from hands import Voice, open_settings, say
-from stack import Site
 
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
@@ -34,6 +33,8 @@ def converse(page, *questions):
 
 def test_conversations_survive_a_reload_and_are_found_named_and_deleted(make_page, site):
     page = make_page(site, "chat")
+    expect(page.get_by_text("kept in this browser only")).to_be_visible()
+    expect(page.get_by_label("Keep conversations on the server")).to_have_count(0)  # which has no store
     converse(page, "Of lamps and sailors", "Of sums")
     answer = page.get_by_role("article").locator(".text").inner_text()
     page.reload()
@@ -259,32 +260,31 @@ def test_the_settings_close_and_open_again(make_page, site):
         expect(opener).to_be_focused()
 
 
-def test_on_a_phone_the_list_is_a_drawer(make_page):
+def test_on_a_phone_the_list_is_a_drawer(make_page, site):
     phone = {"viewport": {"width": 390, "height": 740}, "is_mobile": True, "has_touch": True}
-    with Site() as site:
-        page = make_page(site, "chat", allow=["ERR_"], **phone)
-        say(page, "a very long title that will not fit into the drawer of a telephone at all", max_tokens=5)
-        expect(page.get_by_role("article")).to_contain_text("length")
-        page.get_by_role("button", name="Conversations", exact=True).tap()
-        drawer = page.get_by_role("region", name="Conversations")
-        expect(drawer).to_be_focused()
-        assert not violations(page)
-        assert page.evaluate("document.documentElement.scrollWidth") == 390
-        drawer.get_by_label("More about").tap()
-        expect(page.get_by_role("button", name="Delete")).to_be_in_viewport()
-        page.keyboard.press("Escape")
-        page.keyboard.press("Escape")
-        expect(drawer).to_have_count(0)
-        opener = page.get_by_role("button", name="Conversations", exact=True)
-        opener.tap()
-        drawer.get_by_role("button", name="Close conversations").tap()
-        expect(drawer).to_have_count(0)
-        expect(opener).to_be_focused()
-        opener.tap()
-        drawer.get_by_label("More about").tap()
-        drawer.get_by_role("button", name="Delete").tap()
-        expect(drawer.get_by_role("button", name="Undo")).to_be_visible()
-        expect(page.get_by_label("Your message")).not_to_be_focused()  # which is behind the drawer
-        page.get_by_role("button", name="New chat").tap()
-        expect(drawer).to_have_count(0)
-        expect(page.locator(".asked")).to_have_count(0)
+    page = make_page(site, "chat", allow=["ERR_"], **phone)
+    say(page, "a very long title that will not fit into the drawer of a telephone at all", max_tokens=5)
+    expect(page.get_by_role("article")).to_contain_text("length")
+    page.get_by_role("button", name="Conversations", exact=True).tap()
+    drawer = page.get_by_role("region", name="Conversations")
+    expect(drawer).to_be_focused()
+    assert not violations(page)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    drawer.get_by_label("More about").tap()
+    expect(page.get_by_role("button", name="Delete")).to_be_in_viewport()
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    expect(drawer).to_have_count(0)
+    opener = page.get_by_role("button", name="Conversations", exact=True)
+    opener.tap()
+    drawer.get_by_role("button", name="Close conversations").tap()
+    expect(drawer).to_have_count(0)
+    expect(opener).to_be_focused()
+    opener.tap()
+    drawer.get_by_label("More about").tap()
+    drawer.get_by_role("button", name="Delete").tap()
+    expect(drawer.get_by_role("button", name="Undo")).to_be_visible()
+    expect(page.get_by_label("Your message")).not_to_be_focused()  # which is behind the drawer
+    page.get_by_role("button", name="New chat").tap()
+    expect(drawer).to_have_count(0)
+    expect(page.locator(".asked")).to_have_count(0)

@@ -168,9 +168,3 @@ def test_each_key_has_its_own_shelf(make_page, tmp_path):
         assert theirs.json()["data"] == [], "not even what was being written"
         use("first")
         expect(listed(page)).to_have_text(["Of the first key"])
-
-
-def test_without_a_store_there_is_no_switch(make_page, site):
-    page = make_page(site, "chat")
-    expect(page.get_by_text("stored in this browser only")).to_be_visible()
-    expect(page.get_by_label(SWITCH)).to_have_count(0)

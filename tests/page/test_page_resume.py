@@ -139,7 +139,8 @@ def test_an_answer_that_ended_before_it_was_drawn_is_not_read_on(make_page, site
     assert read == []
 
 
-def test_the_answer_itself_says_that_its_engine_restarts_and_afterwards_that_it_did(make_page):
+def test_a_restart_of_the_engine_is_told_where_one_looks_and_survived(make_page):
+    """In the answer itself, and wherever no answer is in sight under the header."""
     with Site() as site:
         page = make_page(site, "chat", allow=["500", "503", "ERR_"])
         say(page, "interrupted", temperature=0, max_tokens=3000)
@@ -149,10 +150,19 @@ def test_the_answer_itself_says_that_its_engine_restarts_and_afterwards_that_it_
         expect(article.get_by_role("status")).to_have_text(
             "The engine is restarting. This answer continues when it is back."
         )
-        expect(page.locator("main > [role=status]")).to_be_empty()  # where it would be under the header
+        notice = page.locator("main > [role=status]")
+        expect(notice).to_be_empty()
+        page.get_by_role("link", name="Live ticks").click()
+        expect(notice).to_contain_text("The engine is being restarted")
+        expect(page.locator(".pill")).to_contain_text("restarting")
         site.revive_engine()
+        expect(notice).to_contain_text("The engine was restarted")
+        expect(notice).to_contain_text("the answers that it was writing go on")
+        expect(page.locator(".pill")).to_contain_text("1 of 8 slots busy")  # the answer goes on
+        page.get_by_role("button", name="Close this notice").click()
+        page.get_by_role("link", name="Chat").click()
         expect(article).to_contain_text(re.compile(r"restarted; the answer continued after \d"))
-        expect(page.locator("main > [role=status]")).to_be_empty()
+        expect(notice).to_be_empty()
         page.get_by_role("button", name="Stop").click()
         expect(article).to_contain_text("stopped by you")
         expect(page.get_by_role("alert")).to_have_count(0)

@@ -3,10 +3,10 @@
 import re
 from itertools import product
 
+import httpx2
 import pytest
 from axe import violations
 from hands import until
-from stack import Site
 
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
@@ -14,15 +14,6 @@ from playwright.sync_api import expect
 MOST_BYTES = 150_000
 """As they are sent: packed, with their headers."""
 VIEWS = ["Chat", "Compare", "Live ticks"]
-
-
-def test_the_first_screen_says_what_this_is_and_one_click_gets_an_answer(make_page, tiny):
-    page = make_page(tiny, "")
-    expect(page.get_by_role("heading", name="Chat with tiny")).to_be_visible()
-    expect(page).to_have_title("Chat · cobali_ray")
-    expect(page.locator(".strip")).to_contain_text("8 slots free")
-    page.get_by_role("button", name="What is 17 + 25?").click()
-    expect(page.get_by_role("article")).to_contain_text("17 + 25 = 42")
 
 
 def test_the_strip_draws_ticks_and_leads_to_them(make_page, site):
@@ -144,9 +135,6 @@ def test_the_first_screen_is_accessible_and_fits_small_screens(make_page, tiny):
     page = make_page(tiny, "chat")
     expect(page.get_by_role("button", name="What is 17 + 25?")).to_be_visible()
     assert not violations(page)
-    page.get_by_role("link", name="Compare").click()
-    expect(page.get_by_label("Your message")).to_be_visible()
-    assert not violations(page)
     for width, view in product((1024, 390), VIEWS):
         page.set_viewport_size({"width": width, "height": 844})
         page.get_by_role("link", name=view, exact=True).click()
@@ -158,12 +146,15 @@ def test_the_first_screen_is_accessible_and_fits_small_screens(make_page, tiny):
             assert box is None or box["x"] + box["width"] <= header["width"], "nothing leaves the header"
 
 
-def test_the_api_page_draws_the_operations_and_asks_no_other_host(make_page):
-    with Site(api_keys=["a-key-of-the-tests"]) as site:
-        page = make_page(site, "", allow=["401", "ERR_"])
-        page.goto(f"{site.url}/docs")
-        expect(page.locator(".opblock-summary-path").first).to_contain_text("/v1/chat/completions")
-        page.locator("[id$=-health_health_get] .opblock-summary-control").click()
-        expect(page.locator(".opblock-body")).to_contain_text("always 200")
-        page.locator(".top a").click()
-        expect(page.get_by_role("form", name="API key")).to_be_visible()
+def test_the_api_page_draws_the_operations_and_asks_no_other_host(make_page, site):
+    page = make_page(site, "")
+    document = httpx2.get(f"{site.url}/openapi.json", timeout=60).json()
+    # All of them take ten seconds to draw.
+    few = {path: document["paths"][path] for path in ("/v1/chat/completions", "/health")}
+    page.route("**/openapi.json", lambda route: route.fulfill(json=document | {"paths": few}))
+    page.goto(f"{site.url}/docs")
+    expect(page.locator(".opblock-summary-path").first).to_contain_text("/v1/chat/completions")
+    page.locator("[id$=-health_health_get] .opblock-summary-control").click()
+    expect(page.locator(".opblock-body")).to_contain_text("always 200")
+    page.locator(".top a").click()
+    expect(page.get_by_label("Your message")).to_be_visible()

@@ -180,6 +180,7 @@ def test_every_request_can_be_found_and_followed(make_page, site):
     requests = page.get_by_role("region", name="Requests", exact=True)
     rows = requests.locator("tbody tr")
     expect(rows).to_have_count(25)
+    expect(requests.get_by_role("columnheader", name="model")).to_have_count(0)  # there is one
     expect(requests.get_by_role("navigation")).to_contain_text(re.compile(r"1.25 of \d\d"))
     oldest = page.evaluate("""() => import("/ui/feed/feed.js").then(({ feed }) =>
         [...feed.get().history.requests.values()].sort((a, b) => a.ended_s - b.ended_s)[0].request_id)""")
@@ -206,25 +207,6 @@ def test_every_request_can_be_found_and_followed(make_page, site):
     expect(requests.get_by_role("button", name="Previous")).to_be_disabled()  # the first page again
 
 
-def test_requests_are_found_by_their_model_which_has_a_column_among_several(make_page, site):
-    ask(site, 5)
-    page = open_ticks(make_page, site)
-    expect(page.get_by_role("columnheader", name="model")).to_have_count(0)
-    with Site(engines=("a", "b")) as two:
-        ask(two, 5, n=2, model="model-b")
-        page = make_page(two, "ticks?engine=b", allow=["ERR_"])
-        requests = page.get_by_role("region", name="Requests", exact=True)
-        rows = requests.locator("tbody tr")
-        expect(rows).to_have_count(2)
-        column = requests.get_by_role("columnheader", name="model").evaluate("(th) => th.cellIndex")
-        for row in rows.all():
-            expect(row.locator("th, td").nth(column)).to_have_text("model-b")
-        for search, n in (("model-a", 0), ("MODEL-B", 2)):
-            requests.get_by_label("Search requests").fill(search)
-            expect(rows).to_have_count(n)
-            expect(requests.get_by_role("status")).to_have_text(f"{n} of 2 requests match")
-
-
 LIFE = """async () => {
     const { Life } = await import("/ui/record/life.js");
     const { History } = await import("/ui/feed/history.js");
@@ -246,12 +228,14 @@ def test_a_life_of_which_only_the_end_is_known_is_drawn_from_there(make_page, si
     assert float(y) < 84 / 2, "it had most of its tokens by then"
 
 
-def test_the_engine_that_was_chosen_is_in_the_link(make_page):
+def test_of_two_engines_the_chosen_one_is_in_the_link_and_requests_have_a_column_for_their_model(make_page):
     with Site(engines=("a", "b")) as site:
         ask(site, 5, model="model-a")
         ask(site, 30, model="model-b")
         page = make_page(site, "ticks", allow=["ERR_"])
         cards = page.get_by_role("group", name="Engines").get_by_role("button")
+        requests = page.get_by_role("region", name="Requests", exact=True)
+        rows = requests.locator("tbody tr")
         expect(cards.first).to_have_attribute("aria-pressed", "true")
         for card in cards.all():
             expect(card.locator("path").last).to_have_attribute("d", re.compile("^M.*z$"))  # a strip
@@ -262,10 +246,16 @@ def test_the_engine_that_was_chosen_is_in_the_link(make_page):
         def expect_b():
             expect(cards.last).to_have_attribute("aria-pressed", "true")
             expect(page.locator(".pill .model")).to_have_text("model-b")
-            expect(page.get_by_role("region", name="Table of requests").locator("tbody tr")).to_have_count(1)
+            expect(rows).to_have_count(1)
             expect(page.get_by_role("slider", name="Tick")).to_have_attribute("aria-valuemax", "29")
 
         expect_b()
+        column = requests.get_by_role("columnheader", name="model").evaluate("(th) => th.cellIndex")
+        expect(rows.locator("th, td").nth(column)).to_have_text("model-b")
+        for search, n in (("model-a", 0), ("MODEL-B", 1)):
+            requests.get_by_label("Search requests").fill(search)
+            expect(rows).to_have_count(n)
+            expect(requests.get_by_role("status")).to_have_text(re.compile(f"^{n} of 1 request "))
         page.get_by_role("link", name="Compare").click()
         page.get_by_role("link", name="Live ticks").click()
         expect_b()
@@ -303,18 +293,7 @@ def test_the_view_is_accessible_paused_in_time_with_everything_open(make_page, s
     expect(page.get_by_text("The axis is logarithmic")).to_have_count(0)
 
 
-def test_the_choice_of_a_download_is_in_sight_on_a_phone(make_page, site):
-    ask(site, 20)
-    page = open_ticks(make_page, site, viewport={"width": 390, "height": 800}, has_touch=True, is_mobile=True)
-    page.get_by_text("Download", exact=True).tap()
-    menu = page.locator(".download .menu")
-    expect(menu).to_be_visible()
-    box = menu.bounding_box()
-    assert box["x"] >= 0
-    assert box["x"] + box["width"] <= 390
-
-
-def test_two_fingers_zoom(make_page, site):
+def test_on_a_phone_two_fingers_zoom_and_the_choice_of_a_download_is_in_sight(make_page, site):
     ask(site, 130)
     page = open_ticks(make_page, site, viewport={"width": 390, "height": 800}, has_touch=True, is_mobile=True)
     before = page.evaluate(SHOWN)
@@ -332,6 +311,12 @@ def test_two_fingers_zoom(make_page, site):
         client.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
     until(page, f"() => ({SHOWN})().then(({{ n }}) => Math.abs(n - {before['n'] / 2}) <= 2)")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
+    page.get_by_text("Download", exact=True).tap()
+    menu = page.locator(".download .menu")
+    expect(menu).to_be_visible()
+    box = menu.bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 390
 
 
 def test_three_plain_sentences_say_how_to_read_the_ticks_until_they_are_put_away(make_page, site):
@@ -367,7 +352,7 @@ DRAWINGS = """async () => {
 def test_an_engine_at_work_is_drawn_less_often_than_it_tells(make_page, site):
     ask(site, 2)
     page = open_ticks(make_page, site)
-    asking = threading.Thread(target=ask, args=(site, 800))
+    asking = threading.Thread(target=ask, args=(site, 500))
     asking.start()
     assert 1 <= page.evaluate(DRAWINGS) <= 8, "of twelve packets"
     asking.join()

@@ -11,6 +11,9 @@ from playwright.sync_api import expect
 
 def test_the_first_five_minutes(make_page, tiny):
     page = make_page(tiny, "")
+    expect(page.get_by_role("heading", name="Chat with tiny")).to_be_visible()
+    expect(page).to_have_title("Chat · cobali_ray")
+    expect(page.locator(".strip")).to_contain_text("8 slots free")
     bullets = "Explain continuous batching in three bullet points."
     page.get_by_role("button", name=bullets).click()
     answer = page.get_by_role("article")

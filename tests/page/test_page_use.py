@@ -11,7 +11,6 @@ pytest.importorskip("playwright")
 from playwright.sync_api import expect
 
 LOCKED = {"status": 401, "json": {"error": {"message": "no", "type": "x", "code": "invalid_api_key"}}}
-PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
 
 
 def enter(page, key):
@@ -41,16 +40,14 @@ def test_a_stopped_answer_counts_what_the_engine_counted(make_page, site):
     expect(page.get_by_role("article")).to_contain_text(re.compile(rf"output\s*{told['n_output']:,}.tok"))
 
 
-def test_a_refused_message_has_no_count_of_an_answer(make_page, site):
+def test_a_refused_message_has_no_count_of_an_answer_and_a_setting_that_cannot_be_is_not_sent(
+    make_page, site
+):
     page = make_page(site, "chat", allow=["400"])
     say(page, "far too long " * 4000)
     refused = page.get_by_role("article")
     expect(refused).to_contain_text("failed")
     expect(refused).not_to_contain_text("output")
-
-
-def test_a_setting_that_cannot_be_is_said_not_to_be_sent(make_page, site):
-    page = make_page(site, "chat")
     open_settings(page)
     page.locator("[name=temperature]").fill("-3")
     expect(page.locator("#temperature-hint")).to_have_text("at least 0; not sent")
@@ -193,18 +190,6 @@ def test_a_stream_beside_others_is_read_from_above_in_peace(make_page, site):
     assert words.evaluate("(element) => element.scrollTop") == 0
     page.get_by_role("button", name="Stop").click()
     until(page, IDLE)
-
-
-def test_a_request_that_is_chosen_is_shown_on_a_phone(make_page, site):
-    page = make_page(site, "chat", **PHONE)
-    say(page, "one", max_tokens=5)
-    expect(page.get_by_role("article")).to_contain_text("length")
-    page.get_by_role("link", name="Live ticks").tap()
-    page.locator(".requests tbody button").first.tap()
-    heading = page.get_by_role("region", name="Life of a request").get_by_role("heading", level=2)
-    expect(heading).to_have_text(re.compile("^Request"))
-    expect(heading).to_be_in_viewport()
-    expect(heading).to_be_focused()
 
 
 def test_asking_again_does_not_wait_for_a_comparison_and_keeps_what_is_written(make_page, site):
