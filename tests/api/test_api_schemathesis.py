@@ -47,7 +47,7 @@ def failures(document, *modes):
         checks.response_schema_conformance,
     )
 
-    @settings(max_examples=6, suppress_health_check=list(HealthCheck), derandomize=True)
+    @settings(max_examples=3, suppress_health_check=list(HealthCheck), derandomize=True)
     def answered(case):
         case.call_and_validate(checks=judged)
 

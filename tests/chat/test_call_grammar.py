@@ -157,6 +157,7 @@ def form_of(name):
 DISTINCT = list({form_of(name).calls: name for name in [*reversed(sources()), "Phi-4"]}.values())
 
 
+IN_FAMILIES = {name for name, _ in FAMILIES.values()}
 RENDERED = [tool(name, properties) for name, properties in PARAMETERS.items()]
 
 
@@ -179,7 +180,12 @@ def rendered(name, rng):
 @pytest.mark.parametrize(
     ("name", "special"),
     [
-        *(pytest.param(name, False, id=f"{name}-plain") for name in WITH_CALLS),
+        *(
+            pytest.param(
+                name, False, id=f"{name}-plain", marks=() if name in IN_FAMILIES else pytest.mark.thorough
+            )
+            for name in WITH_CALLS
+        ),
         *(pytest.param(name, True, id=f"{name}-control-tokens") for name in WITH_CALLS if name in DISTINCT),
     ],
 )

@@ -257,12 +257,15 @@ WINDOWS = [name for name in archs.FAMILIES if name.startswith("window")]
 
 
 OF_EACH_KIND = ("dense", "window", "latent", "compressed", "hybrid-delta", "recurrent")
-"""A family of each kind of cache: nearly every configuration is tried with these, the defaults with all."""
+"""A family of each kind of cache, which are tried both ways that differ most; all else is `thorough`."""
+QUICK = {(family, config) for family in OF_EACH_KIND for config in ("defaults", "unified-q8_0")} | {
+    ("dense", "flash-off"), ("hybrid-delta", "flash-off"), ("moe-head", "defaults"),
+    ("window-shared-kv", "defaults"), ("window", "drafts"),
+}  # fmt: skip
 
 
 def case(family, config):
-    quick = config == "defaults" or (family in OF_EACH_KIND and config != "q8_0")
-    return pytest.param(family, config, marks=() if quick else pytest.mark.thorough)
+    return pytest.param(family, config, marks=() if (family, config) in QUICK else pytest.mark.thorough)
 
 
 CASES = [case(family, config) for family in archs.FAMILIES for config in CONFIGS]

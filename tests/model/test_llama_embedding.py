@@ -121,10 +121,10 @@ def test_alone_and_in_company_a_text_has_one_vector(open_model, bert):
     assert np.abs(np.array(together) - np.array(alone)).max() < 1e-5
 
 
-@pytest.mark.parametrize("n_most", [1 << 30, 37])
+@pytest.mark.parametrize("n_most", [pytest.param(1 << 30, marks=pytest.mark.thorough), 37])
 def test_a_second_context_pools_the_last_token_also_in_pieces(open_model, tiny, n_most):
     backend = open_model(tiny, pooling="last")
-    request = random_texts(12, n_vocab=4000, longest=700, seed=1)
+    request = random_texts(6, n_vocab=4000, longest=700, seed=1)
     together = vectors(backend.embedder, request, n_most)
     for number, row in enumerate(together):
         text = request.text(number)

@@ -141,11 +141,8 @@ def alone(tiny, requests):
 
 
 COMPANY = {
-    "chunks-of-48-packed-tight": {"chunk": 48, "budget": 200},
-    "whole-prompts": {"chunk": N_CTX, "budget": 2048},
-    "one-at-a-time-arrivals": {"arrive_every": 3},
-    "two-threads": {"n_threads": 2},
-    "three-slots": {"n_slots": 3},
+    "chunks-of-48-packed-tight-on-two-threads": {"chunk": 48, "budget": 200, "n_threads": 2},
+    "three-slots-and-arrivals-one-at-a-time": {"n_slots": 3, "arrive_every": 3},
 }
 
 
@@ -157,11 +154,6 @@ def test_answers_do_not_depend_on_company(tiny, requests, alone, changes):
     assert {i: run.recorder.text(i) for i in run.answers} == {i: alone.recorder.text(i) for i in run.answers}
     assert len(run.logprobs()) > 20
     assert run.logprobs() == alone.logprobs(), "bit for bit"
-
-
-def test_answers_do_not_depend_on_the_order_of_arrival(tiny, requests, alone):
-    shuffled = random.Random(4).sample(requests, len(requests))
-    assert Run(tiny, shuffled).answers == alone.answers
 
 
 def test_answers_do_not_depend_on_prefix_reuse(tiny):
@@ -234,10 +226,6 @@ def test_an_overcommitted_cache_preempts_and_every_request_ends(tiny, min_prefix
     assert run.n_preempted == sum(s.n_preempted for s in run.sequences.values())
     assert run.ends() == {r.request_id: [("length", None)] for r in requests}
     assert {len(tokens) for tokens in run.answers.values()} == {100}
-    again = Run(
-        tiny, requests, n_slots=8, unified=True, n_cells=512, chunk=64, budget=72, min_prefix=min_prefix
-    )
-    assert again.answers == run.answers, "an identical run rounds identically"
     alone = Run(tiny, requests, n_slots=1, chunk=N_CTX, budget=N_CTX)
     assert sum(run.answers[i][0] == alone.answers[i][0] for i in run.answers) >= 9, "it reads its prompt"
 
@@ -259,7 +247,7 @@ def test_preempted_requests_go_on_from_host_memory(tiny, flash_attn):
 
 def test_answers_from_host_memory_are_those_that_were_computed(tiny):
     """In the reproducible configuration, to the last bit: what comes back is what was there."""
-    requests = make_long_answers(9, max_tokens=30)
+    requests = make_long_answers(6, max_tokens=20)
     again = [replace(r, request_id=f"again {r.request_id}") for r in requests]
     shape = {"n_slots": 2, "min_prefix": 16, "arrive_every": 60}
     kept = Run(tiny, [*requests, *again], **shape, n_host_cells=10_000, check=books_match)
@@ -267,12 +255,17 @@ def test_answers_from_host_memory_are_those_that_were_computed(tiny):
     assert kept.answers == computed.answers
     n_cached = [s.n_cached for i, s in kept.sequences.items() if i.startswith("again")]
     assert min(n_cached) >= 64
-    assert sum(t.n_host_hits for t in kept.ticks if t) >= 7
+    assert sum(t.n_host_hits for t in kept.ticks if t) >= 4
 
 
 @pytest.mark.parametrize(
     ("flash_attn", "unified", "killed"),
-    [("off", False, False), ("off", False, True), ("on", False, False), ("on", True, False)],
+    [
+        pytest.param("off", False, False, marks=pytest.mark.thorough),
+        ("off", False, True),
+        pytest.param("on", False, False, marks=pytest.mark.thorough),
+        ("on", True, False),
+    ],
 )
 def test_answers_from_disk_are_those_that_were_computed(tiny, tmp_path, flash_attn, unified, killed):
     """By another engine with another number of slots; in the reproducible configuration to the last bit."""

@@ -162,12 +162,13 @@ def test_the_end_token_ends_a_message(vocabulary):
     assert not lc.llama_vocab_get_add_bos(vocabulary.vocab)
 
 
-def test_llama_cpp_tokenises_as_the_trainer_does(tiny):
-    tokens, merges = bpe.train(tiny.n_vocab - len(CONTROL_TOKENS))
+@pytest.mark.parametrize("vocabulary", ["tiny"], indirect=True)
+def test_llama_cpp_tokenises_as_the_trainer_does(vocabulary):
+    tokens, merges = bpe.train(vocabulary.n_vocab - len(CONTROL_TOKENS))
     pairs = [tuple(merge.split(" ")) for merge in merges]
     theirs = tokenizers.Tokenizer(tokenizers.models.BPE({token: i for i, token in enumerate(tokens)}, pairs))
     theirs.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    assert {name: tiny.tokenise(text) for name, text in TRICKY.items()} == {
+    assert {name: vocabulary.tokenise(text) for name, text in TRICKY.items()} == {
         name: theirs.encode(text).ids for name, text in TRICKY.items()
     }
 

@@ -11,8 +11,8 @@ from tests.schemas.collections import iglu_central, json_schema_test_suite, made
 
 N_ANSWERS = 1
 N_MADE = 50
-COLLECTIONS = {"iglu-central": lambda: iglu_central()[::2], "made": lambda: made(N_MADE)}
-PARTS = [("iglu-central", 0, 51), ("iglu-central", 51, 102), ("made", 0, N_MADE)]
+COLLECTIONS = {"iglu-central": lambda: iglu_central()[::4], "made": lambda: made(N_MADE)}
+PARTS = [("iglu-central", 0, 51), ("made", 0, N_MADE)]
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_other_control_characters_are_written(judge):
 
 def test_the_collections_are_large_enough():
     assert len(iglu_central()) >= 200
-    assert len(iglu_central()[::2]) == PARTS[1][2]
+    assert len(iglu_central()[::4]) == PARTS[0][2]
 
 
 @pytest.mark.parametrize(

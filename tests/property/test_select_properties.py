@@ -108,7 +108,9 @@ BROKEN = {
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.thorough if i else ()) for i, name in enumerate(BROKEN)]
+)
 def test_emulation_notices_a_broken_kernel(tmp_path, name):
     good, bad = BROKEN[name]
     assert SOURCE.count(good) == 1

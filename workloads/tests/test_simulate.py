@@ -188,7 +188,7 @@ def test_what_does_not_fit_a_slot_is_refused_and_an_answer_ends_where_it_is_full
 @pytest.mark.parametrize("name", POLICIES)
 def test_each_policy_uses_all_engines_and_gives_up_when_all_refused(name):
     policy = POLICIES[name]()
-    assert play(TIMES, 3, lambda: policy, chatting(20, 1, 0.5)).hit_rate > 0.1
+    assert play(TIMES, 3, lambda: policy, chatting(8, 1, 0.5)).hit_rate > 0.1
     asks = [
         SimulatedRequest(f"x{i}", 0.0, bytes(random.Random(i).randbytes(300)), bytes(3)) for i in range(40)
     ]
@@ -309,13 +309,13 @@ def test_what_cannot_be_simulated_is_said(tmp_path, monkeypatch, words, problem)
 
 
 def test_route_compares_all_policies(tmp_path, monkeypatch):
-    monkeypatch.setattr(route, "SAMPLE_S", 10.0)
+    monkeypatch.setattr(route, "SAMPLE_S", 5.0)
     write_times(TIMES, tmp_path / "times.json")
     words = [
         "bench", "route", "--model-time", str(tmp_path / "times.json"), "--engines", "2", "--load", "0.5",
     ]  # fmt: skip
     result = CliRunner().invoke(
-        app, [*words, "--minutes", "0.2", "--out", str(tmp_path)], catch_exceptions=False
+        app, [*words, "--minutes", "0.1", "--out", str(tmp_path)], catch_exceptions=False
     )
     assert result.exit_code == 0, result.output
     report = json.loads((tmp_path / "route.json").read_text())
