@@ -34,11 +34,12 @@ coverage: install-dev ## say what these and the API's tests cover, in two minute
 	$(BIN)/coverage run -m pytest $(QUICK) tests/unit tests/chat tests/api $(ARGS)
 	@echo "$$($(BIN)/coverage report --format=total) % of cobali_ray was run; $(BIN)/coverage report -m says what was not"
 
-test: install-dev lint ## run every check, and a test of every promise; ARGS="tests/unit/test_core.py -k words" for some
+test: install-dev ## run every check, and a test of every promise; ARGS="tests/unit/test_core.py -k words" for some
 ifdef ARGS
+	@$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest $(ARGS)
 else
-	@$(MAKE) --no-print-directory --jobs 3 test-ray test-page test-computing
+	@$(MAKE) --no-print-directory --jobs 4 test-ray test-page lint test-computing
 endif
 
 test-computing: install-dev ## the part of make test that computes
