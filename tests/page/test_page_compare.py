@@ -81,7 +81,7 @@ def answering(page, *answers):
 def test_streams_have_numbers_of_their_own_and_they_are_the_servers(make_page, site, of):
     page = make_page(site, "compare")
     expect(page.get_by_role("button", name="Models")).to_be_disabled()
-    expect(page.get_by_text("Comparing models takes two; this server has one.")).to_be_visible()
+    expect(page.get_by_text("Comparing models needs two models; this server has one.")).to_be_visible()
     heard = overhearing(page)
     compare(page, 3, max_tokens=20)
     expect(page.locator(".measures")).to_be_visible()

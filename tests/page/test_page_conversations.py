@@ -33,7 +33,7 @@ def converse(page, *questions):
 
 def test_conversations_survive_a_reload_and_are_found_named_and_deleted(make_page, site):
     page = make_page(site, "chat")
-    expect(page.get_by_text("kept in this browser only")).to_be_visible()
+    expect(page.get_by_text("stored in this browser only")).to_be_visible()
     expect(page.get_by_label("Keep conversations on the server")).to_have_count(0)  # which has no store
     converse(page, "Of lamps and sailors", "Of sums")
     answer = page.get_by_role("article").locator(".text").inner_text()

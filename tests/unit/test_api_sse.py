@@ -65,7 +65,8 @@ def writer(one, frames=ChatWriter):
 )
 @pytest.mark.parametrize("include_usage", [False, True])
 def test_one_chunk(frames, kind, choice, include_usage):
-    (chunk,) = parse(frames(call(include_usage=include_usage)).text(0, 'a\n"b\u2028é😀', ()))
+    stream = writer(call(include_usage=include_usage), frames)
+    chunk = parse(stream.write([Delta("0", 'a\n"b\u2028é😀', (1,))], 0.5))[-1]
     expected = {
         "id": "c", "object": kind, "created": 7, "model": 'quo"ted', "system_fingerprint": "fp_1",
         "choices": [{"index": 0, "logprobs": None, "finish_reason": None} | choice],

@@ -8,7 +8,9 @@ import re
 import shlex
 import textwrap
 import tomllib
+from functools import cache
 from datetime import date
+from functools import cache
 from itertools import chain, pairwise
 from pathlib import Path
 
@@ -309,6 +311,7 @@ def test_the_layers_are_those_of_the_import_contract():
     assert drawn == real
 
 
+@cache
 def functions():
     """Return all functions of the package with their files, as `name` or `Class.name`."""
     found = {}
