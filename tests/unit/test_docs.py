@@ -8,7 +8,6 @@ import re
 import shlex
 import textwrap
 import tomllib
-from functools import cache
 from datetime import date
 from functools import cache
 from itertools import chain, pairwise
