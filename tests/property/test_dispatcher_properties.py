@@ -153,7 +153,9 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.charge(engine_id, client_id, request)
         self.calls[request.request_id] = [engine_id, client_id, len(request.sent_tokens), False]
         assert request.attempt <= MAX_MOVES
-        assert self.deaths.get(client_id, 0) <= MAX_DEATHS, "what kills engines does not go round for ever"
+        assert self.deaths.get(client_id, 0) <= MAX_DEATHS, (
+            "what ends engines does not go round for ever"
+        )
 
     def charge(self, engine_id, client_id, request):
         """Have an engine charge the tenant with what others gave it."""
@@ -267,6 +269,8 @@ class DispatcherMachine(RuleBasedStateMachine):
         if what == "delta" and not call[3]:
             call[2] += 2
             event = Delta(request_id, "xy", (n, n + 1), stats=stats)
+            if request_id in self.dispatcher._sent:
+                self.deaths[call[1]] = 0
         elif what == "computing":
             event = Computing(request_id, on=True)
         elif what == "progress":

@@ -168,7 +168,7 @@ DEATHS = {
     "nothing heard": (None, [], False),
     "computing": (None, [Computing("", on=True)], True),
     "its place in the queue": (None, [RequestProgress("", 0, 0, 3, 0.0, 2, None)], False),
-    "words": (None, [Delta("", "x", (1,))], True),
+    "a token from each": (None, [Computing("", on=True), Delta("", "x", (1,))], False),
     "a grammar being compiled": (GRAMMAR, [], True),
     "a grammar compiled": (GRAMMAR, [Computing("", on=False)], False),
     "a grammar, computing": (GRAMMAR, [Computing("", on=False), Computing("", on=True)], True),
@@ -187,6 +187,18 @@ def test_deaths_count_where_something_was_computed(grammar, words, counts):
         (send,) = site.attend(incarnation_id=f"e{n_deaths}")[-1:]
     assert ends_with(ends, EngineDiedError)
     assert n_deaths == (MAX_DEATHS if counts else MAX_MOVES) + 1
+
+
+def test_after_a_token_deaths_count_anew():
+    site = Site()
+    (send,) = site.ask()
+    for n in range(MAX_DEATHS + 2):
+        if n == 1:
+            site.say(Delta(send.request.request_id, "x", (1,)))
+        site.say(Computing(send.request.request_id, on=True))
+        out = site.do(Returned("a", send.request.request_id, EngineDiedError()))
+        assert bool([one for one in out if isinstance(one, Deliver | Fail)]) == (n == MAX_DEATHS + 1)
+        (send, *_) = site.attend(incarnation_id=f"e{n}")[-1:] or [send]
 
 
 @pytest.mark.parametrize("says", ["its end", "its call"])

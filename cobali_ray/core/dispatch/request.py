@@ -15,8 +15,8 @@ from cobali_ray.core.request.request import Request
 from cobali_ray.errors import CobaliError, RefusedError
 
 MAX_DEATHS: Final = 2
-"""How often a request goes on when an engine died that computed for it: what kills every engine that it comes
-to must not go round for ever."""
+"""How often in a row a request goes on, without a new token, when an engine died that computed for it: what
+kills every engine that it comes to must not go round for ever."""
 MAX_MOVES: Final = 30
 """How often it goes on at all: what an engine said last may be lost with it."""
 
@@ -57,7 +57,7 @@ class RequestRecord:
         """Whether its model was loaded for it; whether it has waited, so that some of its time is spent."""
         # What was told.
         self.n_moves = self.n_deaths = 0
-        """Engines that are gone; those of them that computed for it."""
+        """Engines that are gone; those of them that computed for it since it got a token."""
         self.file: str | None = None
         """The model's file that it was sent to first. Another one does not go on with its answer."""
         self.tokens: list[int] = list(request.sent_tokens) if isinstance(request, Request) else []
@@ -143,6 +143,7 @@ class RequestRecord:
                 if self._first is None and event.stats is not None:
                     self._begin(event.stats, now_s)
                 self.tokens += event.tokens
+                self.n_deaths = 0
             self.n_scored += len(event.prompt)
         if not self.n_moves:
             return event
