@@ -153,9 +153,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.charge(engine_id, client_id, request)
         self.calls[request.request_id] = [engine_id, client_id, len(request.sent_tokens), False]
         assert request.attempt <= MAX_MOVES
-        assert self.deaths.get(client_id, 0) <= MAX_DEATHS, (
-            "what ends engines does not go round for ever"
-        )
+        assert self.deaths.get(client_id, 0) <= MAX_DEATHS, "what ends engines does not go round for ever"
 
     def charge(self, engine_id, client_id, request):
         """Have an engine charge the tenant with what others gave it."""
