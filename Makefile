@@ -102,7 +102,7 @@ accelerator: install-dev ## all that is served, with layers on devices: workers 
 gpu-report: install-dev ## the same on CUDA0, and benchmarks of what only a GPU shows, into docs/gpu-report.md; ARGS="--device worker --quick"
 	$(BIN)/python -m tools.gpu_report $(ARGS)
 
-cuda-build: ## compile llama.cpp's part for NVIDIA GPUs, hours on two cores; needs no CUDA and no GPU; ARGS="--arch 86"
+cuda-build: ## compile llama.cpp's part for NVIDIA GPUs, an hour of a core or more; needs no CUDA and no GPU; ARGS="--arch 86"
 	@VENV=.venv-cuda $(PYTHON) tools/install.py --dev
 	@VENV=.venv-cuda .venv-cuda/bin/python tools/cuda_build.py $(ARGS)
 

@@ -97,21 +97,12 @@ def compiled(arch: str, n_jobs: int) -> Path:
             next(Path(scratch).iterdir()).rename(source)  # whole or not at all
     tools = {"PATH": f"{install.VENV / 'bin'}:{os.environ['PATH']}"}
     # Fresh: what was interrupted in a checkout or environment that has moved since named their tools.
-    configure = [
-        "cmake",
-        "--fresh",
-        "-S",
-        str(source / "vendor/llama.cpp"),
-        "-B",
-        str(objects),
-        "-G",
-        "Ninja",
-        *OPTIONS,
-    ]
+    configure = ["cmake", "--fresh", "-S", str(source / "vendor/llama.cpp"), "-B", str(objects)]
+    configure += ["-G", "Ninja", *OPTIONS]
     configure += [f"-DCMAKE_CUDA_COMPILER={CUDA / 'bin/nvcc'}", f"-DCMAKE_CUDA_ARCHITECTURES={arch}-real"]
     environ = {name: value for name, value in os.environ.items() if name != "CMAKE_ARGS"} | tools
     print(
-        f"Compiling for {arch}: some hours of a core. Ctrl-C stops it, the next run resumes.",
+        f"Compiling for {arch}: an hour of a core or more. Ctrl-C stops it, the next run resumes.",
         flush=True,
     )
     install.build([*install.LOW, *configure], environ)

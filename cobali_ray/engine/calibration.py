@@ -75,7 +75,7 @@ def measured(
     """
     batch, tokens = TickBatch(backend.n_batch), array("i", [0]) * max(limits.n_ctx_slot, 1)
     times = {shape: list(taken) for shape, taken in known or ()}
-    began, at_once = now(), True
+    began, cold = now(), True
 
     def seconds(spans: tuple[Span, ...]) -> float:
         batch.fill(spans, [tokens] * len(spans))
@@ -89,16 +89,16 @@ def measured(
             enough = len(times.get(shape, ())) >= ENOUGH
             if enough or now() - began + _likely_s(shape, times) > MAX_S:
                 continue
-            if at_once:
+            if cold:
                 seconds((Span(0, 0, 1, 1),))  # the first one pays for what is laid out once
                 backend.clear()
-                at_once = False
+                cold = False
             if spans[0].start:  # deep: what is before it has to be there
                 for start in range(0, spans[0].start, spans[0].length):
                     seconds((Span(0, start, spans[0].length, 0),))
             times.setdefault(shape, []).append(seconds(spans))
             backend.clear()
-    return list(times.items()) if known is None or not at_once else known
+    return list(times.items()) if known is None or not cold else known
 
 
 def passes(limits: EngineLimits, n_slots: int) -> Iterator[tuple[TickShape, tuple[Span, ...]]]:

@@ -212,9 +212,8 @@ class TickTimeModel:
     def _depth_s(self, start: int, length: int, *, mixed: bool) -> float:
         place, depth = self._depth(start, length, mixed=mixed)
         whole, short = self._weights[_WHOLE], self._weights[_SHORT]
-        return depth * (
-            whole if place == _WHOLE else max(short, whole)
-        )  # a short chunk is never the cheaper kind
+        # A short chunk is never the cheaper kind.
+        return depth * (whole if place == _WHOLE else max(short, whole))
 
     def _depth(self, start: int, length: int, *, mixed: bool) -> tuple[int, float]:
         """Return which term a chunk's attention to what is cached before it has, and how often.
