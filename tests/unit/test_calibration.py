@@ -98,3 +98,11 @@ def test_a_start_on_a_busy_machine_is_put_right_by_the_next(limits):
         times = measured(calm, limits, times, calm.clock.now)
     assert calm.n_passes == n_passes, "what was measured often enough is believed"
     assert max(len(taken) for _, taken in times) == ENOUGH
+
+
+def test_the_shortest_time_of_a_pass_counts(limits, tmp_path, monkeypatch):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"one")
+    row = TickShape(1, 0, ())
+    monkeypatch.setattr("cobali_ray.engine.calibration.measured", lambda *_: [(row, [0.3, 0.1, 0.2])])
+    assert calibration(Machine(0.001), limits, SETTINGS, path, tmp_path / "kept") == [(row, 0.1)]
