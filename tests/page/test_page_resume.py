@@ -4,7 +4,7 @@ import re
 
 import httpx2
 import pytest
-from hands import IDLE, say, until
+from hands import IDLE, say, until, until_told
 from stack import Site
 
 pytest.importorskip("playwright")
@@ -159,6 +159,18 @@ def test_a_restart_of_the_engine_is_told_where_one_looks_and_survived(make_page)
         expect(notice).to_contain_text("The engine was restarted")
         expect(notice).to_contain_text("the answers that it was writing go on")
         expect(page.locator(".pill")).to_contain_text("1 of 8 slots busy")  # the answer goes on
+        row = page.get_by_role("region", name="Table of requests").get_by_role("row").nth(1)
+        life = page.get_by_role("region", name="Life of a request")
+
+        def is_followed():
+            """Choose it, again if need be: the view is drawn after the pill, and forgets the old run's."""
+            if (choice := row.get_by_role("button")).get_attribute("aria-pressed") == "false":
+                choice.click()
+            return "Continued" in life.inner_text()
+
+        until_told(page, is_followed)
+        expect(life).to_contain_text(re.compile(r"Continued\s*after \d+ tokens"))
+        expect(life).not_to_contain_text("Tenant")
         page.get_by_role("button", name="Close this notice").click()
         page.get_by_role("link", name="Chat").click()
         expect(article).to_contain_text(re.compile(r"restarted; the answer continued after \d"))
