@@ -187,11 +187,11 @@ class LoadOptions:
 
 
 def shortened(workload: Workload) -> Workload:
-    """Cut a workload to a smoke test: two levels, two requests or a conversation per client, few arrivals."""
+    """Cut a workload to a smoke test: two levels, two requests per client, few arrivals."""
     shape = workload.shape
     levels = shape.concurrency
-    if len(levels) > 1 or (levels and shape.turns):
-        levels = tuple(dict.fromkeys((min(levels[0], 8), min(levels[-1], 8))))
+    if len(levels) > 1:
+        levels = tuple(dict.fromkeys((levels[0], min(levels[-1], 8))))
     n_turns = shape.turns.n_turns if shape.turns else 2
     return replace(
         workload,
