@@ -256,7 +256,6 @@ class Engine:
             if not self.scheduler.counts.texts.n_tokens:
                 return None
             return self._recorder.record_texts(self.scheduler, begun_s, self.backend.n_reused())
-        spans = self._batches.spans(plan)
         if self.backend.overlaps:
             times.publish_s = self._publish()
         self.backend.wait()
@@ -280,7 +279,7 @@ class Engine:
                 detail="the streams' own tokens take longer; until they do not, gaps are as with auto",
             )
         return self._recorder.record(
-            self.scheduler, times, ended_s=ended_s, plan=plan, spans=spans, n_reused=self.backend.n_reused()
+            self.scheduler, times, ended_s=ended_s, plan=plan, n_reused=self.backend.n_reused()
         )
 
     def _embed_texts(self, asked: messages.Embed) -> float:

@@ -274,9 +274,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         spans = [(i, len(slots.tokens(i)) - 1, 1) for i in plan.streams] + [c[:3] for c in plan.chunks]
         assert len({slot_id for slot_id, *_ in spans}) == len(spans)
         assert slots.seq_ids == self.seq_ids
-        order = [
-            self.seq_ids[i] for i in (plan.streams if plan.spans is None else [c[0] for c in plan.spans])
-        ]
+        order = [self.seq_ids[span.slot_id] for span in plan.spans]
         assert order == sorted(order) or self.limits.grain.pass_cells, "in order of their ids"
         for slot_id, start, _ in spans:
             sequence = slots.by_slot[slot_id]
