@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from dataclasses import replace
 from typing import TypeAlias
 
 import structlog
@@ -233,10 +232,10 @@ class Engine:
         return self._progress.places(self.scheduler)
 
     def cache_view(self) -> CacheView:
-        view, disk = view_of(self.scheduler), self._disk
-        if disk is None:
-            return view
-        return replace(view, disk_trouble=disk.trouble, disk_paused_s=disk.paused_s)
+        disk = self._disk
+        return (
+            view_of(self.scheduler) if disk is None else view_of(self.scheduler, disk.trouble, disk.paused_s)
+        )
 
     # -- one round ------------------------------------------------------------------------------------
 
