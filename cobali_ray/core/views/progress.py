@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from cobali_ray.core.plan.plan import order_prefill
 from cobali_ray.core.queue.forecast import AnswerLengths, Stayer
 from cobali_ray.core.request.events import RequestProgress, RequestStats
-from cobali_ray.core.request.life import Life
+from cobali_ray.core.request.life import Life, life_of
 from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.core.scheduler import Scheduler
 
@@ -101,7 +101,8 @@ class ProgressReports:
         for one in due:
             sequence = one.sequence
             waits = sequence.status.waiting
-            progress = progress_of(sequence, now_s, places.get(sequence.request_id))
+            place = places.get(sequence.request_id)
+            progress = view_of_life(life_of(sequence), place, now_s).progress
             if _has_spoken(sequence):
                 del self._listeners[sequence.request_id]
             if _differ(progress, one.progress):
@@ -127,21 +128,6 @@ class ProgressReports:
             request_id: Place(int(n), None if waits is None else waits[int(n)])
             for request_id, n in ahead.items()
         }
-
-
-def progress_of(sequence: Sequence, now_s: float, place: Place | None) -> RequestProgress:
-    """Return how far a request is that has not ended."""
-    n_prompt, began_s, first_s = sequence.n_prompt, sequence.assigned_s, sequence.first_token_s
-    until_s = now_s if first_s is None else first_s
-    return RequestProgress(
-        sequence.request_id,
-        n_prompt if first_s is not None else min(sequence.n_computed, n_prompt),
-        sequence.n_cached,
-        n_prompt,
-        0.0 if began_s is None else until_s - began_s,
-        None if place is None else place.n_ahead,
-        None if place is None else place.wait_s,
-    )
 
 
 def _has_spoken(sequence: Sequence) -> bool:
