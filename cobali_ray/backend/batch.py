@@ -53,8 +53,6 @@ class TickBatch:
         self.wanted = np.zeros(n_batch, np.int8)
         self._arrays: tuple[NDArray[Any], ...] = (self.token, self.position, self.slot, self.wanted)
         self.n_tokens = 0
-        self.single = False
-        """Whether every span is one token, so that the arrays alone say all about them."""
         self.spans: tuple[Span, ...] = ()
         self.embedded: dict[int, ImageRows] = {}
         """Rows of images in place of tokens, by the number of the span."""
@@ -74,7 +72,7 @@ class TickBatch:
             wanted.extend([0] * (length - sample) + [1] * sample)
         n = self.n_tokens = len(token)
         self.token[:n], self.position[:n], self.slot[:n], self.wanted[:n] = token, position, slot, wanted
-        self.spans, self.embedded, self.single = spans, {}, n == len(spans) > 0
+        self.spans, self.embedded = spans, {}
 
     def embed(self, number: int, rows: ImageRows) -> None:
         """Have a span computed from rows of an image: what stood for them is no token."""
@@ -92,7 +90,7 @@ class TickBatch:
                 mine[at : at + length] = theirs[starts[i] : starts[i] + length]
             at += length
         self.spans, self.embedded = tuple(whole.spans[i] for i in chosen), {}
-        self.n_tokens, self.single = at, at == len(chosen)
+        self.n_tokens = at
 
 
 def by_length(spans: Sequence[Span]) -> list[list[int]]:
@@ -117,22 +115,10 @@ def check_batch(
     `n_cached[slot_id]` is what each slot holds. Returns the number of rows whose logits are wanted.
     Raises SlotFaultError for the slot at fault, BackendError for a malformed batch.
     """
-    n_tokens = batch.n_tokens
-    if batch.single and 0 < n_tokens <= n_batch and _each_next(batch, n_cached, n_ctx_slot):
-        n_wanted = int(np.count_nonzero(batch.wanted[:n_tokens]))
-    else:
-        n_wanted = _check_spans(batch, n_cached.tolist(), n_ctx_slot, n_batch)
-    if batch.token[:n_tokens].view(np.uint32).max() >= n_vocab:  # a negative id is a large one
+    n_wanted = _check_spans(batch, n_cached.tolist(), n_ctx_slot, n_batch)
+    if batch.token[: batch.n_tokens].view(np.uint32).max() >= n_vocab:  # a negative id is a large one
         raise SlotFaultError(_slot_of_bad_token(batch, n_vocab), "a token outside the vocabulary")
     return n_wanted
-
-
-def _each_next(batch: TickBatch, n_cached: NDArray[np.int32], n_ctx_slot: int) -> bool:
-    """Say whether single tokens are of a slot each and keep all rules of positions."""
-    slots, starts = batch.slot[: batch.n_tokens], batch.position[: batch.n_tokens]
-    if slots.min() < 0 or slots.max() >= len(n_cached) or np.bincount(slots).max() > 1:
-        return False
-    return not np.count_nonzero(starts != n_cached.take(slots)) and not np.count_nonzero(starts >= n_ctx_slot)
 
 
 def _check_spans(batch: TickBatch, n_cached: list[int], n_ctx_slot: int, n_batch: int) -> int:

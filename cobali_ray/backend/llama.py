@@ -352,7 +352,7 @@ class LlamaBackend:
 
         llama.cpp would cut such a batch unevenly. The rows of all calls are gathered in order.
         """
-        groups = by_length(batch.spans) if self._reproducible and not batch.single else []
+        groups = by_length(batch.spans) if self._reproducible else []
         if len(groups) <= 1:
             self._decode(batch)
             return

@@ -7,6 +7,7 @@ from statistics import mean
 from typing import Final, NamedTuple
 
 from cobali_ray.core.plan.plan import order_prefill
+from cobali_ray.core.queue.admission import Line, n_ahead
 from cobali_ray.core.queue.forecast import AnswerLengths, Stayer
 from cobali_ray.core.request.events import RequestProgress, RequestStats
 from cobali_ray.core.request.life import Life, life_of
@@ -152,23 +153,13 @@ def _stayer(sequence: Sequence) -> Stayer:
 
 
 def _n_ahead(scheduler: Scheduler) -> dict[str, float]:
-    """Return how many go before each of those who wait: as `admission.n_ahead` has it, once inside.
-
-    All of better classes, those before it in its own line, and of other tenants as many as it has, by weight.
-    """
+    """Return how many go before each of those who wait, as if those behind it had not come."""
     waiting = list(scheduler.queue)
-    n_of = Counter(one.line for one in waiting)
-    weight = {one.line: one.account.weight for one in waiting}
-    n_class = Counter(one.priority for one in waiting)
-    n_better = {p: sum([n for q, n in n_class.items() if q < p]) for p in n_class}
-    peers = {
-        line: [other for other in n_of if other[0] == line[0] and other != line] for line in n_of
-    }  # fmt: skip
+    weights = {one.line: one.account.weight for one in waiting}
+    lines = {line: Line(*line, weights[line], n, 0) for line, n in Counter(o.line for o in waiting).items()}
     seen, ahead = Counter[tuple[int, str]](), dict[str, float]()
     for one in waiting:
-        line = one.line
-        turn = seen[line] + 1
-        others = sum([min(n_of[o], turn * weight[o] / weight[line]) for o in peers[line]])
-        ahead[one.request_id] = n_better[one.priority] + seen[line] + others
-        seen[line] = turn
+        before = lines | {one.line: lines[one.line]._replace(n=seen[one.line])}
+        ahead[one.request_id] = n_ahead(one.request, list(before.values()))
+        seen[one.line] += 1
     return ahead
