@@ -119,12 +119,3 @@ async def test_refusals_of_the_engine_are_told(client, act, error, status, code)
 async def test_an_engine_that_is_away_is_loading(client, get, path):
     client.held = LoadingError()
     assert (await get(path)).status == 503
-
-
-@pytest.mark.parametrize("path", ["/v1/cache", "/slots"])
-async def test_keys_are_wanted(client, get, act, make_app, path):
-    app = make_app(api_keys=("one",))
-    assert (await get(path, app=app)).status == 401
-    assert (await get(path, app=app, headers=[("authorization", "Bearer one")])).status == 200
-    assert (await act(0, "action=erase", app=app)).status == 401
-    assert client.moves == []
