@@ -187,8 +187,6 @@ class LlamaConfig(LlamaSettings):
     """The workers that Ray has placed for words of `devices`, in their order; None: it had no room."""
     cache_bytes: int | None = None
     """What its cache will take, by what its file says; None: that is not known."""
-    cell_bytes: int = 0
-    """What a token takes in it; 0: that is not known."""
     measurements: Path | None = None
     """A folder that remembers what was measured of a model; None: whatever needs it is measured anew."""
 

@@ -58,7 +58,7 @@ class LlamaEmbedder:
         n_batch = together if splits else max(together, n_most)
         n_cells = n_most + n_batch if splits else n_batch
         if causal and not config.n_gpu_layers:
-            self._require_memory(n_cells * config.cell_bytes, n_batch)
+            self._require_memory(n_cells, n_batch)
         self._context = self._open(n_cells, n_batch, _POOLINGS[pooling], config)
         self._memory = lc.llama_get_memory(self._context)
         splits = splits and bool(self._memory)
@@ -83,10 +83,14 @@ class LlamaEmbedder:
             lc, token=self._token, position=self._position, seq=self._text, wanted=self._wanted
         )
 
-    def _require_memory(self, cache_bytes: int, n_batch: int) -> None:
+    def _require_memory(self, n_cells: int, n_batch: int) -> None:
         """Refuse what Linux would kill for: cells, and the logits that llama.cpp makes of each token."""
-        n_vocab = int(self._lc.llama_vocab_n_tokens(self._lc.llama_model_get_vocab(self._model)))
-        needed, available = cache_bytes + 4 * n_batch * n_vocab, memory.available_bytes()
+        lc, model = self._lc, self._model
+        n_vocab = int(lc.llama_vocab_n_tokens(lc.llama_model_get_vocab(model)))
+        needed, available = (
+            memory.kv_bytes(lc, model, n_cells) + 4 * n_batch * n_vocab,
+            memory.available_bytes(),
+        )
         if available is not None and needed > available:
             raise ConfigError(
                 "pooling",

@@ -201,7 +201,7 @@ class LlamaBackend:
         )
         scores = self._micro_batch(config) * config.n_ctx * int(lc.llama_model_n_head(model)) * _SCORE_BYTES
         available = memory.available_bytes()
-        fits = available is None or (config.cache_bytes or 0) + scores <= available
+        fits = available is None or self._kv_bytes(config) + scores <= available
         return found if found is not None and found.off_wins and fits else None
 
     def _micro_batch(self, config: LlamaConfig) -> int:
@@ -252,7 +252,8 @@ class LlamaBackend:
             self.clear()
 
     def _require_memory(self, config: LlamaConfig) -> None:
-        needed, available = config.cache_bytes or 0, memory.available_bytes()
+        needed = self._kv_bytes(config)
+        available = memory.available_bytes()
         if available is not None and needed > available:
             raise ConfigError(
                 "n_ctx",
@@ -260,6 +261,13 @@ class LlamaBackend:
                 f"{available / 1e9:.1f} GB are free: lower n_ctx ({config.n_ctx}), "
                 f"n_slots ({config.n_slots}) or kv_cells",
             )
+
+    def _kv_bytes(self, config: LlamaConfig) -> int:
+        if config.cache_bytes is not None:
+            return config.cache_bytes
+        return memory.kv_bytes(
+            self._lc, self._model, config.n_cells_requested, type_k=config.type_k, type_v=config.type_v
+        )
 
     def _check_types(self, config: LlamaConfig) -> None:
         """Refuse types that the model's heads do not fit."""

@@ -127,10 +127,10 @@ def needed_bytes(settings: EngineSettings, path: Path | None) -> int:
     return header.size_bytes + (0 if need is None else _total(settings, need, sizes, n_more=n_more))
 
 
-def cache_bytes(settings: EngineSettings, path: Path, sizes: Sizes) -> tuple[int | None, int]:
-    """Return what a model's cache will take, and a token in it; None and 0 where its file does not tell."""
+def cache_bytes(settings: EngineSettings, path: Path, sizes: Sizes) -> int | None:
+    """Return what the cache of a model will take; None where its file does not tell."""
     need = need_of(read_header(path).metadata, settings)
-    return (None, 0) if need is None else (_total(settings, need, sizes), need.cell_bytes)
+    return None if need is None else _total(settings, need, sizes)
 
 
 def _total(settings: EngineSettings, need: CacheNeed, sizes: Sizes, *, n_more: int = 0) -> int:

@@ -443,7 +443,6 @@ def llama_config(settings: EngineSettings, path: Path) -> LlamaConfig:
     """Return how a model is to be opened; loads llama.cpp. Raises ConfigError."""
     n_gpu_layers, _ = _n_gpu_layers(settings)
     sizes = sizes_of(settings, path, on_gpu=n_gpu_layers != 0)
-    total_bytes, cell_bytes = cache_bytes(settings, path, sizes)
     found = {"n_ctx": sizes.n_ctx, "n_threads": _n_threads(settings), "n_gpu_layers": n_gpu_layers}
     return LlamaConfig(
         **asdict(settings.llama) | found,
@@ -455,8 +454,7 @@ def llama_config(settings: EngineSettings, path: Path) -> LlamaConfig:
         head=settings.speculation == "auto" and brings_head(path),
         mmproj=projector_path(settings),
         adapters=adapters_of(settings, path),
-        cache_bytes=total_bytes,
-        cell_bytes=cell_bytes,
+        cache_bytes=cache_bytes(settings, path, sizes),
         measurements=_measurements(settings),
         worker_cache=worker_cache(),
     )

@@ -4,6 +4,7 @@ import pytest
 from gguf_keys import with_keys
 from structlog.testing import capture_logs
 
+from cobali_ray.backend import library, memory
 from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.llama import LlamaBackend
 from cobali_ray.core.request.request import SamplingParams
@@ -69,9 +70,12 @@ def test_auto_is_settled_when_the_model_is_opened_and_limits_follow():
         backend.close()
 
 
-def test_a_header_says_how_large_a_cell_is(tiny):
+def test_a_cell_is_as_large_by_the_header_as_by_the_loaded_model(tiny, open_tiny):
     said = read_header(tiny).metadata
     plain, small = EngineSettings(), EngineSettings(type_k="q8_0", type_v="q4_0")
-    assert need_of(said, plain)[:2] == (2048 + 64, 0)
-    assert need_of(said, small)[:2] == (544 + 288 + 64, 0)
+    model = open_tiny()._model
+    assert need_of(said, plain)[:2] == (memory.kv_bytes(library.load(), model, 1), 0) == (2048 + 64, 0)
+    types = {"type_k": "q8_0", "type_v": "q4_0"}
+    known = memory.kv_bytes(library.load(), model, 1, **types)
+    assert need_of(said, small)[:2] == (known, 0) == (544 + 288 + 64, 0)
     assert need_of(said | {"qwen2.ssm.inner_size": 16}, plain) is None, "which layers have states?"

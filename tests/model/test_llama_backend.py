@@ -284,7 +284,7 @@ OTHER_TYPES += [("q8_0", "k", False), ("q4_0", "v", False), ("q8_0", "v", True),
 def test_cells_of_other_types_are_cut_and_restored_too(open_tiny, kind, asked, unified):
     types = {"type_k": "f16" if asked == "v" else kind, "type_v": "f16" if asked == "k" else kind}
     backend = open_tiny(unified=unified, flash_attn="on", **types)
-    n_bytes = sum(memory.number_bytes(4 * 2 * 64, one) for one in types.values())
+    n_bytes = memory.cell_bytes(n_layers=4, n_heads_kv=2, key_width=64, value_width=64, **types) - 64
     assert backend.measure_cell() == n_bytes < 2048 + (kind == "bf16")
     bench = Bench(backend, [prompt(seed, 300) for seed in range(4)])
     bench.step((2, 0, 191, True))

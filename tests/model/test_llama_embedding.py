@@ -205,7 +205,7 @@ def test_adapters_of_a_model_that_only_embeds_stop_the_start(open_model, bert):
 
 def test_no_room_names_the_setting(open_model, tiny, monkeypatch):
     backend = open_model(tiny)
-    config = LlamaConfig(path=tiny, n_slots=1, n_ctx=512, n_batch=64, n_threads=1, cell_bytes=2112)
+    config = LlamaConfig(path=tiny, n_slots=1, n_ctx=512, n_batch=64, n_threads=1)
     monkeypatch.setattr("cobali_ray.backend.embedder.memory.available_bytes", lambda: 1 << 20)
     with pytest.raises(ConfigError, match="pooling"):
         LlamaEmbedder(backend._model, pooling="last", config=config)
