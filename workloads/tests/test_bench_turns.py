@@ -15,8 +15,8 @@ def answers(monkeypatch):
     """Have a server answer with these: the tokens of a prompt, those of its answer, and how many it had."""
     waiting, bodies = [], []
 
-    def post(url, *, json, timeout):
-        del timeout
+    def post(url, *, json, headers, timeout):
+        del timeout, headers
         bodies.append([dict(one) for one in json["messages"]])
         prompt, tokens, n_cached = waiting.pop(0)
         choice = {"message": {"content": f"answer {len(bodies)}"}, "token_ids": tokens}
