@@ -35,7 +35,8 @@ OTHERS, KILL, RESTART = "others took all slots", "engine killed (kill -9)", "ser
 PREEMPTED, ANSWER_ID = "the last answer was preempted", "to-be-preempted"
 CLASS = 1
 """Of the conversation, so that others, whose class is better, may preempt it."""
-POLL_S = 0.005
+POLL_S, TIMES = 0.005, 3
+"""How often it is looked whether that answer has begun; how many times as long it is, so that others come."""
 NOTE = (
     "Reusable: the tokens that a prompt begins with like an earlier prompt and its answer. The rest is new, "
     "or stands behind what is new, and no server has it. Where a template leaves out what stood before an "
@@ -68,19 +69,19 @@ def _converse(
     values: dict[str, Any] = {
         "model": model, "n_slots": N_SLOTS, "disk_cache_dir": str(folder / "disk"), "log_level": "warning",
     }  # fmt: skip
-    with ExitStack() as stack:
+    with httpx2.Client() as http, ExitStack() as stack:
 
         def start() -> ServerProcess:
             return stack.enter_context(cobali_server(values, folder, os.environ))
 
         server = start()
         maker = PromptMaker(word_costs(connect("server", server.url, endpoint="chat"))[0], seed=31)
-        talk = MeasuredConversation(maker.text("system", system), n_answer=answer, priority=CLASS)
+        talk = MeasuredConversation(http, maker.text("system", system), n_answer=answer, priority=CLASS)
 
         def others(number: int) -> list[Callable[[], AskedTurn]]:
             """Return calls that ask something else, as long as the conversation is now."""
             texts = [maker.text(f"{number} other {i}", system + number * message) for i in range(2 * N_SLOTS)]
-            talks = [MeasuredConversation(text, n_answer=answer) for text in texts]
+            talks = [MeasuredConversation(http, text, n_answer=answer) for text in texts]
             return [partial(one.ask, server.url, maker.text("of another", message)) for one in talks]
 
         for number in range(1, n_turns + 1):
@@ -97,34 +98,38 @@ def _converse(
                 server = start()
             text = maker.text(f"message {number}", message)
             if before.get(number + 1) == PREEMPTED:
-                yield _interrupted(talk, server.url, text, others(number))
+                yield _interrupted(http, talk, server.url, text, others(number))
             else:
                 yield talk.ask(server.url, text)
 
 
 def _interrupted(
-    talk: MeasuredConversation, url: str, text: str, others: list[Callable[[], AskedTurn]]
+    http: httpx2.Client,
+    talk: MeasuredConversation,
+    url: str,
+    text: str,
+    others: list[Callable[[], AskedTurn]],
 ) -> AskedTurn:
     """Ask, and have others take all slots once the answer has begun. Raises ConfigError if none did."""
-    n_before = _n_preempted(url)
+    n_before = _n_preempted(http, url)
     with ThreadPoolExecutor(1 + len(others)) as threads:
-        asked = threads.submit(talk.ask, url, text, ANSWER_ID)
-        while not asked.done() and _state(url) != "generating":
+        asked = threads.submit(talk.ask, url, text, request_id=ANSWER_ID, times=TIMES)
+        while not asked.done() and _state(http, url) != "generating":
             time.sleep(POLL_S)
         for other in [threads.submit(one) for one in others]:
             other.result()
-    if _n_preempted(url) == n_before:
+    if _n_preempted(http, url) == n_before:
         raise ConfigError("--answer", "the answer was over before others came; make it longer")
     return asked.result()
 
 
-def _state(url: str) -> str:
+def _state(http: httpx2.Client, url: str) -> str:
     """Return where the answer is that is to be interrupted; empty while it is not known."""
-    return str(httpx2.get(f"{url}/v1/requests/{ANSWER_ID}").json().get("state", ""))
+    return str(http.get(f"{url}/v1/requests/{ANSWER_ID}").json().get("state", ""))
 
 
-def _n_preempted(url: str) -> int:
-    lines = httpx2.get(f"{url}/metrics").text.splitlines()
+def _n_preempted(http: httpx2.Client, url: str) -> int:
+    lines = http.get(f"{url}/metrics").text.splitlines()
     return sum(int(float(line.split()[-1])) for line in lines if line.startswith("cobali_preemptions_total"))
 
 
