@@ -35,7 +35,7 @@ OTHERS, KILL, RESTART = "others took all slots", "engine killed (kill -9)", "ser
 PREEMPTED, ANSWER_ID = "the last answer was preempted", "to-be-preempted"
 CLASS = 1
 """Of the conversation, so that others, whose class is better, may preempt it."""
-POLL_S, TIMES = 0.005, 3
+POLL_S, TIMES = 0.005, 10
 """How often it is looked whether that answer has begun; how many times as long it is, so that others come."""
 NOTE = (
     "Reusable: the tokens that a prompt begins with like an earlier prompt and its answer. The rest is new, "
