@@ -156,6 +156,7 @@ class _ServerRun:
         self._forks: list[ForkServer] = []
         """The last one makes workers; those before have made some that run."""
         self._code = code_version()
+        self._breaking_off = False
 
     def serve(self, wishes: SimpleQueue[SignalAction], verbose: threading.Event) -> None:
         steps, started, in_order = Steps(self._output), False, False
@@ -238,7 +239,7 @@ class _ServerRun:
 
     def _break_off(self) -> None:
         """End all that was started, and this process, whatever it waits for."""
-        began_s = time.monotonic()
+        began_s, self._breaking_off = time.monotonic(), True
         self._output.say("broken_off")
         end_all(lambda: descendants(os.getpid()) | processes_of(self._folder))
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -251,6 +252,8 @@ class _ServerRun:
 
         Ray's own code in this process would end it, too: later, and without a word.
         """
+        if self._breaking_off:  # which ends the node, and may take its time on a busy machine
+            return
         self._output.say("node_died", level="error", part=part, status=status, logs=logs_folder())
         self._output.close()
         os._exit(1)
