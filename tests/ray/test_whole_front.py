@@ -1,11 +1,10 @@
-"""The front end of the whole cluster: who leaves is noticed, what listens, what Serve adds."""
+"""The front end of the whole cluster: what listens, and what Serve adds."""
 
 import asyncio
 import contextlib
 import json
 import os
 import re
-import secrets
 
 import grpc
 import httpx2
@@ -15,67 +14,8 @@ import pytest
 from cobali_ray.actors.listening import OWNERS, listeners
 from cobali_ray.actors.processes import descendants
 from conftest import FOLDER
-from tests.waiting import all_read, until
 
 pytestmark = pytest.mark.ray
-
-FREED_S = 5
-"""How soon a place is free: each answer would take more than twice as long."""
-
-
-class Segments:
-    """A client whose headers and body are segments of their own; it leaves without reading."""
-
-    def __init__(self, server, **fields):
-        self.url = httpx2.URL(server.url)
-        known = {"model": "scripted", "max_tokens": 3000, "ignore_eos": True}
-        say = [{"role": "user", "content": "tell me something"}]
-        self.body = json.dumps(known | {"messages": say} | fields).encode()
-
-    async def __aenter__(self):
-        _, self.writer = await asyncio.open_connection(self.url.host, self.url.port)
-        head = f"POST {self.url.path}/v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
-        self.writer.write(f"{head}content-length: {len(self.body)}\r\n\r\n".encode())
-        await self.writer.drain()
-        await until(lambda: all_read(self.writer.get_extra_info("socket")))
-        self.writer.write(self.body)
-        return self
-
-    async def __aexit__(self, *error):
-        self.writer.close()
-
-
-def there(server, n_running, n_queued):
-    async def holds():
-        state = await server.state()
-        return (state["n_running"], state["n_queued"]) == (n_running, n_queued)
-
-    return holds
-
-
-@pytest.mark.parametrize("server", ["narrow"], indirect=True)
-@pytest.mark.parametrize(
-    ("phase", "stream"), [("queued", False), ("prefilling", True), ("generating", False)]
-)
-async def test_a_client_that_leaves_frees_its_place(server, http, phase, stream):
-    # Nobody asked it before, so that prefill takes a second; who looks later finds it generating.
-    long = [{"role": "user", "content": secrets.token_hex(750)}]
-    states = "prefilling|generating" if phase == "prefilling" else phase
-
-    async def in_phase():
-        return re.search(rf'cobali_slots{{.*state="({states})".*}} 1', (await http.get("/metrics")).text)
-
-    async with contextlib.AsyncExitStack() as stack:
-        n_before = 0
-        if phase == "queued":
-            await stack.enter_async_context(Segments(server))
-            await until(there(server, 1, 0))
-            n_before = 1
-        about = {"messages": long, "max_tokens": 2400} if phase == "prefilling" else {}
-        async with Segments(server, stream=stream, **about):
-            await (until(there(server, 1, 1)) if phase == "queued" else until(in_phase))
-        await until(there(server, n_before, 0), timeout_s=FREED_S)
-    await until(there(server, 0, 0), timeout_s=FREED_S)
 
 
 def config_in_use():
@@ -131,22 +71,6 @@ async def test_an_answer_has_one_request_id_whichever_way_it_comes(server, way, 
             response = await http.get(path, headers={"x-request-id": sent} if sent else {})
             (answered,) = response.headers.get_list("x-request-id")
             assert answered == sent if sent else answered
-
-
-@pytest.mark.parametrize(
-    "sent", [b"\xff\xfe", b"a b", b"x" * 300, b""], ids=["bytes", "space", "long", "empty"]
-)
-async def test_an_id_that_no_header_should_have_is_replaced(server, sent):
-    url = httpx2.URL(server.url)
-    reader, writer = await asyncio.open_connection(url.host, url.port)
-    writer.write(
-        b"GET /main/health HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx-request-id: %b\r\n\r\n" % sent
-    )
-    answer = await asyncio.wait_for(reader.read(), 60)
-    writer.close()
-    assert answer.startswith(b"HTTP/1.1 200"), answer
-    (answered,) = re.findall(rb"(?im)^x-request-id: (.*)\r$", answer)
-    assert re.fullmatch(rb"req_[0-9a-f]{32}", answered)
 
 
 async def test_where_no_application_is_the_server_is_loading(server):

@@ -360,14 +360,6 @@ def test_what_asks_for_the_impossible_is_counted_at_the_door(make):
     assert s.seen.refusals == ["context_length_exceeded", "invalid_value"]
 
 
-def test_the_door_counts_tokens_too(make):
-    s = make(n_slots=1, max_queue_tokens=4).open()
-    s.submit_into_a_tick("running")
-    s.submit("first")
-    with pytest.raises(QueueFullError, match="max_queue_tokens"):
-        s.submit("second")
-
-
 def test_loading_refuses(make):
     s = make()
     s.may_build.clear()

@@ -32,7 +32,6 @@ from cobali_ray.core.views.stats import DeviceView, EngineStatus
 from cobali_ray.errors import (
     CobaliError,
     ConfigError,
-    DrainingError,
     EngineDiedError,
     EventsLostError,
     InternalError,
@@ -198,17 +197,6 @@ async def test_an_engine_sees_the_gpus_that_it_is_told(make, monkeypatch, gpus, 
     assert os.environ["CUDA_DEVICE_ORDER"] == ("PCI_BUS_ID" if gpus else "FASTEST_FIRST")
 
 
-async def test_an_answer_that_a_stopping_server_ends_does_not_go_on(make):
-    s = await make()
-    events = s.generate(max_tokens=4000)
-    await anext(events)
-    assert not await s.handle.server.drain(0.0)  # told by whichever ingress
-    s.handle.server._host.model.loop.stop()
-    async with asyncio.timeout(WAIT_S):
-        rest = [event async for batch in events for event in batch]
-    assert isinstance(rest[-1].error, DrainingError)
-
-
 async def test_what_is_drawn_goes_on_by_the_seed_that_was_chosen_here(make):
     s = await make()
     seeds = set()
@@ -339,15 +327,6 @@ async def test_a_run_that_breaks_leaves_nothing_running(make, monkeypatch):
     assert len(s.handle.responses) == 1
     await s.idle()
     await s.counted(cancelled=1)
-
-
-async def test_drain_waits_for_what_runs(make):
-    s = await make()
-    running = s.generate(max_tokens=50)
-    await anext(running)
-    assert await s.client.drain(WAIT_S)
-    assert [batch async for batch in running][-1][-1].finish_reason == "length"
-    assert (await s.client.state()).status is EngineStatus.DRAINING
 
 
 async def test_drain_says_when_time_ran_out(make):

@@ -401,10 +401,3 @@ def test_what_is_no_answer_is_said(tmp_path, out, text):
     result = CliRunner().invoke(cli, ["trace", "--from", str(saved), "-o", str(out)])
     assert isinstance(result.exception, ConfigError)
     assert not out.exists()
-
-
-def test_a_file_that_cannot_be_written_is_said(tmp_path):
-    s = busy()
-    s.run()
-    with pytest.raises(ConfigError, match="cannot write"):
-        record(s, tmp_path / "nowhere" / "out.pftrace")

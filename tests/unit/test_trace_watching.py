@@ -11,9 +11,8 @@ from cobali_workloads.commands import trace as command
 from cobali_workloads.trace import watching
 
 TROUBLES = [
-    *(pytest.param(httpx2.Response(status), id=str(status)) for status in (500, 502, 503, 504)),
+    pytest.param(httpx2.Response(503), id="503"),
     pytest.param(httpx2.ConnectError("refused"), id="no-server"),
-    pytest.param(httpx2.ReadTimeout("slow"), id="read-timeout"),
     pytest.param(httpx2.RemoteProtocolError("cut off"), id="cut-off"),
 ]
 
