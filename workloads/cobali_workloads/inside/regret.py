@@ -116,7 +116,8 @@ class Bounded(Unpaced):
         planned: tuple[Span, ...] = ()
         for size in self.SIZES:
             budget = min(size + len(streams), limits.token_budget)
-            spans = super().plan(streams, prompts, replace(limits, token_budget=budget)).chunks
+            fewer = replace(limits, token_budget=budget, n_slots=min(limits.n_slots, budget))
+            spans = super().plan(streams, prompts, fewer).chunks
             seq_ids = {p.slot_id: p.seq_id for p in prompts}
             batch = sorted(beside + [BatchPart(seq_ids[span.slot_id], *span[1:]) for span in spans])
             if planned and (spans == planned or self._device.seconds(batch) > self._most_s):
