@@ -69,7 +69,7 @@ class TickBatch:
             token.extend(known[start : start + length])
             position.extend(range(start, start + length))
             slot.extend([slot_id] * length)
-            wanted.extend([0] * (length - sample) + [1] * sample)
+            wanted.extend([0] * (length - sample) + [1] * min(sample, length))
         n = self.n_tokens = len(token)
         self.token[:n], self.position[:n], self.slot[:n], self.wanted[:n] = token, position, slot, wanted
         self.spans, self.embedded = spans, {}
