@@ -28,33 +28,6 @@ async def streamed(openai, model="scripted", **kwargs):
     return [(texts[index], reasons[index]) for index in sorted(texts)]
 
 
-async def test_eight_different_streams_side_by_side(openai):
-    text = await whole(openai, max_tokens=40, temperature=0)
-    assert len(text) == 40
-    stop = text[10:13]
-    cut = text.index(stop)
-    cases = [
-        {"n": 2, "seed": 1},
-        {"temperature": 0, "stop": [stop]},
-        {"seed": 7},
-        {"seed": 7},
-        {"temperature": 0, "logprobs": True, "top_logprobs": 2},
-        {"temperature": 0},
-        {"max_tokens": 3},
-        {"extra_body": {"min_tokens": 40, "ignore_eos": True}},
-    ]
-    answers = await asyncio.gather(*(streamed(openai, **{"max_tokens": 40} | case) for case in cases))
-    pair, stopped, seeded, seeded_too, with_logprobs, greedy, short, forced = answers
-    assert len(pair) == 2
-    assert pair[0] != pair[1], "two choices draw for themselves"
-    assert stopped == [(text[:cut], "stop")]
-    assert seeded == seeded_too
-    assert seeded != greedy
-    assert with_logprobs == greedy == [(text, "length")]
-    assert [len(text) for text, _ in short] == [3]
-    assert forced[0][1] == "length"
-
-
 @narrow
 async def test_a_full_queue_is_429_with_retry_after(openai, server):
     async with asyncio.timeout(60):
