@@ -139,6 +139,7 @@ def cluster(tmp_path_factory):
                 log_to_driver=False,
                 logging_level="error",
                 _node_ip_address="127.0.0.1",
+                _metrics_export_port=free_port(),  # the raylet ends if no agent says one in time
             )
         try:
             serve.start(http_options={"host": "127.0.0.1", "port": port})
