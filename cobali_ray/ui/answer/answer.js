@@ -66,7 +66,8 @@ export function Answer({
       html`<${Calls} calls=${calls} open=${open && part === "calls"} caret=${caretOf("calls")}
         onResult=${onResult} />`
     }
-    ${error && html`<p class="failure" role="alert"><b>${error.code ?? "Failed"}.</b> ${error.message}</p>`}
+    ${error && html`<p class="failure" role="alert"><b>Failed.</b> ${error.message}
+      ${error.code && html`<code>${error.code}</code>`}</p>`}
     <footer>
       <${Numbers} answer=${answer} told=${told} nowS=${history?.nowS} />
       <div class="actions">

@@ -69,7 +69,7 @@ function Server({ url, server, on, busy, turn, reach, remove }) {
         ({ name, description }) => html`<li key=${name}><code>${name}</code> <small>${description}</small></li>`,
       )}</ul>
       <label class="check"><input type="checkbox" checked=${ask}
-        onChange=${(event) => changeServer(url, { ask: event.target.checked })} /> ask before each call</label>
+        onChange=${(event) => changeServer(url, { ask: event.target.checked })} /> Ask before each call</label>
       <button type="button" class="quiet small" disabled=${busy} onClick=${() => reach(url, null)}>
         <${Icon} name="retry" size=${14} />Ask for its tools again</button>
       <button type="button" class="quiet small" onClick=${() => remove(url)}>

@@ -28,10 +28,10 @@ export function Settings({ settings, model, change, choose, reset, onClose, chil
         <textarea rows="2" value=${settings.stop}
           onInput=${(event) => change("stop", event.target.value)}></textarea></label>
       <label class="check"><input type="checkbox" checked=${settings.ignore_eos}
-        onChange=${(event) => change("ignore_eos", event.target.checked)} /> never end before max tokens</label>
+        onChange=${(event) => change("ignore_eos", event.target.checked)} /> Never end before max tokens</label>
     </details>
     <label class="check"><input type="checkbox" checked=${Boolean(settings.words)}
-      onChange=${(event) => change("words", event.target.checked)} /> alternatives for each word</label>
+      onChange=${(event) => change("words", event.target.checked)} /> Alternatives for each word</label>
     ${children}
     <button class="quiet" onClick=${reset}>Reset</button>
     <p class="hint">Fields left empty take the server's defaults.</p></div>`;
