@@ -42,11 +42,7 @@ export function Pill() {
       <${Icon} name="chevron" size=${14} /></button>
     <div id="model-menu" class="model-menu" popover="auto" role="dialog" aria-label="Models"
       onToggle=${({ newState }) => setOpen(newState === "open")}>${open && html`<${ModelMenu} />`}</div>
-    ${
-      engines.length > 1
-        ? html`<${Engines} engines=${engines} />`
-        : history && html`<span class="engine">engine ${engine}</span>`
-    }
+    ${engines.length > 1 && html`<${Engines} engines=${engines} />`}
     <span>${text}</span></div>`;
 }
 
