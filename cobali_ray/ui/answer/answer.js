@@ -66,7 +66,7 @@ export function Answer({
       html`<${Calls} calls=${calls} open=${open && part === "calls"} caret=${caretOf("calls")}
         onResult=${onResult} />`
     }
-    ${error && html`<p class="failure" role="alert"><b>Failed.</b> ${error.message}
+    ${error && html`<p class="failure" role="alert"><b>Failed.</b> ${error.message}${" "}
       ${error.code && html`<code>${error.code}</code>`}</p>`}
     <footer>
       <${Numbers} answer=${answer} told=${told} nowS=${history?.nowS} />

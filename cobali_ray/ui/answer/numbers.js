@@ -79,10 +79,10 @@ export function Numbers({ answer, told, nowS = null }) {
     nOutput > 0 && `${least}${some(nOutput, "token")}`,
     pace && rate(pace.perSecond, "tok/s"),
     open && duration(Math.max(lastS ?? 0, performance.now() / 1000) - sentS),
+    unusualOf(status, finishReason),
   ].filter(Boolean);
   return html`<details class="measured">
-    <summary title="All numbers">${line.join(" · ") || "Numbers"}
-      <${Unusual} status=${status} reason=${finishReason} /></summary>
+    <summary title="All numbers">${line.join(" · ") || "Numbers"}</summary>
     <dl class="numbers">
       ${numbers.map(
         ([name, value, title]) => html`<div key=${name} title=${title}><dt>${name}</dt><dd>${value}</dd></div>`,
@@ -93,10 +93,10 @@ export function Numbers({ answer, told, nowS = null }) {
 }
 
 /** How an answer ended, where it is not by itself. */
-const Unusual = ({ status, reason }) =>
-  status === "stopped" || status === "failed" || reason === "length"
-    ? html`${" · "}${status === "done" ? "cut off at its length limit" : status}`
-    : null;
+const unusualOf = (status, reason) =>
+  status === "stopped" || status === "failed"
+    ? status
+    : reason === "length" && "cut off at its length limit";
 
 function Ending({ status, reason }) {
   const [kind, word, title] =

@@ -31,9 +31,12 @@ export function Words({ text, tokens, title, goOn }) {
   useEffect(() => {
     if (chosen !== null) line.current.querySelector(`[data-at="${chosen}"]`)?.focus();
   }, [chosen]);
-  const onKeyDown = ({ key }) => {
-    const by = { ArrowRight: 1, ArrowLeft: -1 }[key];
+  const onKeyDown = (event) => {
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (by) choose(Math.min(places.length - 1, Math.max(0, (chosen ?? -1) + by)));
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    choose(Number(event.target.dataset.at));
   };
   let end = 0;
   const drawn = places.flatMap(({ from, to, token }, i) => {
@@ -41,10 +44,11 @@ export function Words({ text, tokens, title, goOn }) {
     end = to;
     return [
       between,
-      html`<button key=${i} data-at=${i} class=${`word ${shadeOf(token.logprob)}`}
+      // No button: those are boxes, between which lines break also before a full stop.
+      html`<span key=${i} role="button" data-at=${i} class=${`word ${shadeOf(token.logprob)}`}
         aria-pressed=${String(i === chosen)} tabindex=${i === (chosen ?? 0) ? "0" : "-1"}
         title=${shareOf(token.logprob)}
-        onClick=${() => choose(i)}>${text.slice(from, to)}</button>`,
+        onClick=${() => choose(i)}>${text.slice(from, to)}</span>`,
     ];
   });
   return html`<section class="wordwise card" aria-label=${title ? `Words of ${title}` : "Words of this answer"}>
