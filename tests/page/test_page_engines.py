@@ -100,7 +100,7 @@ def test_a_model_that_is_not_loaded_can_be_chosen_and_its_first_message_loads_it
         choose(page, "model-b")
         settings = page.get_by_role("complementary", name="Settings")
         expect(settings).to_contain_text("Not loaded yet: loads with the first message.")
-        expect(page.locator(".pill")).to_contain_text("not loaded")
+        expect(page.locator(".pill")).to_contain_text(re.compile("model-b.*not loaded"))
         expect(page.locator(".notice")).to_have_count(0)
         page.get_by_role("link", name="Live ticks").click()
         expect(page.get_by_role("heading", name="The model is not loaded yet")).to_be_visible()

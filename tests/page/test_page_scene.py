@@ -26,7 +26,9 @@ def test_a_long_prompt_arrives_beside_streams_and_what_it_cost_is_said(make_page
     told = page.locator(".scene [role=status]")
     expect(told).to_contain_text(re.compile(r"\d{3} tokens were read in \d+ ticks, .* 2 streams went on"))
     page.get_by_role("button", name="Follow this prompt").click()
-    expect(page.get_by_role("region", name="Life of a request")).to_contain_text("Show its ticks")
+    page.get_by_role("region", name="Life of a request").get_by_role("button", name="Show its ticks").click()
+    page.get_by_role("slider", name="Tick").press("ArrowLeft")
+    expect(page.locator(".record .told")).to_be_in_viewport(ratio=1)  # though the life was brought into sight
     until(page, IDLE)  # nothing of it is left running
     requests = page.evaluate("() => fetch('/debug/ticks?last=4096').then((r) => r.json())")["requests"]
     asked = [(request["n_prompt"], request["n_output"]) for request in requests]

@@ -4,6 +4,7 @@ import { Icon } from "../parts/icons.js";
 import { later, style, withAll } from "../parts/lazy.js";
 import { html, useEffect, useState } from "../parts/preact.js";
 import { useStore } from "../parts/store.js";
+import { models } from "../request/models.js";
 import { feed, show, shown } from "./feed.js";
 
 const WORDS = {
@@ -34,7 +35,9 @@ export function Pill() {
   const [kind, word] = (status === "gone" && AWAY[cause]) || WORDS[status];
   const busy = history && status === "live" ? history.nBusy : null;
   const text = busy === null ? word : `${count(busy)} of ${count(history.engine.n_slots)} slots busy`;
-  const { model, engine_id: engine, node } = history?.engine ?? {};
+  const { model: told, engine_id: engine, node } = history?.engine ?? {};
+  const { all } = useStore(models);
+  const model = told ?? all.find(({ status: { engines: own = {} } }) => shown() in own)?.id;
   const title = history ? `Model ${model}, engine ${engine}${node ? ` on ${node}` : ""}` : "";
   return html`<div class="pill" data-status=${status} title=${title}>
     <button class="quiet to-models" popovertarget="model-menu" aria-label=${`Model menu${model ? `: ${model}` : ""}`}>

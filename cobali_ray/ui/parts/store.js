@@ -1,5 +1,5 @@
 // A value that components can watch.
-import { useEffect, useState } from "./preact.js";
+import { useEffect, useRef, useState } from "./preact.js";
 
 /** Make a store. `set` merges a patch and tells everybody, at most once per frame. */
 export function makeStore(value) {
@@ -35,17 +35,19 @@ export function useStore(store) {
   return store.get();
 }
 
-/** Watch a store from a component that is costly to draw, at most once in so many milliseconds. */
+/** Watch a store from a component that is costly to draw: what changed is drawn so many milliseconds after the last. */
 export function useStoreEvery(store, ms) {
   const [, redraw] = useState(0);
+  const drawnMs = useRef(0);
+  drawnMs.current = performance.now();
   useEffect(() => {
     let timer = null;
-    const unwatch = store.watch(() => {
-      timer ??= setTimeout(() => {
-        timer = null;
-        redraw((n) => n + 1);
-      }, ms);
-    });
+    const draw = () => {
+      const restMs = drawnMs.current + ms - performance.now();
+      timer = restMs > 0 ? setTimeout(draw, restMs) : null;
+      if (timer === null) redraw((n) => n + 1);
+    };
+    const unwatch = store.watch(() => timer === null && draw());
     redraw((n) => n + 1);
     return () => {
       unwatch();

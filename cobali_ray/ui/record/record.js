@@ -1,7 +1,7 @@
 // The record of one tick, to read.
 import { DECODE } from "../feed/history.js";
 import { clockTime, count, duration, percent, shortId, some } from "../parts/format.js";
-import { html, useState } from "../parts/preact.js";
+import { html, useEffect, useRef, useState } from "../parts/preact.js";
 import { middleAndMost } from "../plots/series.js";
 import { follow } from "../plots/window.js";
 import { sentencesOf } from "./sentences.js";
@@ -16,8 +16,12 @@ const MOST_SPANS = 12;
 
 /** Everything that the engine noted of a tick. */
 export function TickRecord({ history, tick, pinned, newest }) {
+  const card = useRef(null);
+  useEffect(() => {
+    if (pinned !== null) card.current.parentElement.scrollTo(0, 0); // what a request's life may have left
+  }, [pinned]);
   if (!tick) {
-    return html`<section class="card record" aria-label="Record of a tick">
+    return html`<section ref=${card} class="card record" aria-label="Record of a tick">
       <header><h2>Tick ${count(pinned)}</h2></header><p class="muted">This tick is no longer stored.</p></section>`;
   }
   const gaps = middleAndMost(tick.gaps_s);
@@ -48,7 +52,7 @@ export function TickRecord({ history, tick, pinned, newest }) {
     ["Ended", some(tick.n_finished, "request"), tick.n_preempted ? `${count(tick.n_preempted)} preempted` : ""],
     ["Graphs reused", count(tick.n_reused_graphs), ""],
   ];
-  return html`<section class="card record" aria-label="Record of a tick">
+  return html`<section ref=${card} class="card record" aria-label="Record of a tick">
     <header><h2>Tick ${count(tick.tick_id)}</h2>
       <p class="muted">${newest ? "the newest · " : ""}${clockTime(history.unix(tick.started_s))}</p></header>
     <p class="told">${sentencesOf(history, tick).join(" ")}</p>

@@ -1,6 +1,8 @@
 // The plots of one window of ticks, one below the other, with one cursor over all of them.
+import { feed } from "../feed/feed.js";
 import { clockTime, duration } from "../parts/format.js";
 import { html, useEffect, useRef, useState } from "../parts/preact.js";
+import { useStoreEvery } from "../parts/store.js";
 import { tickAt } from "../plots/axis.js";
 import { useWidth } from "../plots/canvas.js";
 import { columnsOf, peaks } from "../plots/columns.js";
@@ -11,6 +13,7 @@ import { GUTTER, MARGIN } from "../plots/plot.js";
 import { KvUse, Queue, TickTime, Tokens } from "../plots/tickplots.js";
 import { hold, isLive, look, pan, pick, showPart, shownOf, view, windowOf, zoom } from "../plots/window.js";
 
+const DRAW_MS = 400; // more often would take from the model what it computes with
 const LANES = [
   ["decode-lane", "decode"],
   ["prefill", "prefill"],
@@ -25,6 +28,7 @@ const NEAR = 4; // pixels that a pointer may be beside a tick
 
 /** Everything that shares the axis. */
 export function Stage({ history }) {
+  useStoreEvery(feed, DRAW_MS);
   const stage = useRef(null);
   const width = useWidth(stage);
   const state = view.get();

@@ -17,7 +17,7 @@ import { Stage } from "./stage.js";
 import { summaryOf } from "./summary.js";
 import { Tiles } from "./tiles.js";
 
-const DRAW_MS = 300; // a drawing takes some 20 ms, and the page is to leave the machine to the model
+const DRAW_MS = 1000; // as often as numbers can be read; the plots are drawn more often
 
 /** The whole view. */
 export function Ticks() {
@@ -26,7 +26,7 @@ export function Ticks() {
   const { asked, problem } = useStore(link);
   const [, redraw] = useState(0);
   useEffect(() => {
-    const timer = setTimeout(() => redraw((n) => n + 1), 1000); // quantiles age while the engine idles
+    const timer = setTimeout(() => redraw((n) => n + 1), DRAW_MS + 200); // quantiles age while the engine idles
     return () => clearTimeout(timer);
   });
   const run = history?.engine.incarnation_id;
