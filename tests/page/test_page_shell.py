@@ -2,6 +2,7 @@
 
 import re
 from itertools import product
+from operator import le
 
 import httpx2
 import pytest
@@ -14,6 +15,7 @@ from playwright.sync_api import expect
 MOST_BYTES = 150_000
 """As they are sent: packed, with their headers."""
 VIEWS = ["Chat", "Compare", "Live ticks"]
+WITHIN = "[...document.querySelectorAll('.brand, .pill > span')].every((e) => e.scrollWidth <= e.clientWidth)"
 
 
 def test_the_strip_draws_ticks_and_leads_to_them(make_page, site):
@@ -135,15 +137,18 @@ def test_the_first_screen_is_accessible_and_fits_small_screens(make_page, tiny):
     page = make_page(tiny, "chat")
     expect(page.get_by_role("button", name="What is 17 + 25?")).to_be_visible()
     assert not violations(page)
-    for width, view in product((1024, 390), VIEWS):
+    page.evaluate("document.querySelector('.pill .model').append('-with-a-long-name-4.5m:Q8_0')")
+    for width, view in product((1024, 820, 600, 390), VIEWS):
         page.set_viewport_size({"width": width, "height": 844})
         page.get_by_role("link", name=view, exact=True).click()
         expect(page).to_have_title(re.compile(view))
         assert page.evaluate("document.documentElement.scrollWidth") == width
-        header = page.locator(".top").bounding_box()
-        for part in page.locator(".top > :not(.skip)").all():
-            box = part.bounding_box()
-            assert box is None or box["x"] + box["width"] <= header["width"], "nothing leaves the header"
+        parts = page.locator(".top > :not(.skip)").all()
+        boxes = [box for part in parts if (box := part.bounding_box())]
+        ends = [box["x"] + box["width"] for box in boxes]
+        starts = [*(box["x"] for box in boxes[1:]), width]
+        assert all(map(le, ends, starts)), "no part of the header covers another or leaves it"
+        assert page.evaluate(WITHIN), "nor what it says"
 
 
 def test_the_api_page_draws_the_operations_and_asks_no_other_host(make_page, site):
@@ -154,6 +159,10 @@ def test_the_api_page_draws_the_operations_and_asks_no_other_host(make_page, sit
     page.route("**/openapi.json", lambda route: route.fulfill(json=document | {"paths": few}))
     page.goto(f"{site.url}/docs")
     expect(page.locator(".opblock-summary-path").first).to_contain_text("/v1/chat/completions")
+    back = "getComputedStyle(document.querySelector('.scheme-container')).backgroundColor"
+    light = page.evaluate(back)
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function(f"(light) => {back} !== light", arg=light)
     page.locator("[id$=-health_health_get] .opblock-summary-control").click()
     expect(page.locator(".opblock-body")).to_contain_text("always 200")
     page.locator(".top a").click()

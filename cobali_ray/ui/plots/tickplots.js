@@ -81,6 +81,7 @@ export function TickTime({ history, ticks, part, columns }) {
   const longest = Math.max(0, ...drawn.map((tick) => tick.total_s));
   const target = aboutTarget(history.engine, ticks);
   const shown = longest > target.leastS / 4; // else it would squeeze what it is compared with
+  const mostMs = 4e3 * longest; // nor may a prediction that was far off
   const data = [
     drawn.map((tick) => tick.total_s * 1e3),
     drawn.map((tick) => tick.predicted_s * 1e3 || null),
@@ -98,7 +99,7 @@ export function TickTime({ history, ticks, part, columns }) {
       aside=${html`<${Late} history=${history} target=${target} />`}>
     <${Plot} series=${[bars("time", "tick"), steps("predicted", "predicted"), steps("limit", "target", [6, 4])]}
       columns=${columns} data=${data} part=${part} history=${history} height=${120} withX=${false}
-      unit=${(ms) => duration(ms / 1e3)} most=${(max) => roomy(max, 0.1)}
+      unit=${(ms) => duration(ms / 1e3)} most=${(max) => roomy(Math.min(max, mostMs), 0.1)}
       label=${`Time of each tick: at most ${duration(longest)}.`} /><//>`;
 }
 
