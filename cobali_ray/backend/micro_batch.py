@@ -65,7 +65,7 @@ def micro_batch(lc: Any, model: Any, config: LlamaConfig, n_devices: int) -> int
         lambda kept: kept or list(_measured(lc, model, config, tried)),
     )  # fmt: skip
     size = chosen(times) if times else config.n_batch
-    ms = {n: round(1000 * seconds, 2) for n, seconds in times or ()}
+    ms = {f"{n} tokens": round(1000 * seconds, 2) for n, seconds in times or ()}
     _log.info("micro_batch", chosen=size, ms=ms, known=was_known)
     return size
 
