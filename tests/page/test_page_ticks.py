@@ -252,7 +252,10 @@ def test_of_two_engines_the_chosen_one_is_in_the_link_and_requests_have_a_column
         expect(cards.first).to_have_attribute("aria-pressed", "true")
         for card in cards.all():
             expect(card.locator("path").last).to_have_attribute("d", re.compile("^M.*z$"))  # a strip
-        shown = [re.compile(r"CUDA0 · 6.00\s?GB of 8.00\s?GB · 42\s?% busy"), "far:1 · missing: it does not answer"]
+        shown = [
+            re.compile(r"CUDA0 · 6.00\s?GB of 8.00\s?GB · 42\s?% busy"),
+            "far:1 · missing: it does not answer",
+        ]
         expect(cards.first.locator(".engine-device")).to_have_text(shown)
         page.unroute("**/health", with_devices)
         cards.last.click()
