@@ -40,7 +40,7 @@ def sizes(n_batch: int, n_slots: int, n_devices: int) -> list[int]:
 
     A row of each slot fits into one, so that streams are never cut.
     """
-    parts = [-(-n_batch // (n_devices * by)) for by in (1, 2)]
+    parts = [-(-n_batch // (n_devices * by)) for by in (1, 2)] if n_devices > 1 else []
     return [n_batch, *(size for size in parts if max(LEAST, n_slots) <= size < n_batch)]
 
 

@@ -257,6 +257,7 @@ def test_shares_are_those_of_the_devices_that_are_there():
     [
         pytest.param(528, 16, 2, [528, 264, 132], id="two-devices"),
         pytest.param(528, 16, 4, [528, 132, 66], id="four"),
+        pytest.param(528, 16, 1, [528], id="nobody-to-share-with"),
         pytest.param(528, 200, 2, [528, 264], id="a-row-of-each-slot-fits"),
         pytest.param(100, 4, 2, [100], id="too-short-to-cut"),
     ],
