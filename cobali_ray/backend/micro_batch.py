@@ -24,7 +24,7 @@ from cobali_ray.backend.params import context_params
 
 _log = structlog.get_logger(__name__)
 
-LEAST = 64
+MIN_PART = 64
 """Tokens; fewer leave a GPU with little to do between two copies."""
 N_ROUNDS, N_PASSES = 2, 2
 """How often sizes take turns, and passes in a turn; the shortest counts, as the machine may be busy."""
@@ -41,7 +41,7 @@ def sizes(n_batch: int, n_slots: int, n_devices: int) -> list[int]:
     A row of each slot fits into one, so that streams are never cut.
     """
     parts = [-(-n_batch // (n_devices * by)) for by in (1, 2)] if n_devices > 1 else []
-    return [n_batch, *(size for size in parts if max(LEAST, n_slots) <= size < n_batch)]
+    return [n_batch, *(size for size in parts if max(MIN_PART, n_slots) <= size < n_batch)]
 
 
 def chosen(times: Sequence[tuple[int, float]]) -> int:
