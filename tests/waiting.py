@@ -6,22 +6,27 @@ import time
 from pathlib import Path
 
 PAUSE_S = 0.01
-MAX_PAUSE_S = 0.1
-"""Pauses grow to this: who asks a server without a pause takes the time that it needs to get there."""
+
+
+def _next_pause_s(pause_s, waited_s):
+    """Pauses grow: who asks a server without a pause takes the time that it needs to get there."""
+    return max(pause_s, min(1.5 * pause_s, 0.1), min(0.05 * waited_s, 0.5))
 
 
 def wait_until(holds, *, timeout_s=60.0, pause_s=PAUSE_S, so_far=str):
     """Ask again and again until `holds()` is true, and return it; `so_far()` says what there is instead."""
-    deadline = time.monotonic() + timeout_s
+    began = time.monotonic()
     while not (held := holds()):
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {holds} {so_far()}"
+        waited_s = time.monotonic() - began
+        assert waited_s < timeout_s, f"not within {timeout_s} s: {holds} {so_far()}"
         time.sleep(pause_s)
-        pause_s = max(pause_s, min(1.5 * pause_s, MAX_PAUSE_S))
+        pause_s = _next_pause_s(pause_s, waited_s)
     return held
 
 
 async def until(holds, *, timeout_s=60.0, pause_s=PAUSE_S):
     """Do the same on an event loop, where `holds` may be a coroutine function."""
+    began = time.monotonic()
     async with asyncio.timeout(timeout_s):
         while True:
             held = holds()
@@ -30,7 +35,7 @@ async def until(holds, *, timeout_s=60.0, pause_s=PAUSE_S):
             if held:
                 return held
             await asyncio.sleep(pause_s)
-            pause_s = max(pause_s, min(1.5 * pause_s, MAX_PAUSE_S))
+            pause_s = _next_pause_s(pause_s, time.monotonic() - began)
 
 
 def all_read(sock):

@@ -52,62 +52,27 @@ class TickBatch:
         self.slot = np.zeros(n_batch, np.int32)
         self.wanted = np.zeros(n_batch, np.int8)
         self._arrays: tuple[NDArray[Any], ...] = (self.token, self.position, self.slot, self.wanted)
-        self._counted = np.arange(n_batch, dtype=np.int32)
         self.n_tokens = 0
-        self.single = False
-        """Whether every span is one token, so that the arrays alone say all about them."""
-        self._spans: tuple[Span, ...] | None = ()
+        self.spans: tuple[Span, ...] = ()
         self.embedded: dict[int, ImageRows] = {}
         """Rows of images in place of tokens, by the number of the span."""
-
-    @property
-    def spans(self) -> tuple[Span, ...]:
-        """The spans in the batch; made from the arrays where it was laid out by `fill_streams`."""
-        if self._spans is None:
-            n = self.n_tokens
-            slots, starts = self.slot[:n].tolist(), self.position[:n].tolist()
-            self._spans = tuple([Span(i, start, 1, True) for i, start in zip(slots, starts, strict=True)])
-        return self._spans
 
     def sampled_slots(self) -> list[int]:
         """Return the slots whose logits are wanted, in order."""
         slots: list[int] = self.slot[: self.n_tokens][self.wanted[: self.n_tokens] != 0].tolist()
         return slots
 
-    def fill_streams(self, slot_ids: Sequence[int], tokens: Sequence[array[int]]) -> None:
-        """Lay out the last token of each sequence, all of them decoding."""
-        n = len(slot_ids)
-        self.embedded = {}
-        self.token[:n] = [known[-1] for known in tokens]
-        self.position[:n] = [len(known) - 1 for known in tokens]
-        self.slot[:n] = slot_ids
-        self.wanted[:n] = 1
-        self.n_tokens, self.single, self._spans = n, True, None
-
     def fill(self, spans: tuple[Span, ...], tokens: Sequence[array[int]]) -> None:
         """Lay out `spans`; `tokens[i]` holds all known tokens of the sequence of `spans[i]`."""
-        self._spans, self.embedded = spans, {}
-        if not spans:
-            self.n_tokens, self.single = 0, False
-            return
-        slots, starts, lengths, wanted = np.array(spans, np.int32).T
-        ends = np.cumsum(lengths)
-        n = self.n_tokens = int(ends[-1])
-        self.single = n == len(spans)
-        self.position[:n] = self._counted[:n] + np.repeat(starts - ends + lengths, lengths)
-        self.slot[:n] = np.repeat(slots, lengths)
-        self.wanted[:n] = 0
-        self.wanted[ends - 1] = wanted != 0
-        for i in np.flatnonzero(wanted > 1).tolist():
-            self.wanted[ends[i] - wanted[i] : ends[i]] = 1
-        singles, values = [], []
-        for (_, start, length, _), known, end in zip(spans, tokens, ends.tolist(), strict=True):
-            if length > 1:
-                self.token[end - length : end] = known[start : start + length]
-            else:
-                singles.append(end - 1)
-                values.append(known[start])
-        self.token[singles] = values
+        token, position, slot, wanted = array("i"), array("i"), array("i"), array("b")
+        for (slot_id, start, length, sample), known in zip(spans, tokens, strict=True):
+            token.extend(known[start : start + length])
+            position.extend(range(start, start + length))
+            slot.extend([slot_id] * length)
+            wanted.extend([0] * (length - sample) + [1] * sample)
+        n = self.n_tokens = len(token)
+        self.token[:n], self.position[:n], self.slot[:n], self.wanted[:n] = token, position, slot, wanted
+        self.spans, self.embedded = spans, {}
 
     def embed(self, number: int, rows: ImageRows) -> None:
         """Have a span computed from rows of an image: what stood for them is no token."""
@@ -124,8 +89,8 @@ class TickBatch:
             for mine, theirs in zip(self._arrays, whole._arrays, strict=True):
                 mine[at : at + length] = theirs[starts[i] : starts[i] + length]
             at += length
-        self._spans, self.embedded = tuple(whole.spans[i] for i in chosen), {}
-        self.n_tokens, self.single = at, at == len(chosen)
+        self.spans, self.embedded = tuple(whole.spans[i] for i in chosen), {}
+        self.n_tokens = at
 
 
 def by_length(spans: Sequence[Span]) -> list[list[int]]:
@@ -150,22 +115,10 @@ def check_batch(
     `n_cached[slot_id]` is what each slot holds. Returns the number of rows whose logits are wanted.
     Raises SlotFaultError for the slot at fault, BackendError for a malformed batch.
     """
-    n_tokens = batch.n_tokens
-    if batch.single and 0 < n_tokens <= n_batch and _each_next(batch, n_cached, n_ctx_slot):
-        n_wanted = int(np.count_nonzero(batch.wanted[:n_tokens]))
-    else:
-        n_wanted = _check_spans(batch, n_cached.tolist(), n_ctx_slot, n_batch)
-    if batch.token[:n_tokens].view(np.uint32).max() >= n_vocab:  # a negative id is a large one
+    n_wanted = _check_spans(batch, n_cached.tolist(), n_ctx_slot, n_batch)
+    if batch.token[: batch.n_tokens].view(np.uint32).max() >= n_vocab:  # a negative id is a large one
         raise SlotFaultError(_slot_of_bad_token(batch, n_vocab), "a token outside the vocabulary")
     return n_wanted
-
-
-def _each_next(batch: TickBatch, n_cached: NDArray[np.int32], n_ctx_slot: int) -> bool:
-    """Say whether single tokens are of a slot each and keep all rules of positions."""
-    slots, starts = batch.slot[: batch.n_tokens], batch.position[: batch.n_tokens]
-    if slots.min() < 0 or slots.max() >= len(n_cached) or np.bincount(slots).max() > 1:
-        return False
-    return not np.count_nonzero(starts != n_cached.take(slots)) and not np.count_nonzero(starts >= n_ctx_slot)
 
 
 def _check_spans(batch: TickBatch, n_cached: list[int], n_ctx_slot: int, n_batch: int) -> int:

@@ -25,7 +25,9 @@ COMPRESSED = frozenset({"deepseek4"})
 """Those that forget a text as a whole or not at all."""
 GOES_BACK = frozenset({"lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe"})
 """Those whose states of the last tokens can be kept, so that drafts can be cut off."""
-UNKNOWN = frozenset({"deepseek4", "gemma3n", "kimi-linear"})
+INDEXED = frozenset({"deepseek32"})
+"""Those of which each layer keeps a key for its indexer, too; in others, only some do."""
+UNKNOWN = frozenset({"deepseek4", "gemma3n"})
 """Those that keep what is not counted here."""
 WINDOWS = {"cohere2": 4, "gemma2": 2, "gemma3": 6, "gpt-oss": 2, "olmo2": 4}
 """Those in which one of so many layers, the last, has no window, unless the file says otherwise."""
@@ -79,7 +81,8 @@ def cache_need(
     n_layers, width = file.number("block_count"), file.number("embedding_length")
     n_heads_behind = file.number("nextn_predict_layers")
     n_layers -= n_heads_behind
-    if file.name in UNKNOWN or not (n_layers > 0 and width) or file.number("attention.indexer.key_length"):
+    n_indexed = file.number("attention.indexer.key_length")
+    if file.name in UNKNOWN or not (n_layers > 0 and width) or (n_indexed and file.name not in INDEXED):
         return None
     recurrent = [file.is_recurrent(i) for i in range(n_layers)]
     if None in recurrent:
@@ -101,7 +104,9 @@ def cache_need(
         key = file.number(f"attention.key_length{window}") or file.number("attention.key_length") or n_each
         value = file.number(f"attention.value_length{window}") or file.number("attention.value_length")
         if file.number("attention.kv_lora_rank"):  # values are a part of the keys
-            n_keys[0] += file.number("attention.kv_lora_rank") + file.number("rope.dimension_count")
+            n_keys[0] += (
+                file.number("attention.kv_lora_rank") + file.number("rope.dimension_count") + n_indexed
+            )
         else:
             of = bool(window) and file.tells_windows
             n_keys[of] += n_heads_kv * key
@@ -164,9 +169,8 @@ class _Metadata:
 
     def is_recurrent(self, layer: int) -> bool | None:
         """Say whether a layer has a state; None where nobody can."""
-        if not any(
-            map(self.number, ("ssm.inner_size", "ssm.state_size", "shortconv.l_cache", "wkv.head_size"))
-        ):
+        sizes = ("ssm.inner_size", "ssm.state_size", "shortconv.l_cache", "wkv.head_size", "kda.head_dim")
+        if not any(map(self.number, sizes)):
             return False
         if self.name in RECURRENT | BOTH:
             return True
@@ -190,6 +194,9 @@ class _Metadata:
             return _F32 * width * (cache - 1)
         if head := self.number("wkv.head_size"):
             return _F32 * width * (self.number("token_shift_count", default=2) + head)
+        if head := self.number("kda.head_dim"):
+            n_shifted = 3 * max(self.number("ssm.conv_kernel") - 1, 0)
+            return _F32 * self.number("attention.head_count") * head * (n_shifted + head)
         inner, size = self.number("ssm.inner_size"), self.number("ssm.state_size")
         n_shifted = max(self.number("ssm.conv_kernel") - 1, 0) * (
             inner + 2 * self.number("ssm.group_count") * size

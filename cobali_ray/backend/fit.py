@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from ctypes import c_int, c_size_t, c_void_p
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -15,18 +15,29 @@ from cobali_ray.backend import ggml, library, memory
 from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.devices import Devices
 from cobali_ray.backend.memory import HOST_CELL_BYTES
-from cobali_ray.backend.params import context_params, model_params
+from cobali_ray.backend.params import context_params, head_params, model_params
 from cobali_ray.errors import ConfigError
 
 _log = structlog.get_logger(__name__)
 
 _BREAKDOWN = "_Z26llama_get_memory_breakdownPK13llama_context"
 """llama.cpp's account of a context, a `std::map` of types of buffers to three sizes."""
+_MAX_NODES = "_ZNK13llama_context15graph_max_nodesEj"
+"""How many nodes a graph of a context has room for, where a pass has so many tokens."""
+_N_GRAPHS = 3
+"""llama.cpp keeps one to reserve buffers with, one of passes that give logits, and one of the others."""
 _SMALL_CELLS = "q8_0", 17 / 32
 """And what they take of the memory of f16."""
 _MIB = 1 << 20
-_Buffers: TypeAlias = list[tuple[int, list[int]]]
-"""Kinds of buffers, with their bytes for weights, cells and computing."""
+
+
+class _ContextNeed(NamedTuple):
+    """What llama.cpp says that a context takes."""
+
+    buffers: list[tuple[int, list[int]]]
+    """Kinds of buffers, with their bytes for weights, cells and computing."""
+    graphs: int
+    """Bytes of this machine's memory for the nodes of graphs, which are in no buffer."""
 
 
 class _MapHead(ctypes.Structure):
@@ -68,31 +79,32 @@ def needs(config: LlamaConfig, devices: Devices) -> list[MemoryNeed] | None:
 
     The model's file is read, and nothing of it is loaded.
     """
-    if (buffers := _buffers(config, devices)) is None:
+    if (need := _need_of_context(config, devices)) is None:
         return None
     of = ggml.load().ggml_backend_buft_get_device
     return [
-        _sum(one.name, [sizes for kind, sizes in buffers if of(kind) == one.handle], one.memory[0])
+        _sum(one.name, [sizes for kind, sizes in need.buffers if of(kind) == one.handle], one.memory[0])
         for one in devices.used
     ]
 
 
 def need_here(config: LlamaConfig, devices: Devices) -> MemoryNeed | None:
     """Return what it will take of this machine's own memory, likewise."""
-    if (buffers := _buffers(config, devices)) is None:
+    if (asked := _need_of_context(config, devices)) is None:
         return None
     base = ggml.load()
     of, is_host, cpu = (
         base.ggml_backend_buft_get_device, base.ggml_backend_buft_is_host,
         base.ggml_backend_dev_by_type(ggml.CPU),
     )  # fmt: skip
-    here = [sizes for kind, sizes in buffers if is_host(kind) or of(kind) == cpu]
+    here = [sizes for kind, sizes in asked.buffers if is_host(kind) or of(kind) == cpu]
     need = _sum("CPU", here, memory.available_bytes() or 0)
-    return need._replace(cells=need.cells + HOST_CELL_BYTES * config.n_cells_requested)
+    cells = need.cells + HOST_CELL_BYTES * config.n_cells_requested
+    return need._replace(cells=cells, buffers=need.buffers + asked.graphs)
 
 
-def _buffers(config: LlamaConfig, devices: Devices) -> _Buffers | None:
-    """Open a model without its weights, and return what its buffers would be."""
+def _need_of_context(config: LlamaConfig, devices: Devices) -> _ContextNeed | None:
+    """Open a model without its weights, and return what it would take."""
     lc = library.load()
     library_of_llama = lc.llama_cpp._lib  # noqa: SLF001 - the function is exported, and not wrapped
     account = getattr(library_of_llama, _BREAKDOWN, None) if sys.platform == "linux" else None
@@ -103,15 +115,31 @@ def _buffers(config: LlamaConfig, devices: Devices) -> _Buffers | None:
     params.no_alloc, params.load_mode = True, 0
     if not (model := lc.llama_model_load_from_file(str(config.path).encode(), params)):
         return None
+    contexts: list[Any] = []
     try:
-        if not (context := lc.llama_init_from_model(model, context_params(lc, model, config))):
-            return None
-        try:
-            return [(node.kind, list(node.sizes)) for node in _nodes(account(context).root)]
-        finally:
-            lc.llama_free(context)
+        contexts.append(lc.llama_init_from_model(model, context_params(lc, model, config)))
+        if contexts[0] and config.head and config.verifies:
+            contexts.append(lc.llama_init_from_model(model, head_params(lc, config, contexts[0])))
+        buffers, graphs = list[tuple[int, list[int]]](), 0
+        for context in filter(None, contexts):
+            for node in _nodes(account(context).root):
+                weights, *others = node.sizes
+                buffers.append((node.kind, [weights if context == contexts[0] else 0, *others]))
+            graphs += _graph_bytes(library_of_llama, context, int(lc.llama_n_ubatch(context)))
+        return _ContextNeed(buffers, graphs) if contexts[0] else None
     finally:
+        for context in filter(None, reversed(contexts)):
+            lc.llama_free(context)
         lc.llama_model_free(model)
+
+
+def _graph_bytes(library_of_llama: Any, context: Any, n_tokens: int) -> int:
+    """Return what graphs of a context take; 0 where llama.cpp does not say how large they may be."""
+    if (max_nodes := getattr(library_of_llama, _MAX_NODES, None)) is None:
+        return 0
+    max_nodes.restype, max_nodes.argtypes = ctypes.c_uint32, (c_void_p, ctypes.c_uint32)
+    base, n = ggml.load(), int(max_nodes(context, n_tokens))
+    return _N_GRAPHS * (n * int(base.ggml_tensor_overhead()) + int(base.ggml_graph_overhead_custom(n, False)))
 
 
 def _sum(name: str, buffers: Iterable[list[int]], free: int) -> MemoryNeed:

@@ -25,6 +25,8 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "ggml_backend_reg_dev_get": (c_void_p, (c_void_p, c_size_t)),
     "ggml_backend_buft_get_device": (c_void_p, (c_void_p,)),
     "ggml_backend_buft_is_host": (c_bool, (c_void_p,)),
+    "ggml_tensor_overhead": (c_size_t, ()),
+    "ggml_graph_overhead_custom": (c_size_t, (c_size_t, c_bool)),
     "ggml_set_abort_callback": (c_void_p, (c_void_p,)),
 }
 

@@ -3,8 +3,8 @@
 It is one more layer. From a token, and from what the other layers made of the token before it, it says which
 token follows; what it made of that itself lets it go on by another. Its cells are a context of its own, whose
 sequences are the slots and whose positions are the numbers of their tokens. It follows what the model
-computes, some tokens late, so that many go through it at once. No answer depends on it: what it did not see,
-such as a prefix that was copied or came from host memory, or an image, it guesses without.
+computes, some tokens late, so that many go through it at once, and is copied with a slot. No answer depends
+on it: what it did not see, such as a prefix that came from host memory, or an image, it guesses without.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from numpy.typing import NDArray
 
 from cobali_ray.backend import library
 from cobali_ray.backend.batch import TickBatch
-from cobali_ray.backend.config import FLASH, LlamaConfig
+from cobali_ray.backend.config import LlamaConfig
+from cobali_ray.backend.params import head_params
 
 _log = structlog.get_logger(__name__)
 HEADS = frozenset({"glm4moe", "qwen35", "qwen35moe"})
 """Architectures whose heads were tried: llama.cpp ends the process where it cannot compute one."""
 CATCH_UP = 64
 """So many tokens of a slot may be computed before they go through the head."""
-_MAX_ROWS = 512
-"""Tokens that go through it at once."""
 
 
 def open_head(model: Any, trunk: Any, config: LlamaConfig) -> DraftHead | None:
@@ -78,15 +77,8 @@ class DraftHead:
         self._lc, self._calls, self._trunk = (lc := library.load()), calls, trunk
         self._n_vocab = int(lc.llama_vocab_n_tokens(lc.llama_model_get_vocab(model)))
         self._width = width = int(lc.llama_model_n_embd_out(model))
-        params = lc.llama_context_default_params()
-        params.ctx_type, params.ctx_other = lc.LLAMA_CONTEXT_TYPE_MTP, trunk
-        params.n_ctx, params.n_seq_max = config.n_cells_requested, config.n_slots
-        self._most = params.n_batch = params.n_ubatch = min(_MAX_ROWS, config.n_batch)
-        params.n_outputs_max = min(self._most, config.n_slots)
-        params.n_threads = params.n_threads_batch = config.n_threads
-        params.flash_attn_type = FLASH["on" if config.needs_flash else config.flash_attn]
-        params.type_k, params.type_v = config.ggml_types
-        params.kv_unified, params.no_perf = config.unified, True
+        params = head_params(lc, config, trunk)
+        self._most, self._unified = int(params.n_batch), config.unified
         library.forget_errors()
         self._context = lc.llama_init_from_model(model, params)
         if not self._context:
@@ -147,6 +139,17 @@ class DraftHead:
         for slot_id in slots:  # what is right is computed again, from what the model makes of it
             self._lc.llama_memory_seq_rm(self._memory, slot_id, self._slots[slot_id].n_done, -1)
         return [(drafts[slot_id] + [0] * n)[:n] for slot_id, _, n in wanted]
+
+    def copy(self, donor_id: int, slot_id: int) -> None:
+        """Note that an empty slot got what another holds."""
+        donor, one = self._slots[donor_id], self._slots[slot_id]
+        self._lc.llama_memory_seq_rm(self._memory, slot_id, -1, -1)
+        one.begin(0)
+        if self._unified:
+            self._lc.llama_memory_seq_cp(self._memory, donor_id, slot_id, -1, -1)
+        elif donor.n_done and not library.copy_sequence(self._lc, self._context, donor_id, slot_id):
+            return  # without what was before, as if it had not been seen
+        one.n_done, one.tokens, one.made = donor.n_done, donor.tokens.copy(), donor.made.copy()
 
     def cut(self, slot_id: int, n_keep: int) -> None:
         """Note that a slot was cut to its first `n_keep` tokens."""

@@ -6,6 +6,7 @@ import ctypes
 import functools
 import os
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,24 @@ def raw_batch(
     )
     raw.arrays = (token, values, position, one, rows, seq, wanted)  # ctypes keeps none of them alive
     return raw
+
+
+def copy_sequence(
+    lc: Any,
+    context: Any,
+    donor: int,
+    seq: int,
+    *,
+    flags: int = 0,
+    room: Callable[[int], NDArray[np.uint8]] = lambda n_bytes: np.empty(n_bytes, np.uint8),
+) -> bool:
+    """Have an empty sequence hold what another does, by way of memory that `room` gives; say if it does."""
+    state = room(size := int(lc.llama_state_seq_get_size_ext(context, donor, flags)))
+    pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+    return bool(
+        lc.llama_state_seq_get_data_ext(context, pointer, size, donor, flags) == size
+        and lc.llama_state_seq_set_data_ext(context, pointer, size, seq, flags) == size
+    )
 
 
 def forget_errors(of: str = "llama") -> None:

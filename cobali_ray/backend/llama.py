@@ -369,7 +369,7 @@ class LlamaBackend:
 
         llama.cpp would cut such a batch unevenly. The rows of all calls are gathered in order.
         """
-        groups = by_length(batch.spans) if self._reproducible and not batch.single else []
+        groups = by_length(batch.spans) if self._reproducible else []
         if len(groups) <= 1:
             self._decode(batch)
             return
@@ -461,28 +461,23 @@ class LlamaBackend:
             raise BackendError(f"slot {donor_id} holds {n_donor} tokens, of which {n_keep} cannot be copied")
         positions = self._images.positions
         donor, seq = self._seq_id(donor_id), self._seq_id(slot_id)
+        if self._head is not None:
+            self._head.copy(donor_id, slot_id)
         if self._unified:
             end = -1 if self.keeps_states else positions.of(donor_id, n_keep)
             self._lc.llama_memory_seq_cp(self._memory, donor, seq, 0, end)
             positions.copy(donor_id, slot_id, n_keep)
-            self._n_cached[slot_id] = n_keep
+            self._hold(slot_id, n_keep)
             return
         if self._windows and not self._forgets:
             self._lc.llama_memory_seq_cp(self._memory, donor, seq, -1, -1)
-        else:
-            self._copy_state(donor, seq)
+        elif not library.copy_sequence(
+            self._lc, self._context, donor, seq, flags=self._copy_flags, room=self._room
+        ):
+            raise BackendError(f"sequence {seq} cannot take a copy of sequence {donor}")
         positions.copy(donor_id, slot_id, n_donor)
         self._n_cached[slot_id] = n_donor
         self.truncate(slot_id, n_keep)
-
-    def _copy_state(self, donor: int, seq: int) -> None:
-        lc, flags = self._lc, self._copy_flags
-        size = int(lc.llama_state_seq_get_size_ext(self._context, donor, flags))
-        state = self._room(size)
-        if lc.llama_state_seq_get_data_ext(self._context, _pointer(state), size, donor, flags) != size:
-            raise BackendError(f"sequence {donor} cannot be read")
-        if lc.llama_state_seq_set_data_ext(self._context, _pointer(state), size, seq, flags) != size:
-            raise BackendError(f"sequence {seq} cannot take a copy of sequence {donor}")
 
     def swap(self, slot_id: int, other_id: int) -> None:
         """Exchange the sequence ids of two slots; what they hold is written again under the new ones.

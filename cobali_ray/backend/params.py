@@ -9,6 +9,9 @@ from cobali_ray.backend.devices import Devices
 from cobali_ray.backend.logprobs import n_scored_rows
 from cobali_ray.core.plan.goodput import MAX_ROWS
 
+MAX_HEAD_ROWS = 512
+"""Tokens that go through a head at once."""
+
 
 def model_params(lc: Any, config: LlamaConfig, devices: Devices) -> Any:
     """Return the parameters of a model; `devices` must live until it is loaded."""
@@ -36,6 +39,20 @@ def context_params(lc: Any, model: Any, config: LlamaConfig) -> Any:
     if config.verifies and not config.unified and not attends(lc, model):
         params.n_rs_seq = STATE_DRAFT
     params.no_perf = True
+    return params
+
+
+def head_params(lc: Any, config: LlamaConfig, trunk: Any) -> Any:
+    """Return the parameters of a context for a model's own head, whose other layers another one computes."""
+    params = lc.llama_context_default_params()
+    params.ctx_type, params.ctx_other = lc.LLAMA_CONTEXT_TYPE_MTP, trunk
+    params.n_ctx, params.n_seq_max = config.n_cells_requested, config.n_slots
+    params.n_batch = params.n_ubatch = min(MAX_HEAD_ROWS, config.n_batch)
+    params.n_outputs_max = min(params.n_batch, config.n_slots)
+    params.n_threads = params.n_threads_batch = config.n_threads
+    params.flash_attn_type = FLASH["on" if config.needs_flash else config.flash_attn]
+    params.type_k, params.type_v = config.ggml_types
+    params.kv_unified, params.no_perf = config.unified, True
     return params
 
 

@@ -33,7 +33,7 @@ from cobali_ray.core.planner import Planner, Select, select_decoding
 from cobali_ray.core.queue.admission import DrainRate, displaced
 from cobali_ray.core.queue.counts import NO_TEXTS, Counts
 from cobali_ray.core.queue.deadlines import Deadlines
-from cobali_ray.core.queue.fair import Accounts, yields
+from cobali_ray.core.queue.fair import OUTPUT_COST, Accounts, yields
 from cobali_ray.core.queue.programs import Programs
 from cobali_ray.core.queue.text_passes import EmbeddingJob, TextPasses
 from cobali_ray.core.queue.waiting import MAX_PARKED, WaitingQueue
@@ -246,8 +246,6 @@ class Scheduler:
         if isinstance(request, EmbeddingRequest):
             self._submitted_texts(request, arrived_s, event.now_s)
             return
-        if self.accounts.joins(request):  # while one was alone, what it said was not counted
-            self._settle()
         sequence = Sequence(
             request,
             arrived_s=arrived_s,
@@ -269,7 +267,6 @@ class Scheduler:
     def _submitted_texts(self, request: EmbeddingRequest, arrived_s: float, now_s: float) -> None:
         if self.texts is None:
             raise InvariantError("this model does not embed")
-        self._settle()
         job = EmbeddingJob(request, self.accounts.open(request), arrived_s)
         self._open[request.request_id] = job
         self.texts.add(job, now_s)
@@ -411,8 +408,6 @@ class Scheduler:
         prompts_wait = len(texts.queue) > 0 and (self.n_prefilling > 0 or self.queue.has_ready)
         if not texts.takes_turn(prompts_wait=prompts_wait):
             return False
-        if texts.queue.n_lines > 1:
-            self._settle()
         spare_s = inf
         if streams := self.planner.streams:
             decode_s = self.pacer.model.decode_s(len(streams), self.slots.n_cells_running)
@@ -452,8 +447,6 @@ class Scheduler:
 
     def _assign(self, now_s: float) -> None:
         n_assigned = 0
-        if self.accounts.several:
-            self._settle()
         for _ in range(MAX_PLACED):
             sequence = self._next(now_s)
             if sequence is not None and not self.slots.fits(sequence):
@@ -509,10 +502,6 @@ class Scheduler:
         """Return what computing these tokens of a prompt takes; 0: too little is known."""
         model = self.pacer.model
         return model.chunk_s(start, end - start) if model.knows_prefill and end > start else 0.0
-
-    def _settle(self) -> None:
-        for running in self.slots.running:
-            self.accounts.settle(running)
 
     def _next(self, now_s: float) -> Sequence | None:
         """Return who gets the next slot: the head of the queue, past those who had better wait.
@@ -647,6 +636,7 @@ class Scheduler:
                 self._end(sequence, now_s, "length")
                 continue
             tokens.append(token)
+            sequence.account.charge(OUTPUT_COST)
             if not sequence.decoding:
                 sequence.decoding = True
                 self.planner.changed()

@@ -9,7 +9,6 @@ from cobali_ray.backend.logprobs import PromptRows
 from cobali_ray.core.plan.plan import Plan
 from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.core.scheduler import Scheduler
-from cobali_ray.core.views.stats import TickSpans
 from cobali_ray.engine.images import RowsOf
 
 
@@ -24,9 +23,6 @@ class Batches:
     def filled(self, plan: Plan) -> TickBatch:
         """Return the batch with all that a plan computes; it is another plan's with the next call."""
         slots = self._scheduler.slots
-        if plan.spans is None:
-            self._batch.fill_streams(plan.streams, [slots.tokens(i) for i in plan.streams])
-            return self._batch
         known = [slots.tokens(span.slot_id) for span in plan.spans]
         if plan.drafts:
             drafts = [array("i", plan.draft(span.slot_id)) for span in plan.spans]
@@ -38,7 +34,7 @@ class Batches:
 
     def _fill_images(self, plan: Plan) -> None:
         """Have spans computed from the rows of images that stand there."""
-        for number, span in enumerate(plan.spans or ()):
+        for number, span in enumerate(plan.spans):
             if (sequence := self._scheduler.slots.by_slot[span.slot_id]) is None:
                 continue
             for one in sequence.request.rows:
@@ -47,15 +43,9 @@ class Batches:
                     start = span.start - one.start
                     self._batch.embed(number, rows.part(start, start + span.length))
 
-    def spans(self, plan: Plan) -> TickSpans:
-        """Return who computes what in the batch of a plan, for those who look on."""
-        if plan.spans is None:
-            return TickSpans(plan, self._batch.position[: self._batch.n_tokens].tolist())
-        return TickSpans(plan)
-
     def prompts(self, plan: Plan) -> list[tuple[Sequence, PromptRows]]:
         """Return the prompts of a computed plan whose logprobs are wanted, and the rows that are for them."""
-        if not plan.chunks or plan.spans is None:
+        if not plan.chunks:
             return []
         found, at = [], 0
         for slot_id, start, length, n_rows in plan.spans:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from dataclasses import replace
 from typing import TypeAlias
 
 import structlog
@@ -233,10 +232,10 @@ class Engine:
         return self._progress.places(self.scheduler)
 
     def cache_view(self) -> CacheView:
-        view, disk = view_of(self.scheduler), self._disk
-        if disk is None:
-            return view
-        return replace(view, disk_trouble=disk.trouble, disk_paused_s=disk.paused_s)
+        disk = self._disk
+        return (
+            view_of(self.scheduler) if disk is None else view_of(self.scheduler, disk.trouble, disk.paused_s)
+        )
 
     # -- one round ------------------------------------------------------------------------------------
 
@@ -256,7 +255,6 @@ class Engine:
             if not self.scheduler.counts.texts.n_tokens:
                 return None
             return self._recorder.record_texts(self.scheduler, begun_s, self.backend.n_reused())
-        spans = self._batches.spans(plan)
         if self.backend.overlaps:
             times.publish_s = self._publish()
         self.backend.wait()
@@ -280,7 +278,7 @@ class Engine:
                 detail="the streams' own tokens take longer; until they do not, gaps are as with auto",
             )
         return self._recorder.record(
-            self.scheduler, times, ended_s=ended_s, plan=plan, spans=spans, n_reused=self.backend.n_reused()
+            self.scheduler, times, ended_s=ended_s, plan=plan, n_reused=self.backend.n_reused()
         )
 
     def _embed_texts(self, asked: messages.Embed) -> float:

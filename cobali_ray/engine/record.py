@@ -9,7 +9,7 @@ from typing import Any
 
 from cobali_ray.core.plan.plan import Plan
 from cobali_ray.core.scheduler import Scheduler
-from cobali_ray.core.views.stats import TickSpans, TickStats
+from cobali_ray.core.views.stats import TickStats
 
 
 @dataclass(slots=True)
@@ -37,7 +37,6 @@ class TickRecorder:
         *,
         ended_s: float,
         plan: Plan,
-        spans: TickSpans,
         n_reused: int,
     ) -> TickStats:
         counts, n_prefilling = scheduler.counts, scheduler.n_prefilling
@@ -63,7 +62,7 @@ class TickRecorder:
             chunks=chunks,
             gaps_s=counts.gaps,
             ttfts_s=counts.ttfts,
-            spans=spans,
+            plan=plan,
         )
 
     def record_texts(self, scheduler: Scheduler, started_s: float, n_reused: int) -> TickStats:

@@ -15,7 +15,7 @@ from cobali_ray.core.request.events import TIERS, End
 from cobali_ray.core.request.life import Life
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.sequence import Sequence
-from cobali_ray.core.views.stats import NO_SPANS, TickStats
+from cobali_ray.core.views.stats import TickStats
 from cobali_ray.telemetry.exposition import TOTALS
 from cobali_ray.telemetry.histogram import Histogram
 from cobali_ray.telemetry.lives import Lives, LivesView
@@ -272,7 +272,7 @@ class Collector:
             limits=self._limits,
             disk_bytes=self._disk_bytes,
             opened_at_s=self._opened_at_s,
-            last=replace(self._last, target_s=target_s, chunks=(), gaps_s=(), ttfts_s=(), spans=NO_SPANS),
+            last=replace(self._last, target_s=target_s, chunks=(), gaps_s=(), ttfts_s=(), plan=None),
             predictions=dict(self._predictions),
             histograms={key: histogram.view() for key, histogram in self._histograms.items()},
             totals={**self._totals, "idle_seconds": self._pauses.idle_s(now_s)},

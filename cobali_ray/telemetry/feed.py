@@ -26,7 +26,7 @@ def ticks_json(ticks: Iterable[TickStats]) -> bytes:
 def _tick(stats: TickStats) -> dict[str, Any]:
     record = {name: _short(getattr(stats, name)) for name in _PLAIN}
     record["gaps_s"] = np.round(np.asarray(stats.gaps_s, np.float64), 6)
-    record["spans"] = stats.spans.rows()
+    record["spans"] = stats.spans
     return record
 
 

@@ -20,7 +20,7 @@ from cobali_ray.errors import ConfigError
 from cobali_ray.telemetry.names import ONLY_ENGINE
 
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
-TICK_FIELDS: Final = tuple(one.name for one in fields(TickStats) if one.name not in {"spans", "ttfts_s"})
+TICK_FIELDS: Final = tuple(one.name for one in fields(TickStats) if one.name not in {"plan", "ttfts_s"})
 """What is told of a tick beside its spans."""
 OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_UTC_Z
 

@@ -30,10 +30,11 @@ BOS = 0
 IDLE = LoadView(ahead=(), shortest=False, n_free=4, slot_s=1.0, token_s=0.001, depth_s=0.0, n_kept=1 << 20)
 HELD = CacheView(
     slots=(SlotView(0, 120), SlotView(1, 44, "r1", 40, 40, 32, 5, 7), SlotView(2, 0)),
-    n_ctx_slot=1024, n_cells=3072, n_cells_running=44, n_cells_idle=120, cell_bytes=100,
-    n_host_cells=5000, n_host_used=640, n_host_blocks=11, n_host_salts=2,
-    n_host_hits=3, n_host_saved=900, n_host_restored=300, n_host_evicted=260,
-    state_bytes=1000, n_states=3, n_states_most=7, n_states_saved=9, n_states_restored=4, n_states_evicted=6,
+    n_ctx_slot=1024,
+    kv_cells={"n": 3072, "n_running": 44, "n_idle": 120, "n_free": 2908},
+    host={"bytes": 64_000, "limit_bytes": 500_000},
+    states={"bytes": 3000, "limit_bytes": 7000},
+    disk={"bytes": 0},
     tier_requests={"none": 5, "slot": 2, "copy": 0, "host": 1},
     tier_tokens={"none": 600, "slot": 300, "copy": 0, "host": 100},
     settings={"n_slots": 3},

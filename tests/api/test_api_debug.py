@@ -142,13 +142,6 @@ async def test_an_engine_that_is_not_there_is_503(get, client):
     assert [line["log_level"] for line in logs] == ["debug"], "a page that looks on is no news"
 
 
-@pytest.mark.parametrize("path", ["/debug/ticks", "/debug/stream"])
-async def test_both_want_the_key(make_app, client, path):
-    wire = await Wire(make_app(api_keys=("secret",)), path, method="GET").run()
-    assert (wire.status, wire.json["error"]["code"]) == (401, "invalid_api_key")
-    assert client.asked == []
-
-
 def life(request_id, tenant, sent_as):
     numbers = dict.fromkeys(("n_prompt", "n_cached", "n_computed", "n_output", "n_preempted"), 7)
     moments = dict.fromkeys(("arrived_s", "assigned_s", "first_token_s", "ended_s"), 1.0)
@@ -238,7 +231,7 @@ async def test_a_server_that_stops_sends_its_viewers_away(app, client, clock):
     viewer = await Viewer.come(app)
     await poll(clock, client)
     app.state.viewers["0"].close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await viewer.task
         late = await Viewer.come(app)
         await late.task
@@ -336,5 +329,5 @@ async def test_a_poll_that_breaks_ends_the_streams(app, client, clock):
     viewer = await Viewer.come(app)
     await until(lambda: clock.sleeping == 1)
     clock.go.release()
-    await asyncio.wait_for(viewer.task, 10)
+    await asyncio.wait_for(viewer.task, 60)
     assert viewer.sent[-1]["more_body"] is False

@@ -286,7 +286,7 @@ async def test_each_engine_has_viewers_of_its_own(app, engines):
     for engine_id, last in (("b0", 1), ("b1", 4)):
         wire = Wire(app, f"/debug/stream?engine={engine_id}", method="GET")
         task = wire.start()
-        await asyncio.wait_for(wire.got_body.wait(), 10)
+        await asyncio.wait_for(wire.got_body.wait(), 60)
         assert wire.events[0]["ticks"][-1] == last
         wire.hang_up()
         await task

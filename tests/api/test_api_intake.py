@@ -161,7 +161,7 @@ async def test_a_small_request_does_not_wait_for_large_ones(app, gate):
         for _ in range(2 * (intake_module.N_SMALL + intake_module.N_LARGE))
     ]
     await until(gate.inside.is_set)
-    small = await asyncio.wait_for(Wire(app, CHAT, chat("hello")).run(), 5)
+    small = await asyncio.wait_for(Wire(app, CHAT, chat("hello")).run(), 60)
     assert small.status == 200
     assert not any(task.done() for task in large)
     gate.open.set()

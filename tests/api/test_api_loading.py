@@ -235,16 +235,6 @@ async def test_models_are_loaded_and_unloaded_by_hand(app, engines, post):
     assert (await post("/v1/models/load", {})).status == 400
 
 
-async def test_loading_needs_a_key_where_there_are_keys(engines, clock):
-    app = build_api(
-        Fleet([ServedModel({"a": engines["a"]}, ["a"])]), ApiSettings(api_keys=("k",)), clock=clock
-    )
-    for verb in ("load", "unload"):
-        assert (await Wire(app, f"/v1/models/{verb}", {"model": "a"}).run()).status == 401
-    keyed = Wire(app, "/v1/models/load", {"model": "a"}, headers=[("x-api-key", "k")])
-    assert (await keyed.run()).status == 200
-
-
 @pytest.mark.parametrize("path", ["/props", "/tokenizer_info", "/lora-adapters"])
 async def test_who_asks_about_a_model_has_it_loaded(app, engines, path):
     wire = await Wire(app, f"{path}?model=a", method="GET").run()

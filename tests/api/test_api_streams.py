@@ -70,6 +70,22 @@ async def test_a_broken_connection_cancels_the_request(app, client):
     assert logs[-1]["cancelled"]
 
 
+@pytest.mark.parametrize("path", [CHAT, "/debug/stream"])
+async def test_a_stream_that_cannot_be_sent_sends_nothing_more(app, client, path):
+    client.script = says(*"abcdefgh")
+    wire = Wire(app, path, ASK | {"stream": True}, method="POST" if path == CHAT else "GET")
+
+    async def fails(message):
+        wire.sent.append(message)
+        if message.get("body"):
+            raise RuntimeError("the server is broken")
+
+    wire.send = fails
+    with pytest.raises(RuntimeError, match="is broken"):
+        await wire.run()
+    assert [message["type"] for message in wire.sent] == ["http.response.start", "http.response.body"]
+
+
 async def test_one_failing_choice_cancels_the_others(app, client):
     def script(request):
         if request.request_id.endswith("-1"):

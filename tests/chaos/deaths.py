@@ -54,11 +54,16 @@ def kill_one(root: int, part: str) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-async def witness(url: str, kill: Callable[[], None], *, n_streams: int, n_tokens: int) -> Fate:
-    """Have a part die under streams; see what becomes of them and of those who come afterwards."""
+async def witness(
+    url: str, kill: Callable[[], None], *, n_streams: int, n_tokens: int, **fields: str
+) -> Fate:
+    """Have a part die under streams; see what becomes of them and of those who come afterwards.
+
+    All requests have the `fields`, such as a model.
+    """
     limits, fate = httpx2.Limits(max_connections=None), Fate()
     async with httpx2.AsyncClient(base_url=url, timeout=HUNG_S, limits=limits) as http:
-        bodies = [asked(4 * number, n_tokens) for number in range(n_streams)]  # one stream each
+        bodies = [asked(4 * number, n_tokens) | fields for number in range(n_streams)]  # one stream each
         expected = await asyncio.gather(*(read(http, body, Report(), None) for body in bodies))
         killed_s, begun = 0.0, set[int]()
 
@@ -80,13 +85,13 @@ async def witness(url: str, kill: Callable[[], None], *, n_streams: int, n_token
                 await asyncio.sleep(LOOK_S)
         kill()
         killed_s = time.monotonic()
-        fate.served_s = await _served(http, killed_s)
+        fate.served_s = await _served(http, killed_s, fields)
         await asyncio.gather(*streams)
     return fate
 
 
-async def _served(http: httpx2.AsyncClient, since_s: float) -> float:
-    body = {"prompt": "new", "max_tokens": 1}
+async def _served(http: httpx2.AsyncClient, since_s: float, fields: dict[str, str]) -> float:
+    body = {"prompt": "new", "max_tokens": 1} | fields
     while True:
         with contextlib.suppress(httpx2.HTTPError):
             if (await http.post(COMPLETIONS, json=body)).status_code == 200:

@@ -12,8 +12,6 @@ from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
 
-from transformers.utils.chat_template_utils import render_jinja_template
-
 from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.errors import InvalidParameterError
 from tools.install import LLAMA, TEMPLATES
@@ -216,6 +214,8 @@ def theirs(template, conversation, amend=dict):
 
     A turn that only calls has null for its content where the template looks for that.
     """
+    from transformers.utils.chat_template_utils import render_jinja_template  # takes more than a second
+
     how = amend(CONVERSATIONS[conversation])
     if not template.knows_developer:
         renamed = [m | {"role": "system"} if m["role"] == "developer" else m for m in how["messages"]]

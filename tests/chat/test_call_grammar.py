@@ -193,7 +193,7 @@ def test_what_a_template_renders_is_allowed(name, special):
     form, rng = format_of(name), random.Random(name)
     vocabulary = vocabulary_of(form, special=special)
     held = hold(form, vocabulary, RENDERED)
-    for _ in range(3):
+    for _ in range(2):
         prompt, text = rendered(name, rng)
         whole = hold(form, vocabulary, RENDERED, prompt, required=True)
         assert vocabulary.refusal(whole.text, text) == "", text
@@ -231,7 +231,7 @@ def test_what_is_held_behind_a_trigger_is_read_as_valid_calls(name):
     vocabulary = vocabulary_of(form)
     held, found = hold(form, vocabulary), []
     assert bool(held.heads) != bool(held.triggers)
-    for _ in range(8):
+    for _ in range(4):
         trigger = rng.choice(held.triggers or ("",))
         if (rest := vocabulary.written(held.text, rng)) is not None:
             found.append(calls_in(form, trigger.removeprefix("<|start|>assistant") + rest))

@@ -11,13 +11,13 @@ D_INNER, D_STATE, GROUPS = 128 * TIMES, 32 * min(TIMES, 4), 2
 RANK = D_INNER // D_STATE
 
 
-def attention(*, head=HEAD, heads_kv=HEADS, norms=False):
+def attention(*, head=HEAD, heads=HEADS, heads_kv=HEADS, norms=False):
     made = {
         "attn_norm.weight": (WIDTH,),
-        "attn_q.weight": (WIDTH, HEADS * head),
+        "attn_q.weight": (WIDTH, heads * head),
         "attn_k.weight": (WIDTH, heads_kv * head),
         "attn_v.weight": (WIDTH, heads_kv * head),
-        "attn_output.weight": (HEADS * head, WIDTH),
+        "attn_output.weight": (heads * head, WIDTH),
     }
     return made | ({"attn_q_norm.weight": (head,), "attn_k_norm.weight": (head,)} if norms else {})
 
@@ -70,12 +70,15 @@ def gated_delta():
     }
 
 
-def gpt_oss(_):
-    biases = {f"attn_{name}.bias": (HEADS * HEAD,) for name in "qkv"}
-    biases |= {"attn_output.bias": (WIDTH,), "ffn_gate_inp.bias": (EXPERTS,), "attn_sinks.weight": (HEADS,)}
+def gpt_oss(_, *, head=HEAD, heads=HEADS, heads_kv=HEADS):
+    biases = {
+        f"attn_{name}.bias": (n * head,) for name, n in zip("qkv", (heads, heads_kv, heads_kv), strict=True)
+    }
+    biases |= {"attn_output.bias": (WIDTH,), "ffn_gate_inp.bias": (EXPERTS,), "attn_sinks.weight": (heads,)}
     biases |= {f"ffn_{name}_exps.bias": (FFN, EXPERTS) for name in ("gate", "up")}
     biases |= {"ffn_down_exps.bias": (WIDTH, EXPERTS)}
-    return attention() | norms("post_attention_norm") | experts() | biases
+    made = attention(head=head, heads=heads, heads_kv=heads_kv)
+    return made | norms("post_attention_norm") | experts() | biases
 
 
 def nextn(layer):
@@ -120,6 +123,32 @@ def indexed(i):
         "indexer.attn_k.weight": (WIDTH, INDEX_WIDTH),
         "indexer.attn_q_b.weight": (Q_LATENT, INDEX_HEADS * INDEX_WIDTH),
     }
+
+
+KDA_HEAD, KDA = HEAD, HEADS * HEAD
+
+
+def kimi_delta():
+    made = {
+        "attn_norm.weight": (WIDTH,),
+        "attn_output.weight": (KDA, WIDTH),
+        "ssm_f_a.weight": (WIDTH, KDA_HEAD),
+        "ssm_f_b.weight": (KDA_HEAD, KDA),
+        "ssm_g_a.weight": (WIDTH, KDA_HEAD),
+        "ssm_g_b.weight": (KDA_HEAD, KDA),
+        "ssm_beta.weight": (WIDTH, HEADS),
+        "ssm_a": (1, HEADS),
+        "ssm_dt.bias": (KDA,),
+        "ssm_norm.weight": (KDA_HEAD,),
+    }
+    for name in "qkv":
+        made |= {f"attn_{name}.weight": (WIDTH, KDA), f"ssm_conv1d_{name}.weight": (4, 1, KDA)}
+    return made | norms("ffn_norm") | ffn()
+
+
+def kimi_latent():
+    made = without(latent(1), "attn_q")
+    return made | {"attn_q.weight": (WIDTH, HEADS * (NOPE + ROPE))}
 
 
 STREAMS = 4

@@ -4,6 +4,8 @@ Two to four layers of width 64. Their windows are 32 tokens, so that short promp
 such that the next token depends on all that a token sees: a cell too few shows in the logits.
 """
 
+import math
+import os
 import zlib
 from dataclasses import dataclass, field
 
@@ -19,6 +21,7 @@ from arch_layers import (
     HEADS,
     INDEX_HEADS,
     INDEX_WIDTH,
+    KDA_HEAD,
     LATENT,
     MANY,
     N_TRAINED,
@@ -41,6 +44,8 @@ from arch_layers import (
     gemma4,
     gpt_oss,
     indexed,
+    kimi_delta,
+    kimi_latent,
     latent,
     mamba2,
     nextn,
@@ -236,6 +241,41 @@ FAMILIES = {
         )
         | norms("token_embd_norm"),
     ),
+    "hybrid-delta-experts": Family(
+        arch="qwen3next",
+        keys=_DELTA | _MOE | {"expert_shared_feed_forward_length": FFN},
+        tensors=_model(
+            _layers(
+                2,
+                lambda i: (
+                    (
+                        without(gated_delta(), "ssm_alpha", "ssm_beta")
+                        | {"ssm_ba.weight": (WIDTH, 2 * RANK)},
+                        _gated_attention(),
+                    )[i]
+                    | _GATED_EXPERTS
+                ),
+            )
+        ),
+    ),
+    "hybrid-both": Family(
+        arch="falcon-h1",
+        keys=_SSM,
+        tensors=_model(_layers(2, lambda _: mamba2() | attention() | {"ffn_norm": (WIDTH,)} | ffn())),
+    ),
+    "hybrid-apart": Family(
+        arch="nemotron_h",
+        keys=_SSM | {"attention.head_count_kv": [0, HEADS, 0], "feed_forward_length": [0, 0, FFN]},
+        tensors=_model(
+            _layers(3, lambda i: (mamba2(), attention(), norms("attn_norm") | without(ffn(), "ffn_gate"))[i])
+        ),
+    ),
+    "hybrid-latent": Family(
+        arch="kimi-linear",
+        keys=without(_LATENT, "attention.q_lora_rank")
+        | {"attention.head_count_kv": [0, 1], "ssm.conv_kernel": 4, "kda.head_dim": KDA_HEAD},
+        tensors=_model(_layers(2, lambda i: (kimi_delta(), kimi_latent())[i])),
+    ),
     "recurrent": Family(
         arch="mamba2",
         keys=_SSM | {"feed_forward_length": 0, "attention.head_count": 0},
@@ -278,9 +318,7 @@ def _drawn(name, shape):
 _VOCABULARY = []
 
 
-def write(path, name):
-    """Write the family's model; the same name gives the same bytes."""
-    family = FAMILIES[name]
+def _begin(path, family):
     writer = GGUFWriter(path, family.arch)
     writer.add_name(f"random {family.arch}")
     for key, value in _keys(family).items():
@@ -294,10 +332,30 @@ def write(path, name):
     if not _VOCABULARY:
         _VOCABULARY.append(TrainedVocabulary().load(N_VOCAB))
     add_vocabulary(writer, _VOCABULARY[0])
+    return writer
+
+
+def write(path, name):
+    """Write the family's model; the same name gives the same bytes."""
+    writer = _begin(path, family := FAMILIES[name])
     for tensor, shape in family.tensors.items():
         writer.add_tensor(tensor, _drawn(tensor, shape))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    return path
+
+
+def write_header(path, family):
+    """Write a model whose weights are a hole in the file: enough to see what it would take."""
+    writer, n_bytes = _begin(path, family), 0
+    for tensor, shape in family.tensors.items():
+        n_bytes += (size := 4 * math.prod(shape)) + -size % writer.data_alignment
+        writer.add_tensor_info(tensor, shape[::-1], np.dtype(np.float32), size)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    writer.close()
+    os.truncate(path, path.stat().st_size + writer.data_alignment + n_bytes)
     return path

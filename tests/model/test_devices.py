@@ -139,9 +139,16 @@ def both(one, other):
     return at_once, sum(span.end_s - span.start_s for span in one)
 
 
-def test_what_a_model_takes_of_this_machine_is_its_file_and_the_cells_that_its_file_tells(models):  # noqa: F811
-    path = models("dense")
-    config = llama_config(read_settings({"model": str(path), "n_slots": 8, "n_ctx": 1024}), path)
+@pytest.mark.parametrize(("family", "speculation"), [("dense", "off"), ("moe-head", "auto")])
+def test_what_a_model_takes_of_this_machine_is_its_file_and_the_cells_that_its_file_tells(
+    models,  # noqa: F811
+    family,
+    speculation,
+):
+    """Where it guesses with a head of its own, that and the head's cells are among them."""
+    path = models(family)
+    asked = {"model": str(path), "n_slots": 8, "n_ctx": 1024, "speculation": speculation}
+    config = llama_config(read_settings(asked), path)
     need = need_here(config, open_devices(config))
     assert (need.device, need.cells) == ("CPU", config.cache_bytes)
     assert 0.5 * path.stat().st_size < need.weights <= path.stat().st_size

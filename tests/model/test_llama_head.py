@@ -61,6 +61,7 @@ def compute(backend, *spans, draft=False):
     laid = [Span(i, start, len(part), len(part) if draft else 1) for i, start, part in spans]
     batch.fill(tuple(laid), [array("i", [0] * start + part) for _, start, part in spans])
     backend.forward(batch)
+    backend.wait()  # only then the head follows
 
 
 def guessed(backend, slot_id, token):
@@ -90,15 +91,51 @@ def test_it_guesses_the_same_however_the_text_was_computed(open_on, family):
     assert backend.guess([(2, 9, 2), (1, 7, 3)]) == [guessed(backend, 2, 9)[:2], expected]
 
 
+@pytest.mark.parametrize(
+    ("family", "kv", "n_keep"),
+    [
+        ("hybrid-delta", "split", N), ("moe-head", "split", 120), ("moe-head", "split", 40),
+        ("moe-head", "unified", 120),
+    ],
+)  # fmt: skip
+def test_of_a_copy_it_makes_what_it_makes_of_the_donor(open_on, family, kv, n_keep):
+    """The donor's first 100 tokens went through the head; the others, which did not, go along."""
+    backend, a, b = open_on(family, kv=kv), text(1), text(2)
+
+    def made(slot_id):
+        guessed(backend, slot_id, 7)
+        rows = heads._rows(backend._lc.llama_get_logits(backend._head._context), 1, archs.N_VOCAB)
+        return rows[0].copy()
+
+    compute(backend, (0, 0, a[:100]))
+    compute(backend, (0, 100, a[100:]))
+    backend.copy(0, 1, n_keep)
+    backend.truncate(0, n_keep)
+    for slot_id in (0, 1):
+        compute(backend, (slot_id, n_keep, b[:10]))
+    expected = made(0)
+    assert np.abs(made(1) - expected).max() < 0.05
+    backend.truncate(0, 0)
+    assert np.abs(made(1) - expected).max() < 0.05, "it does not depend on its donor"
+    compute(backend, (2, 0, b[: n_keep // 2]))
+    compute(backend, (2, n_keep // 2, b[n_keep // 2 : n_keep]))
+    compute(backend, (2, n_keep, b[:10]))
+    assert np.abs(made(2) - expected).max() > 0.5, "it depends on what came before"
+
+
 @pytest.mark.parametrize("family", ["moe-head", "hybrid-delta"])
 def test_what_it_did_not_see_it_guesses_without(open_on, family):
-    """A slot that is copied, and one that goes back, get some guess; one that is emptied begins anew."""
+    """A slot from host memory, and one that goes back, get some guess; one that is emptied begins anew."""
     backend, a = open_on(family), text(1)
+    backend.measure_state()
+    backend.measure_cell()
+    states = backend.keeps_states
     compute(backend, (0, 0, a[:100]))
-    state = backend.save_state(0, 100) if backend.keeps_states else None
+    state = backend.save_state(0, 100) if states else None
     compute(backend, (0, 100, a[100:]))
     expected = guessed(backend, 0, 7)
-    backend.copy(0, 1, N)
+    backend.restore(1, backend.save(0, [(0, N)]), N, backend.save_state(0, N) if states else None)
+    compute(backend, (1, N, [7]))
     assert len(guessed(backend, 1, 7)) == N_GUESSED
     if state is None:
         backend.truncate(0, 100)

@@ -16,8 +16,6 @@ import pytest
 pytestmark = [pytest.mark.model, pytest.mark.thorough, pytest.mark.timeout(600)]
 
 TIMES = "8"
-COUNTED = [name for name in archs.FAMILIES if name != "compressed"]
-"""That one takes a fifth more than llama.cpp accounts for."""
 BUILTINS = ["builtin:tiny", "builtin:synthetic-tiny", "builtin:synthetic-tiny-152k", "builtin:synthetic-head"]
 CHILD = """
 import json, sys
@@ -44,7 +42,7 @@ def fill(backend):
     batch, n, n_slots = TickBatch(backend.n_batch), backend.n_ctx_slot, backend.n_slots
     text, step = array("i", [i % 500 for i in range(n)]), backend.n_batch // n_slots
     passes = [[Span(i, 0, step, True) for i in range(n_slots)]]
-    passes += [[Span(0, i, min(512, n - i), True)] for i in range(step, n, 512)]  # one slot whole
+    passes += [[Span(0, i, min(512, n - i), False)] for i in range(step, n, 512)]  # one slot whole
     for spans in passes:
         batch.fill(tuple(spans), [text] * len(spans))
         backend.forward(batch)
@@ -76,7 +74,7 @@ def show():
     return lambda row: (sys.stdout.write(f"{row}\n"), sys.stdout.flush())
 
 
-@pytest.mark.parametrize("name", [*COUNTED, *BUILTINS])
+@pytest.mark.parametrize("name", [*archs.FAMILIES, *BUILTINS])
 def test_a_process_has_more_what_was_told(tmp_path, show, name):
     command = [sys.executable, "-c", CHILD, name, str(tmp_path), str(Path(__file__).parent)]
     environ = os.environ | {"ARCHS_TIMES": TIMES}
@@ -88,5 +86,4 @@ def test_a_process_has_more_what_was_told(tmp_path, show, name):
     ratio = found["taken"] / 1e6 / sum(parts)
     cells = " | ".join(f"{n:.1f}" for n in (*parts, sum(parts), found["taken"] / 1e6))
     show(f"| `{found['arch']}` | {cells} | {ratio:.3f} |")
-    # On a CPU llama.cpp computes gated delta rules in 15 MB that it accounts for nowhere.
-    assert ratio == pytest.approx(1, abs=0.06 if name == "hybrid-delta" else 0.05)
+    assert ratio == pytest.approx(1, abs=0.05)

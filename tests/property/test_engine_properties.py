@@ -450,7 +450,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     def spans_follow(self, stats):
         """Each slot's spans join without a gap, or start where it was cut or copied to."""
-        rows = stats.spans.rows()
+        rows = stats.spans
         assert [row[0] for row in rows] == sorted({row[0] for row in rows})
         assert (
             sum(length for _, _, length, kind in rows if kind == DECODE) == stats.n_decode + stats.n_drafted

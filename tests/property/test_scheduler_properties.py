@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cobali_ray.core.cache.gaps import run_lengths
+from cobali_ray.core.cost.runs import run_lengths
 from cobali_ray.core.cost.ticktime import TickShape
 from cobali_ray.core.messages import (
     Assign,
@@ -274,9 +274,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         spans = [(i, len(slots.tokens(i)) - 1, 1) for i in plan.streams] + [c[:3] for c in plan.chunks]
         assert len({slot_id for slot_id, *_ in spans}) == len(spans)
         assert slots.seq_ids == self.seq_ids
-        order = [
-            self.seq_ids[i] for i in (plan.streams if plan.spans is None else [c[0] for c in plan.spans])
-        ]
+        order = [self.seq_ids[span.slot_id] for span in plan.spans]
         assert order == sorted(order) or self.limits.grain.pass_cells, "in order of their ids"
         for slot_id, start, _ in spans:
             sequence = slots.by_slot[slot_id]
@@ -355,10 +353,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             n_preempted = self.scheduler.counts.n_preempted
             self.do(TickBegun(self.now_s))
             slots = self.scheduler.slots
-            sequences = sorted(zip(self.seq_ids, slots.by_slot, strict=True))
-            lengths = run_lengths([s is not None for _, s in sequences])
+            sequences = zip(self.seq_ids, slots.by_slot, strict=True)
+            busy = sorted([seq_id for seq_id, s in sequences if s is not None])
             if self.limits.dense and self.cut_s and self.scheduler.counts.n_preempted == n_preempted:
-                assert len(lengths) < 2, "where passes are dear, busy ids are neighbours"
+                assert not run_lengths(busy), "where passes are dear, busy ids are neighbours"
             assert self.limits.dense or self.seq_ids == sorted(self.seq_ids)
 
     @precondition(lambda self: getattr(self, "plan", None) is not None)

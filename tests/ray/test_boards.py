@@ -180,7 +180,7 @@ async def seen(cluster, tmp_path_factory):
             moved_s = time.time() - started
         finally:
             stop.set()
-            await asyncio.wait_for(asyncio.gather(*workers), 30)
+            await asyncio.wait_for(asyncio.gather(*workers), 60)
         await until(partial(said, "resolved", QUEUE_ALERT), timeout_s=PATIENCE_S)
         seen.after = await everything(QUERIES)
         for name, (label, selector) in VARIABLES.items():

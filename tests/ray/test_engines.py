@@ -165,8 +165,6 @@ async def test_a_change_of_one_engine_restarts_that_engine_alone_and_its_streams
         assert 'cobali_continued_total{engine="a"} 1.0' in metrics
 
 
-LONG_S = 7.5
-"""What an undisturbed answer takes."""
 STORY = {
     "model": "first", "prompt": "a long story", "max_tokens": 1500, "ignore_eos": True, "temperature": 0.9,
     "seed": 7, "stream": True, "stream_options": {"include_usage": True},
@@ -199,5 +197,4 @@ async def test_the_streams_of_an_engine_that_is_replaced_with_its_ingress_move(s
         await stream
         print("\n".join(report.lines()))  # noqa: T201 shown with -s
         assert report.wrong == []
-        assert max(report.pauses_s) < LONG_S / 2
         await deploying

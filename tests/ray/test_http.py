@@ -57,7 +57,7 @@ async def test_eight_different_streams_side_by_side(openai):
 
 @narrow
 async def test_a_full_queue_is_429_with_retry_after(openai, server):
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         running = await openai.chat.completions.create(model="scripted", messages=SAY, stream=True)
         await anext(aiter(running))
         tasks = {asyncio.ensure_future(whole(openai, max_tokens=1)) for _ in range(3)}

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -69,7 +70,26 @@ def installed():
         programs = folder / "venv" / "bin"
         pins = ("--constraint", ROOT / "constraints.txt")
         uv("pip", "install", "--python", programs / "python", *pins, wheel, llama_wheel())
+        give_bytecode(Path(sysconfig.get_path("purelib")), next(folder.glob("venv/lib/*/site-packages")))
         yield programs
+
+
+def give_bytecode(site, new):
+    """Have an environment the bytecode of this one, which compiling again takes longer than all else here.
+
+    Its files are these very files, links to those in uv's cache; what is another one Python compiles.
+    """
+    for cache in site.rglob("__pycache__"):
+        there = new / cache.relative_to(site)
+        if there.parent.is_dir() and not there.exists():
+            shutil.copytree(cache, there, copy_function=link)
+
+
+def link(file, to):
+    try:
+        os.link(file, to)
+    except OSError:  # on another disk
+        shutil.copy2(file, to)
 
 
 @pytest.fixture

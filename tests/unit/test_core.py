@@ -7,7 +7,8 @@ from itertools import product
 
 import pytest
 
-from cobali_ray.core.plan.plan import Span, order_prefill, plan_chunks
+from cobali_ray.core.plan.pace import Pacer
+from cobali_ray.core.plan.plan import Span
 from cobali_ray.core.queue.admission import DrainRate, Line, Occupancy, admit, check_request
 from cobali_ray.core.request.lifecycle import TRANSITIONS, Status, StatusChange, advance
 from cobali_ray.core.request.limits import EngineLimits
@@ -64,19 +65,16 @@ def prompt(slot_id, n, done=0):
         ),
     ],
 )  # fmt: skip
-def test_plan_chunks(slots, changes, expected):
-    bounds = limits(**changes)
-    assert tuple(plan_chunks(slots, bounds, bounds.token_budget)) == expected
+def test_chunks_without_a_target(slots, changes, expected):
+    assert Pacer(None).plan((), slots, limits(**changes)).chunks == expected
 
 
 def test_shortest_goes_first_until_others_passed_it_by_its_own_length():
-    bounds = limits(prefill_order="shortest")
+    bounds = limits(prefill_order="shortest", token_budget=4)
     long, short = prompt(0, 9), prompt(1, 4)
-    assert [c.slot_id for c in plan_chunks(order_prefill([long, short], bounds), bounds, 4)] == [1]
-    long.n_passed = 8
-    assert [c.slot_id for c in plan_chunks(order_prefill([long, short], bounds), bounds, 4)] == [1]
-    long.n_passed = 9
-    assert [c.slot_id for c in plan_chunks(order_prefill([long, short], bounds), bounds, 4)] == [0]
+    for n_passed, first in ((0, 1), (8, 1), (9, 0)):
+        long.n_passed = n_passed
+        assert [c.slot_id for c in Pacer(None).plan((), [long, short], bounds).chunks] == [first]
 
 
 ALLOWED = set(TRANSITIONS)

@@ -6,12 +6,10 @@ import sys
 import tomllib
 from importlib.metadata import distribution
 from itertools import chain
-from pathlib import Path
 
 import pytest
+from sources import LABORATORY, ROOT, SERVER, imports
 
-ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "cobali_ray"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 BEHIND = {
@@ -37,14 +35,11 @@ def providers(distributions):
     return found
 
 
-def imported(path):
-    """Return the full names of the modules of other packages that a file imports, wherever it does."""
+def imported(nodes):
+    """Return the full names of the modules of other packages that these imports name."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            found.add(node.module)
+    for node in nodes:
+        found |= {alias.name for alias in node.names} if isinstance(node, ast.Import) else {node.module}
     ours = {"cobali_ray", "__future__"} | sys.stdlib_module_names
     return {module for module in found if module.partition(".")[0] not in ours}
 
@@ -61,10 +56,10 @@ def used():
     """Who imports each distribution, and which imports no declared one provides."""
     known = providers(names(chain(PROJECT["dependencies"], *EXTRAS.values())))
     users = {}
-    for path in PACKAGE.rglob("*.py"):
-        for module in imported(path):
+    for path, nodes in imports(SERVER).items():
+        for module in imported(nodes):
             users.setdefault(provider(module, known) or f"nobody has {module}", set()).add(
-                str(path.relative_to(PACKAGE))
+                str(path.relative_to(SERVER))
             )
     return users
 
@@ -81,14 +76,13 @@ def test_only_its_own_modules_import_an_extra(used, extra):
 
 
 def test_the_laboratory_imports_what_it_or_the_server_declares():
-    workloads = ROOT / "workloads"
-    own = tomllib.loads((workloads / "pyproject.toml").read_text())["project"]["dependencies"]
+    own = tomllib.loads((LABORATORY.parent / "pyproject.toml").read_text())["project"]["dependencies"]
     declared = names(chain(own, PROJECT["dependencies"], *EXTRAS.values()))
     known = providers(declared - {"cobali-ray"})
     modules = {
         module
-        for path in (workloads / "cobali_workloads").rglob("*.py")
-        for module in imported(path)
+        for nodes in imports(LABORATORY).values()
+        for module in imported(nodes)
         if module.partition(".")[0] != "cobali_workloads"
     }
     assert {module for module in modules if provider(module, known) is None} == set()

@@ -585,14 +585,14 @@ def test_a_pause_is_told_and_ends(tmp_path, monkeypatch, where, event):
         monkeypatch.undo()
         s.ask(TEXT, *OTHERS[:1])
         assert size_of(tmp_path) == 0
-        view = s.engine.cache_view()
-        assert view.disk_trouble == "No space left on device"
-        assert 0 < view.disk_paused_s <= 60
+        told = s.engine.cache_view().disk
+        assert told["trouble"] == "No space left on device"
+        assert 0 < told["paused_s"] <= 60
         s.clock.advance(60)
-        assert s.engine.cache_view().disk_paused_s == 0
+        assert s.engine.cache_view().disk["paused_s"] == 0
         s.ask(TEXT, *OTHERS[:1])
     assert size_of(tmp_path) > 0
-    assert s.engine.cache_view().disk_trouble == ""
+    assert s.engine.cache_view().disk["trouble"] is None
     first, last = [log for log in logs if log["event"] != "disk_cache"]
     assert (first["event"], last["event"]) == (event, "disk_cache_goes_on")
     assert first["setting"] == "disk_cache_dir"
@@ -611,7 +611,7 @@ def test_a_folder_that_is_removed_is_made_again(tmp_path, what):
         s.run()
     assert [log["event"] for log in logs] == ["disk_cache_made_again"]
     assert s.events.text("lost") == said
-    assert s.engine.cache_view().disk_trouble == ""
+    assert s.engine.cache_view().disk["trouble"] is None
     again = Setup(folder)
     assert again.ask(TEXT) == [said]
     assert again.cached() == 72

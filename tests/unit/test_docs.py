@@ -11,12 +11,12 @@ import tomllib
 from datetime import date
 from functools import cache
 from itertools import chain, pairwise
-from pathlib import Path
 
 import pytest
 import typer
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from sources import ROOT, SERVER, trees
 from telemetry_records import exposition
 from typer.testing import CliRunner
 
@@ -39,7 +39,6 @@ from tools import reference, rooms
 from tools.clients import LIBRARIES as CLIENTS
 from tools.clients import PROGRAMS
 
-ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "DECISIONS.md", "CONTRIBUTING.md", "SECURITY.md")
 COMMANDS = "docs/commands.md"
 PLACES = ("", "cobali_ray", "workloads/cobali_workloads")
@@ -314,13 +313,12 @@ def test_the_layers_are_those_of_the_import_contract():
 def functions():
     """Return all functions of the package with their files, as `name` or `Class.name`."""
     found = {}
-    for path in (ROOT / "cobali_ray").rglob("*.py"):
-        body = ast.parse(path.read_text(encoding="utf-8")).body
-        classes = [node for node in body if isinstance(node, ast.ClassDef)]
+    for path, tree in trees(SERVER).items():
+        classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
         named = [(f"{one.name}.", node) for one in classes for node in one.body]
-        for prefix, node in [*(("", node) for node in body), *named]:
+        for prefix, node in [*(("", node) for node in tree.body), *named]:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                found[prefix + node.name] = (path.relative_to(ROOT / "cobali_ray").as_posix(), node)
+                found[prefix + node.name] = (path.relative_to(SERVER).as_posix(), node)
     return found
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobali_ray.core.cache.gaps import HORIZON, closing, exchanges, run_lengths
+from cobali_ray.core.cache.gaps import HORIZON, closing, exchanges
 
 
 def ids(text):
@@ -28,7 +28,7 @@ def test_after_closing_the_busy_are_neighbours_and_no_other_place_is_cheaper(hel
     for a, b in pairs:
         assert after[a] != after[b], "only an idle id and a busy one"
         after[a], after[b] = after[b], after[a]
-    assert len(run_lengths(after)) == bool(n)
+    assert not n or all(after[(first := after.index(True)) : first + n])
     for first in range(len(busy) - n + 1):
         inside = range(first, first + n)
         strangers = [i for i, is_busy in enumerate(busy) if is_busy != (i in inside)]

@@ -3,13 +3,10 @@
 import ast
 import re
 from collections import defaultdict
-from functools import cache
-from pathlib import Path
 
 import pytest
+from sources import LABORATORY, ROOT, SERVER, trees
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("cobali_ray", "workloads/cobali_workloads")
 ALLOWED = {
     "ModelNotFoundError": "as HTTP and everybody else say it",
     "n_said": "a field of records and traces, which others read",
@@ -17,10 +14,9 @@ ALLOWED = {
 """Public names with a word that the glossary rules out, and why they stay."""
 
 
-@cache
 def modules():
-    paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-    return [(path.relative_to(ROOT), ast.parse(path.read_bytes())) for path in paths]
+    both = trees(SERVER) | trees(LABORATORY)
+    return [(path.relative_to(ROOT), tree) for path, tree in both.items()]
 
 
 def ruled_out(text):

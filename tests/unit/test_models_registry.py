@@ -21,9 +21,15 @@ def order(cache_dir, **changes):
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
+def heard():
+    """What was told of how far making the model was."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory, heard):
     folder = tmp_path_factory.mktemp("cache")
-    resolve(TINY, cache_dir=folder)
+    resolve(TINY, cache_dir=folder, progress=lambda _, done: heard.append(done))
     return folder
 
 
@@ -51,12 +57,12 @@ def test_the_file_name_tells_quant_seed_and_vocabulary_apart(tmp_path):
     assert len(paths) == len(BIG.quants) * len(orders)
 
 
-def test_a_made_file_is_used_again_and_half_a_file_is_not(tmp_path):
-    path = resolve(TINY, cache_dir=tmp_path)
-    whole, before = path.read_bytes(), path.stat().st_ino
-    assert resolve(TINY, cache_dir=tmp_path).stat().st_ino == before
-    path.write_bytes(b"")
-    assert resolve(TINY, cache_dir=tmp_path).read_bytes() == whole
+def test_a_made_file_is_used_again_and_half_a_file_is_not(cache, tmp_path):
+    path = resolve(TINY, cache_dir=cache)
+    before = path.stat().st_ino
+    assert resolve(TINY, cache_dir=cache).stat().st_ino == before
+    (tmp_path / path.name).write_bytes(b"")
+    assert resolve(TINY, cache_dir=tmp_path).read_bytes() == path.read_bytes()
 
 
 def test_two_who_make_the_same_model_at_once_both_succeed(tmp_path):
@@ -79,9 +85,7 @@ def test_two_who_make_the_same_model_at_once_both_succeed(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_progress_starts_at_nothing_and_ends_at_all(tmp_path):
-    heard = []
-    resolve(TINY, cache_dir=tmp_path, progress=lambda what, done: heard.append(done))
+def test_progress_starts_at_nothing_and_ends_at_all(cache, heard):
     assert heard[0] == 0.0
     assert heard[-1] == 1.0
     assert len(heard) > 10

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from cobali_ray.core.cost.leastsquares import LeastSquares
 from cobali_ray.core.cost.ticktime import TickShape, TickTimeModel
 from cobali_ray.core.plan.pace import MAX_GAP_S, MIN_CHUNK, PATIENCE_S, STRETCH, Pacer, best_prefill_s
 from cobali_ray.core.plan.plan import Span
@@ -303,15 +302,6 @@ def test_a_target_that_decoding_alone_exceeds_is_told_and_starves_nobody():
 def test_auto_does_not_hold_prompts_back_before_it_knows_a_decode_tick():
     slots = [View(0, 10, 1, decoding=True), View(1, 0, 5000)]
     assert [p.length for p in planned(Pacer("auto"), slots, LIMITS)] == [1, 1024]
-
-
-def test_least_squares_finds_the_line_and_ignores_a_burst():
-    fit, rng = LeastSquares(2), random.Random(1)
-    for _ in range(200):
-        x = rng.random()
-        fit.learn((1.0, x), 2.0 + 3.0 * x + rng.gauss(0, 0.01))
-    fit.learn((1.0, 0.5), 500.0)
-    assert fit.predict((1.0, 0.5)) == pytest.approx(3.5, rel=0.05)
 
 
 def test_longest_chunk_solves_chunk_time():

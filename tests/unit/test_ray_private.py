@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from sources import SERVER, imports
 
 from cobali_ray.actors import ray_private
 from cobali_ray.errors import StartError
@@ -32,12 +33,9 @@ def test_every_name_is_there_before_anything_is_replaced():
 
 
 def test_nobody_else_knows_them():
-    package = Path(ray_private.__file__).parents[1]
     private = ("ray._private", "ray._raylet", "ray._common", "ray.serve._private")
-    for path in package.rglob("*.py"):
-        if path.name == "ray_private.py":
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            modules = [node.module] if isinstance(node, ast.ImportFrom) else []
-            modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            assert not [module for module in modules if (module or "").startswith(private)], path
+    for path, nodes in imports(SERVER).items():
+        names = [getattr(node, "module", "") or "" for node in nodes]
+        names += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+        found = [name for name in names if name.startswith(private)]
+        assert path.name == "ray_private.py" or not found, path

@@ -87,7 +87,7 @@ def test_a_batch_is_laid_out_in_falling_runs():
     assert plan.rows == (5, 4, 3, 2, 0, 1)
     assert plan.streams == (5, 3, 2, 0, 1)
     alone = lay_out(decoding, [], by_slot, 2000)
-    assert alone.spans is None
+    assert alone.rows == tuple([span.slot_id for span in alone.spans])
     assert alone.rows == (5, 3, 2, 0, 1)
     assert alone.context == 4 * 256 + 4096
     unknown = lay_out(decoding, [Span(4, 0, 50, sample=True)], by_slot)

@@ -199,7 +199,7 @@ def test_ties_go_to_the_lowest_id(row, asked):
 
 @pytest.mark.parametrize(
     "asked",
-    [{}, {"temperature": 0.6, "top_k": 3}, {"typical_p": 0.6}, {"logit_bias": ((0, 1.0),)}],
+    [{}, {"temperature": 0.6, "top_k": 3}],
     ids=str,
 )
 def test_frequencies_match_probabilities(asked):
@@ -207,11 +207,11 @@ def test_frequencies_match_probabilities(asked):
     expected = np.zeros(4)
     expected[ids] = p
     found = frequencies(matrix(ROW)[0], asked)
-    assert found == pytest.approx(expected, abs=0.012), "3.4 standard deviations at p = 1/2"
+    assert found == pytest.approx(expected, abs=0.017), "3.4 standard deviations at p = 1/2"
     assert (found[expected == 0] == 0).all()
 
 
-def frequencies(row, asked, n_ticks=200, n_rows=100):
+def frequencies(row, asked, n_ticks=100, n_rows=100):
     made = [sampler(SamplingParams(seed=i, **asked), n_vocab=len(row)) for i in range(n_rows)]
     logits = np.repeat(row[None], n_rows, axis=0)
     drawn = [token for _ in range(n_ticks) for token in sample_rows(logits.copy(), made).tokens]
@@ -223,7 +223,7 @@ def test_frequencies_of_a_whole_row_that_no_block_divides():
     row[[3, 500, 1002]] = [LN(0.5), LN(0.3), LN(0.2)]
     row[77] = -INF
     found = frequencies(row, {})
-    assert found[[3, 500, 1002]] == pytest.approx([0.5, 0.3, 0.2], abs=0.012)
+    assert found[[3, 500, 1002]] == pytest.approx([0.5, 0.3, 0.2], abs=0.017)
     assert found[77] == 0
 
 

@@ -518,7 +518,7 @@ def test_ends_decided_before_an_error_are_told_with_the_next_answer():
     s = Setup()
     s.submit(request("late", timeout_s=1.0), request("a"))
     s.now_s += 5
-    s.scheduler.slots.n_cells_idle = 5  # the books no longer balance
+    s.scheduler.slots.n_cells_running = 5  # the books no longer balance
     with pytest.raises(InvariantError, match="miscounted"):
         s.do(TickBegun)
     out = s.do(Failed, InternalError("broken"))

@@ -21,11 +21,10 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
 from cobali_ray.actors import client, engine_server, loaded_model, model_host, remote_wire, startup, wire
 from cobali_ray.actors.client import ServeEngineClient, Vocabularies
 from cobali_ray.actors.engine_server import EngineServer
-from cobali_ray.actors.processes import began_at
 from cobali_ray.api.engines.fleet import Fleet, ServedModel
 from cobali_ray.backend.scripted import ByteVocab, ScriptedEmbedder
 from cobali_ray.core.dispatch.engines import Phase
-from cobali_ray.core.dispatch.messages import EventsReceived, Lost, Silent
+from cobali_ray.core.dispatch.messages import EventsReceived, Lost
 from cobali_ray.core.request.embedding import EmbeddingRequest, TextPiece
 from cobali_ray.core.request.events import Delta, End
 from cobali_ray.core.request.request import Request, SamplingParams
@@ -199,36 +198,6 @@ async def test_an_engine_sees_the_gpus_that_it_is_told(make, monkeypatch, gpus, 
     assert os.environ["CUDA_DEVICE_ORDER"] == ("PCI_BUS_ID" if gpus else "FASTEST_FIRST")
 
 
-async def test_death_in_mid_stream_is_a_pause(make):
-    alone = await (await make()).collect("alone", max_tokens=300)
-    s = await make(model="builtin:scripted:0.005")  # a reader that is late still meets it in mid stream
-    told, n_kills = [], 0
-    async with asyncio.timeout(WAIT_S):
-        async for events in s.generate(max_tokens=300):
-            told += events
-            if n_kills < 2 and len(told) > 100 * n_kills:
-                n_kills += 1
-                s.handle.kill()
-    assert n_kills == 2
-    assert {event.request_id for event in told} == {"a"}, "it keeps the request's name"
-    assert tokens_of(told) == tokens_of(alone)
-    assert text_of(told) == text_of(alone)
-    end, whole = told[-1], alone[-1]
-    assert (end.finish_reason, end.error) == ("length", None)
-    assert (end.stats.n_prompt, end.stats.n_output) == (whole.stats.n_prompt, whole.stats.n_output)
-    assert (end.stats.n_cached, end.stats.cached_from) == (0, "none"), (
-        "what its own first part left is no hit"
-    )
-    stats = next(event.stats for event in told if isinstance(event, Delta))
-    assert end.stats.prefill_s == stats.prefill_s, "the first attempt's"
-    assert end.stats.ttft_s == pytest.approx(stats.ttft_s, abs=0.05), "before any pause"
-    assert end.stats.e2e_s >= end.stats.ttft_s + end.stats.decode_s
-    assert sum(isinstance(event, End) for event in told) == 1
-    assert (await s.handle.server.snapshot()).totals["continued"] == 2
-    await s.idle()
-    assert not s.model.dispatch._streams
-
-
 async def test_an_answer_that_a_stopping_server_ends_does_not_go_on(make):
     s = await make()
     events = s.generate(max_tokens=4000)
@@ -259,23 +228,6 @@ async def test_what_is_drawn_goes_on_by_the_seed_that_was_chosen_here(make):
     seeded = replace(request, request_id="b", sampling=SamplingParams(seed=seed))
     alone = [event async for events in s.model.ask(seeded) for event in events]
     assert tokens_of(told) == tokens_of(alone)
-
-
-async def test_an_engine_that_hangs_is_given_up_and_its_requests_go_on(make, monkeypatch):
-    s = await make()
-    alone = await s.collect("alone", max_tokens=300)
-    ended = []
-    monkeypatch.setattr(s.client, "_kill", lambda *process: ended.append(process))
-    told = []
-    async with asyncio.timeout(WAIT_S):
-        async for events in s.generate(max_tokens=300):
-            if not told:
-                for silent_s in (2.0, 60.0):
-                    s.model.dispatch.hear(Silent(ONLY_ENGINE, silent_s, time.monotonic(), ended=False))
-            told += events
-    assert tokens_of(told) == tokens_of(alone)
-    assert ended == [(os.getpid(), began_at(os.getpid()))]
-    assert s.handle.responses[1].n_cancels == 1, "should it wake up, it works for nobody"
 
 
 async def test_a_replica_that_cancels_is_a_dead_engine_not_a_cancelled_reader(make, monkeypatch):
@@ -640,7 +592,7 @@ async def test_an_engine_on_another_node_is_heard_before_anybody_asks_it_anythin
 async def test_a_message_from_another_node_that_got_lost_is_no_gap(make, on_two_nodes, monkeypatch):
     s = await make()
     await known(s)
-    events = s.generate(max_tokens=1500)
+    events = s.generate(max_tokens=300)
     first = await anext(events)
     monkeypatch.setattr(remote_wire, "SILENT_BEATS", 100)  # a busy machine is no dead one
     say, lost = remote_wire.RemoteConnection._say, []
@@ -653,8 +605,8 @@ async def test_a_message_from_another_node_that_got_lost_is_no_gap(make, on_two_
 
     monkeypatch.setattr(remote_wire.RemoteConnection, "_say", staticmethod(lose_one))
     rest = await asyncio.wait_for(to_end(events), WAIT_S)
-    assert (rest[-1].finish_reason, rest[-1].stats.n_output) == ("length", 1500), "it goes on"
-    assert len(text_of(first) + text_of(rest)) == 1500
+    assert (rest[-1].finish_reason, rest[-1].stats.n_output) == ("length", 300), "it goes on"
+    assert len(text_of(first) + text_of(rest)) == 300
     await s.idle()
 
 
@@ -837,10 +789,15 @@ async def test_vectors_travel_the_whole_way(make):
     assert sum(tick["n_texts"] for tick in feed["ticks"]) == 199
 
 
+async def slow_and_alone(make):
+    """Return an engine of one slot, which is at work for seconds, and what 200 tokens of it are."""
+    alone = text_of(await (await make()).collect(max_tokens=200))
+    return await make(n_slots=1, model="builtin:scripted:0.02"), alone
+
+
 async def test_a_paused_engine_keeps_requests_and_says_where_they_are(make):
-    s = await make(n_slots=1)
-    alone = text_of(await s.collect("alone", max_tokens=1000))
-    running = s.generate("a", max_tokens=1000)
+    s, alone = await slow_and_alone(make)
+    running = s.generate("a", max_tokens=200)
     said = await anext(running)
     waiting = asyncio.ensure_future(s.collect("b", n_prompt=50))
     await s.reaches(lambda state: state.n_queued)
@@ -861,15 +818,14 @@ async def test_a_paused_engine_keeps_requests_and_says_where_they_are(make):
     rest = [event async for events in running for event in events]
     assert text_of([*said, *rest]) == alone, "the answer is the same"
     assert (await waiting)[-1].finish_reason == "length"
-    await s.counted(length=3)
+    await s.counted(length=2)
     ((ended, progress),) = await s.client.find("b", "")
     assert (ended.state, ended.n_output, progress.n_processed) == ("ended", 5, 50)
 
 
 async def test_a_pause_may_give_the_memory_back_and_all_go_on_afterwards(make, monkeypatch):
-    s = await make(n_slots=1)
-    alone = text_of(await s.collect("alone", max_tokens=1000))
-    running = s.generate("a", max_tokens=1000)
+    s, alone = await slow_and_alone(make)
+    running = s.generate("a", max_tokens=200)
     said = await anext(running)
     waiting = asyncio.ensure_future(s.collect("b"))
     await s.reaches(lambda state: state.n_queued)

@@ -219,12 +219,12 @@ def test_others_make_room_for_what_is_restored(make):
     saved(server)
     for i, name in enumerate("bc", 1):
         server.run(name, bytes([i]) * 40)
-    assert server.view().n_cells_idle > 150 - len(PROMPT)
+    assert server.view().kv_cells["n_idle"] > 150 - len(PROMPT)
     server.files.act("restore", 1, "kept")
     view = server.view()
-    assert view.n_cells_idle <= 150
+    assert view.kv_cells["n_idle"] <= 150
     assert view.slots[1].n_tokens == len(PROMPT) + 3
-    assert view.n_host_used >= 40
+    assert view.host["n_tokens"] >= 40
 
 
 @pytest.mark.parametrize("action", ["save", "restore", "erase"])

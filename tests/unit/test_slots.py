@@ -98,9 +98,8 @@ def test_a_busy_slot_is_given_to_nobody():
         assigned(slots, 0)
 
 
-@pytest.mark.parametrize("name", ["n_cells_running", "n_cells_idle"])
-def test_a_wrong_count_is_found(name):
+def test_a_wrong_count_is_found():
     slots = open_slots()
     assigned(slots, 0)
-    setattr(slots, name, 1)
+    slots.n_cells_running = 1
     assert any("miscounted" in problem for problem in slots.problems())

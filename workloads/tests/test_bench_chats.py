@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from cobali_ray.settings import read_settings
 from cobali_workloads.commands import app
+from cobali_workloads.inside import chats
 from cobali_workloads.inside.chats import hybrid, run_chats
 from cobali_workloads.inside.oracle import Visit, best_hits, slot_hits
 
@@ -50,6 +51,12 @@ texts = st.text("ab", min_size=1, max_size=4)
 def test_no_choice_of_what_to_keep_hits_more(visits, n_cells):
     assert sum(best_hits(visits, n_cells)) == by_trying_everything(visits, n_cells)
     assert sum(best_hits(visits)) == by_trying_everything(visits, 1000)
+
+
+@pytest.fixture(autouse=True)
+def short_answers(monkeypatch):
+    """What is reused is of prompts; answers only take time."""
+    monkeypatch.setattr(chats, "N_ANSWER", (8, 64))
 
 
 def scene(n_people, n_system=0, **settings):

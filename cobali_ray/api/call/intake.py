@@ -55,6 +55,7 @@ Work: TypeAlias = Callable[[RequestContext, bytes], ResultT]
 class Source(NamedTuple):
     """What a body is read with, by one thread."""
 
+    model: ServedModel
     card: ModelCard
     """Under the name that was asked for, where that is an adapter's."""
     words: Words
@@ -97,7 +98,7 @@ def source_of(fleet: Fleet, asked: str | None, context: RequestContext) -> Sourc
     try:
         card = model.card.under(asked)
         context.model = card.model_id
-        return Source(card, model.words, context)
+        return Source(model, card, model.words, context)
     except UnloadedError:
         raise _ModelNotLoaded(model) from None
 

@@ -131,8 +131,7 @@ class Ollama:
 
     async def show(self, http: HttpRequest) -> Response:
         """Describe a model."""
-        source, model = await self._intake.take(http, self._read_name)
-        card, words = source.card, source.words
+        model, card, words, _ = await self._intake.take(http, self._read_name)
         capabilities = ["completion", "tools"] if card.generates else []
         capabilities += ["thinking"] if card.generates and words.form.reasoning_start else []
         capabilities += ["embedding"] if card.embedding and card.embedding.pooling != "rank" else []
@@ -236,11 +235,10 @@ class Ollama:
         context.ignore(ignored_of(body, source.card.n_ctx_slot, strict=self._settings.strict))
         return name
 
-    def _read_name(self, context: RequestContext, raw: bytes) -> tuple[Source, ServedModel]:
+    def _read_name(self, context: RequestContext, raw: bytes) -> Source:
         known = frozenset({"verbose"})
         body = read_as(OllamaModelBody, context, raw, known, {}, strict=self._settings.strict)
-        name = self._name(body.model or body.name)
-        return source_of(self._fleet, name, context), self._fleet.find(name)
+        return source_of(self._fleet, self._name(body.model or body.name), context)
 
     def _name(self, asked: str | None) -> str | None:
         """Return the name under which a model is served: Ollama's clients add a tag to names without one."""

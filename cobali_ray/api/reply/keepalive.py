@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Final, Self
 
 from starlette.requests import ClientDisconnect
-from starlette.types import Send
+from starlette.types import Message, Send
 
 from cobali_ray.api.door.clock import ApiClock
 
@@ -38,6 +38,8 @@ class LiveStream:
         self._pinging: asyncio.Task[None] | None = None
         self.begun = False
         """Whether the status is sent."""
+        self.broken = False
+        """Whether sending failed: then nothing more is sent, also not why."""
 
     async def __aenter__(self) -> Self:
         if self._ping_s:
@@ -59,19 +61,26 @@ class LiveStream:
         """Send that nothing more comes."""
         async with self._turn:
             await self._begin()
-            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+            await self._put({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _begin(self) -> None:
         if not self.begun:
             self.begun = True
             headers = [(b"content-type", self._media_type), *STREAM_HEADERS]
-            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+            await self._put({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def _write(self, wire: bytes) -> None:
         await self._begin()
-        await self._send({"type": "http.response.body", "body": wire, "more_body": True})
+        await self._put({"type": "http.response.body", "body": wire, "more_body": True})
         if self._ping_s:
             self._wrote_s = self._clock.now()
+
+    async def _put(self, message: Message) -> None:
+        try:
+            await self._send(message)
+        except Exception:
+            self.broken = True
+            raise
 
     async def _keep_alive(self) -> None:
         with suppress(ClientDisconnect):  # whoever writes the answer hears of it, too

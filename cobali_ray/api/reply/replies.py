@@ -10,7 +10,6 @@ from typing import Any
 import orjson
 from fastapi import Response
 from prometheus_client.samples import Exemplar
-from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from cobali_ray.api.call.translate import Call
@@ -49,15 +48,18 @@ class EventsReply(Response):
 
         headers = [(b"content-type", SSE), *STREAM_HEADERS]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async with aclosing(self._wires()) as wires:
+            async for wire in wires:
+                await write(wire)
+        await write(b"", more=False)
+
+    async def _wires(self) -> AsyncGenerator[bytes, None]:
         try:
             async with aclosing(self._events()) as events:
                 async for wire in events:
-                    await write(wire)
-        except ClientDisconnect:
-            raise
+                    yield wire
         except Exception as error:  # the status is out: what went wrong is said in the stream
-            await write(event(self._context.blame(error).body))
-        await write(b"", more=False)
+            yield event(self._context.blame(error).body)
 
 
 class Reply(Response):
@@ -145,10 +147,8 @@ class StreamReply(Reply):
                         # Waits while the reader is slow; meanwhile the engine's bounded stream fills.
                         await live.write(wire)
                     self._tally.check()
-            except ClientDisconnect:
-                raise
             except Exception as error:
-                if not live.begun:
+                if live.broken or not live.begun:
                     raise
                 # The status is sent, so only the stream itself can tell.
                 await live.write(self.failure(error))

@@ -122,9 +122,10 @@ class Responses:
     async def create(self, http: HttpRequest) -> Response:
         """Create a response, whole or as a stream of events."""
         asked = _Asked(context_of(http), keeps=self._keeping.on)
-        call, dialect = await self._generation.take(http, partial(self._read, asked))
+        taken = await self._generation.take(http, partial(self._read, asked))
         if not asked.body.background:
-            return self._generation.reply(call, asked.context, dialect)
+            return self._generation.reply(taken, asked.context)
+        call = taken.call
         body, events = BackgroundWriter(asked.written, call).queued()
         await self._keeping(
             responses.queue,
@@ -143,17 +144,18 @@ class Responses:
     async def answer_line(self, http: HttpRequest) -> Response:
         """Answer a line of a batch, which is kept there and not here unless it says so."""
         asked = _Asked(context_of(http), keeps=False)
-        call, dialect = await self._generation.take(http, partial(self._read, asked))
+        taken = await self._generation.take(http, partial(self._read, asked))
         if asked.body.background:
             raise UnsupportedParameterError("background", "is not for a line of a batch")
-        return self._generation.reply(call, asked.context, dialect)
+        return self._generation.reply(taken, asked.context)
 
     async def run(
         self, http: HttpRequest, waiting: WaitingResponse, rows: Sequence[EventRow], record: Record
     ) -> Response:
         """Compute a response in the background, behind what there is of it."""
         asked = _Asked(context_of(http), keeps=True, waiting=waiting)
-        call, dialect = await self._generation.take(http, partial(self._read, asked))
+        taken = await self._generation.take(http, partial(self._read, asked))
+        call = taken.call
         writer = BackgroundWriter(asked.written, call)
         request = replace(call.requests[0], sent_tokens=tuple(writer.resume(rows)), progress=False)
         call = replace(
@@ -166,8 +168,8 @@ class Responses:
             return_queue_progress=False,
             ping_s=0.0,
         )
-        reply = self._generation.reply(call, asked.context, dialect._replace(writer=lambda _: writer))
-        return RecordedRun(reply, writer, record)
+        taken = taken._replace(call=call, dialect=taken.dialect._replace(writer=lambda _: writer))
+        return RecordedRun(self._generation.reply(taken, asked.context), writer, record)
 
     async def count(self, http: HttpRequest) -> Response:
         """Count the input tokens of a response."""

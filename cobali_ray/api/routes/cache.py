@@ -71,7 +71,6 @@ class Cache:
 
 
 def _described(view: CacheView) -> dict[str, Any]:
-    bytes_of = view.cell_bytes
     return {
         "object": "cache",
         "slots": [
@@ -83,41 +82,12 @@ def _described(view: CacheView) -> dict[str, Any]:
             }
             for slot in view.slots
         ],
-        "kv_cells": {
-            "n": view.n_cells,
-            "n_running": view.n_cells_running,
-            "n_idle": view.n_cells_idle,
-            "n_free": view.n_cells - view.n_cells_running - view.n_cells_idle,
-        },
-        "host": {
-            "bytes": view.n_host_used * bytes_of,
-            "limit_bytes": view.n_host_cells * bytes_of,
-            "n_tokens": view.n_host_used,
-            "n_blocks": view.n_host_blocks,
-            "n_salts": view.n_host_salts,
-            "n_hits": view.n_host_hits,
-            "n_saved_tokens": view.n_host_saved,
-            "n_restored_tokens": view.n_host_restored,
-            "n_evicted_tokens": view.n_host_evicted,
-        },
-        "states": {
-            "bytes": view.n_states * view.state_bytes,
-            "limit_bytes": view.n_states_most * view.state_bytes,
-            "n": view.n_states,
-            "n_saved": view.n_states_saved,
-            "n_restored": view.n_states_restored,
-            "n_evicted": view.n_states_evicted,
-        },
-        "disk": {
-            "bytes": view.n_disk_bytes,
-            "n_hits": view.n_disk_hits,
-            "n_read_tokens": view.n_disk_loaded,
-            "n_written_tokens": view.n_disk_written,
-            "trouble": view.disk_trouble or None,
-            "paused_s": round(view.disk_paused_s, 1),
-        },
+        "kv_cells": view.kv_cells,
+        "host": view.host,
+        "states": view.states,
+        "disk": view.disk,
         "tiers": _tiers(view.tier_requests, view.tier_tokens),
-        "settings": dict(view.settings),
+        "settings": view.settings,
     }
 
 

@@ -51,7 +51,7 @@ OK = {"description": "The answer.", "content": {"application/json": {"schema": {
 
 
 class VectorsCall(NamedTuple):
-    model: str
+    model: ServedModel
     request: EmbeddingRequest
     width: int
     """Numbers that the engine tells of each text."""
@@ -109,7 +109,7 @@ class Embeddings:
         job = await self._intake.take(http, translate)
         context.n_prompt = job.request.n_prompt
         context.count_prompt(job.request.n_prompt, self._clock.now())
-        return VectorsReply(self._fleet.find(job.model), job, context, self._clock)
+        return VectorsReply(job, context, self._clock)
 
     # -- in a thread of the intake
 
@@ -137,7 +137,7 @@ class Embeddings:
         def write(rows: Rows) -> Iterator[bytes]:
             return write_rows(unit(rows, body.dimensions), source.card.model_id, request.n_prompt)
 
-        return VectorsCall(source.card.model_id, request, kind.width, write)
+        return VectorsCall(source.model, request, kind.width, write)
 
     def _rerank(self, context: RequestContext, raw: bytes) -> VectorsCall:
         body = read_as(RerankBody, context, raw, strict=self._settings.strict)
@@ -158,7 +158,7 @@ class Embeddings:
                 model, n_tokens = source.card.model_id, request.n_prompt
                 yield jina_body(ranked, request.request_id, model, n_tokens, shown)
 
-        return VectorsCall(source.card.model_id, request, kind.width, write)
+        return VectorsCall(source.model, request, kind.width, write)
 
     def _score(self, context: RequestContext, raw: bytes) -> VectorsCall:
         body = read_as(ScoreBody, context, raw, strict=self._settings.strict)
@@ -171,7 +171,7 @@ class Embeddings:
             scores = pairs.scores(rows, raw=bool(body.raw_scores))
             yield scores_body(scores, request.request_id, created, source.card.model_id, request.n_prompt)
 
-        return VectorsCall(source.card.model_id, request, kind.width, write)
+        return VectorsCall(source.model, request, kind.width, write)
 
     def _source(self, model: str | None, context: RequestContext) -> tuple[Source, EmbeddingKind]:
         source = source_of(self._fleet, model, context)
@@ -268,11 +268,9 @@ def _tokens(
 class VectorsReply(Response):
     """An answer that asks the engine itself, as `Reply` does."""
 
-    def __init__(
-        self, model: ServedModel, job: VectorsCall, context: RequestContext, clock: ApiClock
-    ) -> None:
+    def __init__(self, job: VectorsCall, context: RequestContext, clock: ApiClock) -> None:
         super().__init__()
-        self._model, self._job, self._context, self._clock = model, job, context, clock
+        self._model, self._job, self._context, self._clock = job.model, job, context, clock
         self._end: End | None = None
         context.answer_id = job.request.request_id
 

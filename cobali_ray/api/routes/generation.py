@@ -33,7 +33,7 @@ from cobali_ray.api.call.translate import (
 )
 from cobali_ray.api.door.clock import ApiClock
 from cobali_ray.api.door.context import RequestContext, context_of
-from cobali_ray.api.engines.fleet import Fleet
+from cobali_ray.api.engines.fleet import Fleet, ServedModel
 from cobali_ray.api.reply.answer import Writer
 from cobali_ray.api.reply.replies import StreamReply, WholeReply, json_response
 from cobali_ray.api.reply.sse import ChatWriter, CompletionWriter
@@ -77,6 +77,14 @@ class ParsedBody(NamedTuple):
     dialect: Dialect
     before: tuple[int, ...] = ()
     """Tokens that a chat's prompt goes on from."""
+
+
+class ReadCall(NamedTuple):
+    """What a body asks, of which model, and how the answer is written."""
+
+    call: Call
+    dialect: Dialect
+    model: ServedModel
 
 
 Read = Work[ParsedBody]
@@ -149,10 +157,9 @@ class Generation:
 
     async def answer(self, http: HttpRequest, read: Read) -> Response:
         """Answer a body of any API. Raises what is wrong with it, and what keeps the engine from it."""
-        call, dialect = await self.take(http, read)
-        return self.reply(call, context_of(http), dialect)
+        return self.reply(await self.take(http, read), context_of(http))
 
-    async def take(self, http: HttpRequest, read: Read) -> tuple[Call, Dialect]:
+    async def take(self, http: HttpRequest, read: Read) -> ReadCall:
         """Return what a body of any API asks, counted against its key's limits."""
         context = context_of(http)
         context.path = http.url.path
@@ -160,9 +167,9 @@ class Generation:
         context.progress = _asks(http, PROGRESS_HEADER)
         context.hints = tuple([http.headers.get(name, "") for name in HINT_HEADERS])
         context.admit(self._clock.now())
-        call, dialect = await self._intake.take(http, partial(self._translated, read))
-        context.count_prompt(call.n_prompt, self._clock.now())
-        return call, dialect
+        taken = await self._intake.take(http, partial(self._translated, read))
+        context.count_prompt(taken.call.n_prompt, self._clock.now())
+        return taken
 
     async def prompt(self, http: HttpRequest, read: Read) -> TokenizedPrompt:
         """Return what a chat's body would have the model continue, and ask nothing of the engine.
@@ -194,11 +201,11 @@ class Generation:
             raise WrongTaskError(source.card.model_id, "generates no text; ask /v1/embeddings or /v1/rerank")
         return asked, source
 
-    def _translated(self, read: Read, context: RequestContext, raw: bytes) -> tuple[Call, Dialect]:
+    def _translated(self, read: Read, context: RequestContext, raw: bytes) -> ReadCall:
         (body, dialect, before), source = self._read(read, context, raw)
         if isinstance(body, ChatBody):
-            return self._chat(body, source, dialect, before), dialect
-        return self._completion(body, source, dialect), dialect
+            return ReadCall(self._chat(body, source, dialect, before), dialect, source.model)
+        return ReadCall(self._completion(body, source, dialect), dialect, source.model)
 
     def _prompted(self, read: Read, context: RequestContext, raw: bytes) -> TokenizedPrompt:
         (body, dialect, _), source = self._read(read, context, raw)
@@ -348,9 +355,9 @@ class Generation:
             **more,
         )
 
-    def reply(self, call: Call, context: RequestContext, dialect: Dialect) -> Response:
+    def reply(self, taken: ReadCall, context: RequestContext) -> Response:
         """Return the answer to a call."""
-        model = self._fleet.find(call.model)
+        call, dialect, model = taken
         if not call.stream:
             return WholeReply(model, call, context, dialect.writer(call), clock=self._clock)
         reply = StreamReply(model, call, context, dialect.writer(call), clock=self._clock)

@@ -12,15 +12,12 @@ again by the backend (`LlamaBackend.swap`); all books are by slot and do not cha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate, groupby
+from itertools import accumulate
+
+from cobali_ray.core.cost.runs import run_lengths
 
 HORIZON = 8
 """Ticks in which an exchange must pay: about as often somebody comes or leaves."""
-
-
-def run_lengths(busy: Sequence[bool]) -> list[int]:
-    """Return how many busy ids follow each other, for each such run."""
-    return [len(list(run)) for is_busy, run in groupby(busy) if is_busy]
 
 
 def closing(busy: Sequence[bool], cells: Sequence[int]) -> list[tuple[int, int]]:
@@ -46,8 +43,8 @@ def exchanges(
     `runs_s` says what passes with so many rows each take, one after another, and `cell_s` what moving a cell
     does.
     """
-    lengths = run_lengths(busy)
-    if len(lengths) < 2:
+    lengths = run_lengths([i for i, is_busy in enumerate(busy) if is_busy])
+    if not lengths:
         return []
     pairs = closing(busy, cells)
     n_moved = sum([cells[a] + cells[b] for a, b in pairs])

@@ -83,18 +83,24 @@ class Slots:
         """Whether anybody did since gaps between ids were last looked for."""
         self._held = [SlotContents(i, _NOTHING, 0, 0.0, idle=True) for i in range(limits.n_slots)]
         """What idle slots hold; of a busy one its sequence says it."""
-        self.n_idle = limits.n_slots
         self.level = 0.0
         """What a prefix must stand above to be worth anything; see placement.py."""
         self.n_cells_running = 0
-        """KV cells of sequences in slots."""
-        self.n_cells_idle = 0
-        """KV cells held by idle slots for prefix reuse. Both count a cell for each slot that has it."""
+        """KV cells of sequences in slots; counts a cell for each slot that has it."""
         self._sharing = Sharing()
         self._kept: dict[int, _Kept] = {}
         """Whom idle slots are kept for."""
         self.now_s = 0.0
         """When the tick began."""
+
+    @property
+    def n_idle(self) -> int:
+        return self._limits.n_slots - len(self.running)
+
+    @property
+    def n_cells_idle(self) -> int:
+        """KV cells held by idle slots for prefix reuse, likewise."""
+        return sum([held.n_tokens for held in self._held])
 
     def n_used(self) -> int:
         """Return the KV cells in use."""
@@ -246,11 +252,9 @@ class Slots:
         if place.donor_id is not None and self._limits.shares:
             self._sharing.share(place.donor_id, place.slot_id, place.n_keep)
         self.level += place.lost
-        self.n_cells_idle -= self._held[place.slot_id].n_tokens
         self.n_cells_running += place.n_keep
         self._forget(place.slot_id)
         self.by_slot[place.slot_id] = sequence
-        self.n_idle -= 1
         self._came_or_left = True
         sequence.slot_id, sequence.n_prefilled = place.slot_id, place.n_keep
         sequence.seq_id = self.seq_ids[place.slot_id]
@@ -263,7 +267,6 @@ class Slots:
             raise InvariantError(f"request {sequence.request_id} does not hold slot {slot_id}")
         self.running.remove(sequence)
         self.by_slot[slot_id] = None
-        self.n_idle += 1
         self._came_or_left = True
         self.n_cells_running -= n_computed
         self._sharing.cut(slot_id, n_keep)
@@ -274,7 +277,6 @@ class Slots:
         """Note that an idle slot that held nothing holds these tokens."""
         n_keep = len(tokens)
         worth_until = self.level + recompute_cost(0, n_keep)
-        self.n_cells_idle += n_keep
         self._held[slot_id] = SlotContents(slot_id, tokens, n_keep, worth_until, idle=True, salt=salt)
 
     def _forget(self, slot_id: int, n_keep: int = 0) -> None:
@@ -285,7 +287,6 @@ class Slots:
 
     def drop(self, held: SlotContents) -> None:
         self._sharing.cut(held.slot_id, 0)
-        self.n_cells_idle -= held.n_tokens
         self._forget(held.slot_id)
 
     def drop_idle(self) -> SlotContents | None:
@@ -374,8 +375,8 @@ class Slots:
     def problems(self) -> list[str]:
         problems = []
         busy = {s.slot_id for s in self.running}
-        if len(busy) != len(self.running) or self.n_idle + len(busy) != self._limits.n_slots:
-            problems.append("a slot is neither busy nor idle, or both")
+        if len(busy) != len(self.running):
+            problems.append("several sequences hold a slot")
         for slot_id, s in enumerate(self.by_slot):
             if (slot_id in busy) != (s is not None) or (s is not None and s.slot_id != slot_id):
                 problems.append(f"slot {slot_id} and its sequence disagree")
@@ -396,8 +397,6 @@ class Slots:
                 problems.append(f"request {s.request_id}: {s.n_computed} of {len(s.tokens)} tokens computed")
         if self.n_cells_running != sum(s.n_computed for s in self.running):
             problems.append("the cells of running sequences are miscounted")
-        if self.n_cells_idle != sum(held.n_tokens for held in self._held):
-            problems.append("the cells of idle prefixes are miscounted")
         if self.n_used() > self._limits.n_cells:
             problems.append("more cells used than there are")
         return problems

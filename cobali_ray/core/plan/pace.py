@@ -16,7 +16,6 @@ from cobali_ray.core.plan.plan import (
     n_scored,
     order_prefill,
     piece,
-    plan_chunks,
     who_is_due,
     within_rows,
 )
@@ -56,6 +55,8 @@ _SPREAD_S, _FIRST_SPREAD, _MAX_SPREAD, _N_FIRST = 5.0, 0.05, 0.2, 4
 _ROUND_S, _ROUND = 0.03, 3.0
 """How long streams wait for what is no prompt, drafts or another adapter's turn: at most so long, or so many
 decode ticks, whichever is longer."""
+_ANY_GRAIN = Grain()
+"""Of chunks that nothing bounds but their number of tokens."""
 _NEARLY, _TRY_S, _MAX_TRY_S = 1.15, 1.0, 64.0
 """Now and then a whole step is tried that should not quite fit, because short chunks teach nothing about long
 ones: at first once a second, after one that was late half as often, else twice."""
@@ -112,10 +113,11 @@ class PrefillPlan(NamedTuple):
 class Pacer:
     """Plans the prefill of ticks within an ITL target and learns from how long they took.
 
-    Without a target it plans like `plan_chunks` and only learns. With one, every tick beside decoding streams
-    gets the largest prefill whose predicted time, with a margin for the predictions' errors, stays within it.
-    The automatic target is what `best_prefill_s` says, tick by tick, and so is one that is shorter than a
-    decode tick.
+    Streams go first, one token each, so a long prompt cannot stall them; prefill has what is left of the
+    budget (Sarathi-Serve, OSDI '24). Without a target it takes all of that. With one, every tick beside
+    decoding streams gets the largest prefill whose predicted time, with a margin for the predictions' errors,
+    stays within it. The automatic target is what `best_prefill_s` says, tick by tick, and so is one that is
+    shorter than a decode tick.
     """
 
     def __init__(self, target_s: float | Literal["auto"] | None, grain: Grain | None = None) -> None:
@@ -150,9 +152,9 @@ class Pacer:
 
         To ask changes nothing; `begin` takes what is computed.
         """
-        budget = limits.token_budget - len(streams)
         if not prompts:
             return PrefillPlan()
+        budget, grain = limits.token_budget - len(streams), limits.grain
         ordered = order_prefill(prompts, limits)
         first, decode_s = min([p.rank for p in prompts]), 0.0
         target_s, exact, unmet_s = 0.0, False, None
@@ -174,13 +176,14 @@ class Pacer:
         if within_s < inf and self._target_s is not None:
             target_s, exact = min(target_s or inf, within_s), True
         elif not target_s:
-            return PrefillPlan(tuple(plan_chunks(ordered, limits, budget)), 0.0, unmet_s)
+            chunks, _ = self._chunks(ordered, inf, 0.0, budget, limits, _ANY_GRAIN, n_decode=len(streams))
+            return PrefillPlan(tuple(chunks), 0.0, unmet_s)
         sure = 1 + _SURE * self._spread if exact else 1.0
         most = max(self.model.longest_seen * _GROWTH, FIRST_CHUNK)
         most = min(most, budget)
         left_s = target_s / sure - decode_s
         flat_s = 0.0 if exact else (_FLAT - 1) * left_s
-        chunks, tries = self._chunks(ordered, left_s, flat_s, most, limits, n_decode=len(streams))
+        chunks, tries = self._chunks(ordered, left_s, flat_s, most, limits, grain, n_decode=len(streams))
         return PrefillPlan(tuple(chunks), target_s, unmet_s, tries)
 
     def begin(self, prefill: PrefillPlan) -> None:
@@ -233,6 +236,7 @@ class Pacer:
         flat_s: float,
         most: int,
         limits: EngineLimits,
+        grain: Grain,
         *,
         n_decode: int,
     ) -> tuple[list[Span], bool]:
@@ -241,7 +245,7 @@ class Pacer:
         A prompt's last one may take `flat_s` longer, all of them together.
         """
         chunks, tried = list[Span](), 0
-        model, grain, n_rows, mixed = self.model, limits.grain, limits.n_scored_rows, n_decode > 0
+        model, n_rows, mixed = self.model, limits.n_scored_rows, n_decode > 0
         beside = grain.beside if mixed else 0
         n_before = 0 if grain.beside else n_decode
         for number, prompt in enumerate(prompts):
@@ -249,7 +253,7 @@ class Pacer:
             if number and start and grain.step > 1:
                 break  # company would cut it into pieces that are no whole steps
             fits = most
-            if model.knows_prefill:
+            if model.knows_prefill and left_s < inf:
                 limit = min(most, max(prompt.n_pending, grain.step + beside))
                 fits = model.longest_chunk(
                     start, left_s, mixed=mixed, scored=scored, n_before=n_before, most=limit

@@ -39,8 +39,8 @@ class Plan(NamedTuple):
     """Slots that decode, in the order of the batch."""
     chunks: tuple[Span, ...]
     """Prefill, in the order of its priority."""
-    spans: tuple[Span, ...] | None
-    """All spans in the order of the batch; None where there are no chunks, so that the streams say it all."""
+    spans: tuple[Span, ...]
+    """All spans in the order of the batch."""
     rows: tuple[int, ...]
     """Slots whose next token the pass gives, in that order too."""
     n_tokens: int
@@ -74,8 +74,6 @@ def lay_out(
     Split KV puts only consecutive ascending ids into one micro-batch. `streams` are in that order.
     """
     slots = tuple([s.slot_id for s in streams])
-    if pass_cells is None and not chunks and not drafts:
-        return Plan(slots, (), None, slots, len(slots))
     n_rows = [1 + len(drafts.get(s.slot_id, ())) for s in streams]
     of_streams = [Span(s.slot_id, len(s.tokens) - 1, n, n) for s, n in zip(streams, n_rows, strict=True)]
     seq_ids = {s.slot_id: s.seq_id for s in by_slot if s is not None}
@@ -89,8 +87,6 @@ def lay_out(
         if len(runs) > 1:
             spans = [spans[place] for run in reversed(runs) for place in run]
             slots = tuple([i for i, *_ in spans if i not in prefilling])
-        if not chunks and not drafts:
-            return Plan(slots, (), None, slots, len(slots), context)
     rows = tuple([span.slot_id for span in spans if span.sample and _ends_known(span, by_slot)])
     n_tokens = sum([span.length for span in spans])
     guessed = tuple([(slot_id, tuple(draft)) for slot_id, draft in drafts.items()])
@@ -101,26 +97,6 @@ def _ends_known(span: Span, by_slot: Seq[Sequence | None]) -> bool:
     """Whether a span ends with the last token known, and not only with one whose logprobs are wanted."""
     s = by_slot[span.slot_id]
     return s is not None and (s.n_unscored is None or span.start + span.length == len(s.tokens))
-
-
-def plan_chunks(ordered: Seq[Sequence], limits: EngineLimits, budget: int) -> list[Span]:
-    """Share what the decode tokens leave of one tick's token budget among the prompts, in their order.
-
-    Streams go first, one token each, so a long prompt cannot stall them; prefill chunks take what is left
-    (Sarathi-Serve, OSDI '24).
-    """
-    chunks, n_rows = list[Span](), limits.n_scored_rows
-    for prompt in ordered:
-        if budget <= 0:
-            break
-        most = within_rows(prompt, min(limits.prefill_chunk, budget), n_rows)
-        if not (length := piece(prompt.n_pending, most)):
-            continue
-        chunk = chunk_of(prompt, length)
-        budget -= length
-        n_rows -= n_scored(prompt, chunk)
-        chunks.append(chunk)
-    return chunks
 
 
 def order_prefill(prompts: Seq[Sequence], limits: EngineLimits) -> Seq[Sequence]:

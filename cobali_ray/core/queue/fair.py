@@ -12,7 +12,7 @@ tells each with a request what the others gave its tenant since it was told last
 A sequence's rank is its class and its tenant's counter. The queue, the order of prompts (`plan.py`) and the
 choice of whose gaps a prompt may stretch (`pace.py`) follow it. If a request is due and no slot is free,
 another sequence is parked, as when cells run out (`Slots.victims`). While all open requests have one tenant
-and one class, none of this is considered, and output tokens are counted in bulk.
+and one class, none of this is considered.
 """
 
 from __future__ import annotations
@@ -54,10 +54,6 @@ class Accounts:
         """Whether slots are to be shared: there are open requests of more than one tenant or class."""
         return len(self._lines) > 1
 
-    def joins(self, request: Request) -> bool:
-        """Whether a request for a slot is the first open one of its tenant and class."""
-        return (request.priority, request.tenant) not in self._lines
-
     def enter(self, request: Request) -> Account:
         """Take a request for a slot; see `open`."""
         account = self.open(request, request.served_elsewhere)
@@ -80,8 +76,7 @@ class Accounts:
         return account
 
     def leave(self, sequence: Sequence) -> None:
-        """Let an ended request for a slot go, after a last charge."""
-        self.settle(sequence)
+        """Let an ended request for a slot go."""
         self._lines[sequence.line] -= 1
         if not self._lines[sequence.line]:
             del self._lines[sequence.line]
@@ -91,12 +86,6 @@ class Accounts:
         account.n_open -= 1
         if not account.n_open:
             self._left = max(self._left, account.served)
-
-    def settle(self, sequence: Sequence) -> None:
-        """Charge the output tokens since the last time; counting every token as it comes would cost."""
-        n_output = len(sequence.tokens) - sequence.n_prompt
-        sequence.account.charge(OUTPUT_COST * (n_output - sequence.n_charged))
-        sequence.n_charged = n_output
 
     def weights(self, priority: int) -> dict[str, float]:
         """Return the weights of the tenants with open requests for slots of a class."""

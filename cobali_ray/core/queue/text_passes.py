@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from math import inf, sqrt
+from math import inf
 
-from cobali_ray.core.cost.leastsquares import LeastSquares
+from cobali_ray.core.cost.ticktime import TickShape, TickTimeModel
 from cobali_ray.core.queue.counts import TextPass
 from cobali_ray.core.queue.waiting import WaitingQueue
 from cobali_ray.core.request.embedding import MAX_TEXTS, EmbeddingKind, EmbeddingRequest, TextPiece
@@ -30,9 +30,7 @@ FIRST_PASS = 64
 _ALLOWED_LATE = 0.01
 """The share of passes beside streams that may take longer than these leave."""
 _STEP, _MIN_MARGIN = 0.04, 0.3
-_TRUST = 4
 _GROWTH = 2
-_SCALE = 1 / 256
 
 
 class EmbeddingJob(OpenRequest):
@@ -186,49 +184,33 @@ class TextPasses:
 
 
 class PassTimes:
-    """How long a pass takes, learned from those that were: seconds = c0 + c1 n + c2 n², of n tokens.
-
-    All tokens of a pass are in one mask of attention, whichever text they are of.
-    """
+    """How long a pass takes, learned from those that were, as a first chunk of so many tokens."""
 
     def __init__(self) -> None:
-        self._fit = LeastSquares(3)
-        self._longest = 0
+        self._model = TickTimeModel()
         self._margin = 0.9
         """What of the time there is a pass is planned to take: less, where many are late."""
 
-    @property
-    def _knows(self) -> bool:
-        return self._fit.n_seen >= _TRUST
-
     def learn(self, n_tokens: int, seconds: float, spare_s: float) -> None:
         """Take one pass, which was to take at most `spare_s`."""
-        self._fit.learn(_row(n_tokens), seconds)
-        self._longest = max(self._longest, n_tokens)
+        self._model.learn(_shape(n_tokens), seconds)
         if 0 < spare_s < inf:
             self._margin += _STEP * (_ALLOWED_LATE - (seconds > spare_s))
             self._margin = min(max(self._margin, _MIN_MARGIN), 1.0)
 
     def token_s(self, n_tokens: int) -> float:
         """Return seconds per token of such passes; 0 while too little is known."""
-        return self._fit.predict(_row(n_tokens)) / n_tokens if self._knows else 0.0
+        return self._model.predict(_shape(n_tokens)) / n_tokens if self._model.knows_prefill else 0.0
 
     def most(self, seconds: float) -> int:
         """Return how many tokens take at most so long; never many more than were ever seen."""
-        most = max(self._longest * _GROWTH, FIRST_PASS)
         if seconds == inf:
             return 1 << 30
-        if not self._knows:
+        if not self._model.knows_prefill:
             return FIRST_PASS
-        c0, c1, c2 = self._fit.weights
-        left = seconds * self._margin - c0
-        if left <= 0:
-            return 0
-        if c2 > 0:
-            return min(most, int((sqrt(c1 * c1 + 4 * c2 * left) - c1) / (2 * c2) / _SCALE))
-        return min(most, int(left / c1 / _SCALE)) if c1 > 0 else most
+        most = max(self._model.longest_seen * _GROWTH, FIRST_PASS)
+        return self._model.longest_chunk(0, seconds * self._margin, most=most)
 
 
-def _row(n_tokens: int) -> tuple[float, float, float]:
-    n = n_tokens * _SCALE
-    return 1.0, n, n * n
+def _shape(n_tokens: int) -> TickShape:
+    return TickShape(0, 0, ((0, n_tokens),))

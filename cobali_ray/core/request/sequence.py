@@ -79,7 +79,7 @@ class Sequence(OpenRequest):
 
     __slots__ = (
         "cached_from", "cuts", "decoding", "earlier", "end_tokens", "ending", "first_token_s",
-        "last_token_s", "n_awaited", "n_cached", "n_charged", "n_most", "n_parked", "n_passed",
+        "last_token_s", "n_awaited", "n_cached", "n_most", "n_parked", "n_passed",
         "n_preempted", "n_prefilled", "n_prompt", "n_scored", "n_unsaid", "salt", "seq_id", "slot_id",
         "stays", "stop", "tokens",
     )  # fmt: skip
@@ -128,8 +128,6 @@ class Sequence(OpenRequest):
         self.n_preempted = 0
         self.n_parked = 0
         """How often it was preempted for others, and not because it was the youngest."""
-        self.n_charged = len(request.sent_tokens)
-        """Output tokens that its tenant's counter knows of."""
         self.stays: tuple[Stay, ...] = ()
         """Every time it had a slot, for those who look on."""
         self.n_unsaid = 0

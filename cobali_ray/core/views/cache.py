@@ -27,43 +27,15 @@ class SlotView(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheView:
-    """What is held, by whom, and what it was good for so far. Counts are tokens unless named otherwise."""
+    """What is held, by whom, and what it was good for so far: what clients are told, but for the slots."""
 
     slots: tuple[SlotView, ...]
     n_ctx_slot: int
-    n_cells: int
-    n_cells_running: int
-    n_cells_idle: int
-    cell_bytes: int
-    """Of a token in host memory; 0 where nothing can be kept there."""
-    n_host_cells: int
-    """Most that host memory may hold."""
-    n_host_used: int
-    n_host_blocks: int
-    """Blocks of 64 tokens and shorter."""
-    n_host_salts: int
-    n_host_hits: int
-    """Requests, preempted ones too, that began from there; the next three: moved there, back, given up."""
-    n_host_saved: int
-    n_host_restored: int
-    n_host_evicted: int
-    state_bytes: int = 0
-    """Of a saved state; 0 where a slot can be cut anywhere and needs none."""
-    n_states: int = 0
-    """States that are kept; the next four: most of them, and saved, put back, and given up so far."""
-    n_states_most: int = 0
-    n_states_saved: int = 0
-    n_states_restored: int = 0
-    n_states_evicted: int = 0
-    n_disk_bytes: int = 0
-    """What all files of the disk tier take."""
-    n_disk_hits: int = 0
-    """Requests for which something was read; the next two: tokens read, and written."""
-    n_disk_loaded: int = 0
-    n_disk_written: int = 0
-    disk_trouble: str = ""
-    """Why nothing could be written there; empty where it could. And for how long that is not tried again."""
-    disk_paused_s: float = 0.0
+    kv_cells: Mapping[str, int]
+    host: Mapping[str, int]
+    states: Mapping[str, int]
+    """All 0 where a slot can be cut anywhere and needs none."""
+    disk: Mapping[str, Any]
     tier_requests: Mapping[str, int] = field(default_factory=dict)
     """Requests by where their beginning came from; next, their prompt tokens."""
     tier_tokens: Mapping[str, int] = field(default_factory=dict)
@@ -83,10 +55,14 @@ class SlotMove(NamedTuple):
     seconds: float = 0.0
 
 
-def view_of(scheduler: Scheduler) -> CacheView:
-    """Look at the books; only between two events."""
+def view_of(scheduler: Scheduler, trouble: str = "", paused_s: float = 0.0) -> CacheView:
+    """Look at the books; only between two events.
+
+    `trouble` says why the disk could not be written, and `paused_s` for how long that is not tried again.
+    """
     slots, tiers, limits = scheduler.slots, scheduler.tiers, scheduler.limits
     host, disk, states = tiers.host, tiers.disk, tiers.states
+    n_running, n_idle = slots.n_used_running(), slots.n_used_idle()
     return CacheView(
         slots=tuple(
             SlotView(i, slots.held(i).n_tokens)
@@ -104,26 +80,23 @@ def view_of(scheduler: Scheduler) -> CacheView:
             for i, s in enumerate(slots.by_slot)
         ),
         n_ctx_slot=limits.n_ctx_slot,
-        n_cells=limits.n_cells,
-        n_cells_running=slots.n_used_running(),
-        n_cells_idle=slots.n_used_idle(),
-        cell_bytes=limits.cell_bytes,
-        n_host_cells=host.n_cells,
-        n_host_used=host.n_used,
-        n_host_blocks=host.n_blocks,
-        n_host_salts=host.n_salts,
-        n_host_hits=host.n_hits,
-        n_host_saved=host.n_saved,
-        n_host_restored=host.n_restored,
-        n_host_evicted=host.n_evicted,
-        state_bytes=limits.state_bytes,
-        n_states=len(states),
-        n_states_most=states.n_most,
-        n_states_saved=states.n_saved,
-        n_states_restored=states.n_restored,
-        n_states_evicted=states.n_evicted,
-        n_disk_bytes=disk.n_bytes,
-        n_disk_hits=disk.n_hits,
-        n_disk_loaded=disk.n_loaded,
-        n_disk_written=disk.n_written,
-    )
+        kv_cells={
+            "n": limits.n_cells, "n_running": n_running, "n_idle": n_idle,
+            "n_free": limits.n_cells - n_running - n_idle,
+        },
+        host={
+            "bytes": host.n_used * limits.cell_bytes, "limit_bytes": host.n_cells * limits.cell_bytes,
+            "n_tokens": host.n_used, "n_blocks": host.n_blocks, "n_salts": host.n_salts,
+            "n_hits": host.n_hits, "n_saved_tokens": host.n_saved, "n_restored_tokens": host.n_restored,
+            "n_evicted_tokens": host.n_evicted,
+        },
+        states={
+            "bytes": len(states) * limits.state_bytes, "limit_bytes": states.n_most * limits.state_bytes,
+            "n": len(states), "n_saved": states.n_saved, "n_restored": states.n_restored,
+            "n_evicted": states.n_evicted,
+        },
+        disk={
+            "bytes": disk.n_bytes, "n_hits": disk.n_hits, "n_read_tokens": disk.n_loaded,
+            "n_written_tokens": disk.n_written, "trouble": trouble or None, "paused_s": round(paused_s, 1),
+        },
+    )  # fmt: skip

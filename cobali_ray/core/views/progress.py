@@ -7,9 +7,10 @@ from statistics import mean
 from typing import Final, NamedTuple
 
 from cobali_ray.core.plan.plan import order_prefill
+from cobali_ray.core.queue.admission import Line, n_ahead
 from cobali_ray.core.queue.forecast import AnswerLengths, Stayer
 from cobali_ray.core.request.events import RequestProgress, RequestStats
-from cobali_ray.core.request.life import Life
+from cobali_ray.core.request.life import Life, life_of
 from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.core.scheduler import Scheduler
 
@@ -101,7 +102,8 @@ class ProgressReports:
         for one in due:
             sequence = one.sequence
             waits = sequence.status.waiting
-            progress = progress_of(sequence, now_s, places.get(sequence.request_id))
+            place = places.get(sequence.request_id)
+            progress = view_of_life(life_of(sequence), place, now_s).progress
             if _has_spoken(sequence):
                 del self._listeners[sequence.request_id]
             if _differ(progress, one.progress):
@@ -129,21 +131,6 @@ class ProgressReports:
         }
 
 
-def progress_of(sequence: Sequence, now_s: float, place: Place | None) -> RequestProgress:
-    """Return how far a request is that has not ended."""
-    n_prompt, began_s, first_s = sequence.n_prompt, sequence.assigned_s, sequence.first_token_s
-    until_s = now_s if first_s is None else first_s
-    return RequestProgress(
-        sequence.request_id,
-        n_prompt if first_s is not None else min(sequence.n_computed, n_prompt),
-        sequence.n_cached,
-        n_prompt,
-        0.0 if began_s is None else until_s - began_s,
-        None if place is None else place.n_ahead,
-        None if place is None else place.wait_s,
-    )
-
-
 def _has_spoken(sequence: Sequence) -> bool:
     return sequence.first_token_s is not None
 
@@ -166,23 +153,13 @@ def _stayer(sequence: Sequence) -> Stayer:
 
 
 def _n_ahead(scheduler: Scheduler) -> dict[str, float]:
-    """Return how many go before each of those who wait: as `admission.n_ahead` has it, once inside.
-
-    All of better classes, those before it in its own line, and of other tenants as many as it has, by weight.
-    """
+    """Return how many go before each of those who wait, as if those behind it had not come."""
     waiting = list(scheduler.queue)
-    n_of = Counter(one.line for one in waiting)
-    weight = {one.line: one.account.weight for one in waiting}
-    n_class = Counter(one.priority for one in waiting)
-    n_better = {p: sum([n for q, n in n_class.items() if q < p]) for p in n_class}
-    peers = {
-        line: [other for other in n_of if other[0] == line[0] and other != line] for line in n_of
-    }  # fmt: skip
+    weights = {one.line: one.account.weight for one in waiting}
+    lines = {line: Line(*line, weights[line], n, 0) for line, n in Counter(o.line for o in waiting).items()}
     seen, ahead = Counter[tuple[int, str]](), dict[str, float]()
     for one in waiting:
-        line = one.line
-        turn = seen[line] + 1
-        others = sum([min(n_of[o], turn * weight[o] / weight[line]) for o in peers[line]])
-        ahead[one.request_id] = n_better[one.priority] + seen[line] + others
-        seen[line] = turn
+        before = lines | {one.line: lines[one.line]._replace(n=seen[one.line])}
+        ahead[one.request_id] = n_ahead(one.request, list(before.values()))
+        seen[one.line] += 1
     return ahead

@@ -19,26 +19,6 @@ PREFILL, DECODE = 0, 1
 """The kinds of span."""
 
 
-class TickSpans(NamedTuple):
-    """The spans of a finished tick: nothing is made of them before somebody looks."""
-
-    plan: Plan | None = None
-    starts: Sequence[int] = ()
-    """Where each stream stood, where the plan has no spans because they say it all."""
-
-    def rows(self) -> list[tuple[int, int, int, int]]:
-        """Return (slot_id, start, length, kind) of each span, in slot order."""
-        if self.plan is None:
-            return []
-        if self.plan.spans is None:
-            return sorted([(i, at, 1, DECODE) for i, at in zip(self.plan.streams, self.starts, strict=True)])
-        own = {chunk.slot_id for chunk in self.plan.chunks}
-        return sorted([(i, start, n, PREFILL if i in own else DECODE) for i, start, n, _ in self.plan.spans])
-
-
-NO_SPANS = TickSpans()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickStats:
     """One record per tick. Counts are tokens unless named otherwise; times are seconds."""
@@ -115,8 +95,16 @@ class TickStats:
     """ITL samples: for each stream that gained a token, time since its previous one."""
     ttfts_s: Sequence[float] = ()
     """Of each request that gained its first token, time since it came to the engine."""
-    spans: TickSpans = NO_SPANS
-    """Who computed what."""
+    plan: Plan | None = None
+    """Who computed what; None where only texts were."""
+
+    @property
+    def spans(self) -> list[tuple[int, int, int, int]]:
+        """The (slot_id, start, length, kind) of each span, in slot order: made when somebody looks."""
+        if self.plan is None:
+            return []
+        own = {chunk.slot_id for chunk in self.plan.chunks}
+        return sorted([(i, start, n, PREFILL if i in own else DECODE) for i, start, n, _ in self.plan.spans])
 
     @property
     def n_tokens(self) -> int:

@@ -6,14 +6,18 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import httpx2
 import typer
 from rich.progress import track
 
+from cobali_ray.errors import ConfigError
 from cobali_ray.signals import ended_in_order
 from cobali_workloads.commands.options import OUT, Model, Out, check_model, spell
 from cobali_workloads.load.prompts import PromptMaker
@@ -28,6 +32,11 @@ N_SLOTS = 2
 AFTER_S = 1.0
 """How long after an answer the engine is killed: nobody kills one in the moment in which it has answered."""
 OTHERS, KILL, RESTART = "others took all slots", "engine killed (kill -9)", "server restarted"
+PREEMPTED, ANSWER_ID = "the last answer was preempted", "to-be-preempted"
+CLASS = 1
+"""Of the conversation, so that others, whose class is better, may preempt it."""
+POLL_S, TIMES = 0.005, 10
+"""How often it is looked whether that answer has begun; how many times as long it is, so that others come."""
 NOTE = (
     "Reusable: the tokens that a prompt begins with like an earlier prompt and its answer. The rest is new, "
     "or stands behind what is new, and no server has it. Where a template leaves out what stood before an "
@@ -37,15 +46,16 @@ NOTE = (
 
 def turns(
     model: Model = "builtin:synthetic-head",
-    n_turns: Annotated[int, typer.Option("--turns", min=4, help="Turns of the conversation.")] = 10,
+    n_turns: Annotated[int, typer.Option("--turns", min=5, help="Turns of the conversation.")] = 10,
     system: Annotated[int, typer.Option(min=1, help="Tokens of the system prompt.")] = 200,
     message: Annotated[int, typer.Option(min=1, help="Tokens of each message.")] = 30,
     answer: Annotated[int, typer.Option(min=1, help="Tokens of each answer.")] = 30,
     out: Out = OUT,
 ) -> None:
-    """Converse with a server that has a disk tier; take its slots, kill its engine and restart it between."""
+    """Converse with a server that has a disk tier; take its slots, preempt an answer, kill and restart it."""
     check_model(model)
-    before = {n_turns * 3 // 10 + 1: OTHERS, n_turns * 5 // 10 + 1: KILL, n_turns * 8 // 10 + 1: RESTART}
+    events = {3: OTHERS, 5: KILL, 7: PREEMPTED, 9: RESTART}
+    before = {n_turns * tenths // 10 + 1: event for tenths, event in events.items()}
     lengths = {"system": system, "message": message, "answer": answer}
     with tempfile.TemporaryDirectory() as folder, ended_in_order():
         asked = list(track(_converse(Path(folder), model, n_turns, before, **lengths), total=n_turns))
@@ -59,22 +69,26 @@ def _converse(
     values: dict[str, Any] = {
         "model": model, "n_slots": N_SLOTS, "disk_cache_dir": str(folder / "disk"), "log_level": "warning",
     }  # fmt: skip
-    with ExitStack() as stack:
+    with httpx2.Client() as http, ExitStack() as stack:
 
         def start() -> ServerProcess:
             return stack.enter_context(cobali_server(values, folder, os.environ))
 
         server = start()
         maker = PromptMaker(word_costs(connect("server", server.url, endpoint="chat"))[0], seed=31)
-        talk = MeasuredConversation(maker.text("system", system), n_answer=answer)
+        talk = MeasuredConversation(http, maker.text("system", system), n_answer=answer, priority=CLASS)
+
+        def others(number: int) -> list[Callable[[], AskedTurn]]:
+            """Return calls that ask something else, as long as the conversation is now."""
+            texts = [maker.text(f"{number} other {i}", system + number * message) for i in range(2 * N_SLOTS)]
+            talks = [MeasuredConversation(http, text, n_answer=answer) for text in texts]
+            return [partial(one.ask, server.url, maker.text("of another", message)) for one in talks]
+
         for number in range(1, n_turns + 1):
             event = before.get(number)
             if event == OTHERS:
-                for i in range(2 * N_SLOTS):
-                    other = MeasuredConversation(
-                        maker.text(f"other {i}", system + number * message), n_answer=answer
-                    )
-                    other.ask(server.url, maker.text(f"of other {i}", message))
+                for ask_another in others(number):
+                    ask_another()
             elif event == KILL:
                 time.sleep(AFTER_S)
                 (engine,) = pids_of(server.pid, ENGINE)
@@ -82,7 +96,41 @@ def _converse(
             elif event == RESTART:
                 stack.close()
                 server = start()
-            yield talk.ask(server.url, maker.text(f"message {number}", message))
+            text = maker.text(f"message {number}", message)
+            if before.get(number + 1) == PREEMPTED:
+                yield _interrupted(http, talk, server.url, text, others(number))
+            else:
+                yield talk.ask(server.url, text)
+
+
+def _interrupted(
+    http: httpx2.Client,
+    talk: MeasuredConversation,
+    url: str,
+    text: str,
+    others: list[Callable[[], AskedTurn]],
+) -> AskedTurn:
+    """Ask, and have others take all slots once the answer has begun. Raises ConfigError if none did."""
+    n_before = _n_preempted(http, url)
+    with ThreadPoolExecutor(1 + len(others)) as threads:
+        asked = threads.submit(talk.ask, url, text, request_id=ANSWER_ID, times=TIMES)
+        while not asked.done() and _state(http, url) != "generating":
+            time.sleep(POLL_S)
+        for other in [threads.submit(one) for one in others]:
+            other.result()
+    if _n_preempted(http, url) == n_before:
+        raise ConfigError("--answer", "the answer was over before others came; make it longer")
+    return asked.result()
+
+
+def _state(http: httpx2.Client, url: str) -> str:
+    """Return where the answer is that is to be interrupted; empty while it is not known."""
+    return str(http.get(f"{url}/v1/requests/{ANSWER_ID}").json().get("state", ""))
+
+
+def _n_preempted(http: httpx2.Client, url: str) -> int:
+    lines = http.get(f"{url}/metrics").text.splitlines()
+    return sum(int(float(line.split()[-1])) for line in lines if line.startswith("cobali_preemptions_total"))
 
 
 def _report(command: str, asked: list[AskedTurn], before: dict[int, str]) -> Report:

@@ -19,7 +19,7 @@ import numpy as np
 from cobali_ray.core.cache.slots import Slots
 from cobali_ray.core.cost.ticktime import TickShape
 from cobali_ray.core.plan.pace import Pacer, PrefillPlan
-from cobali_ray.core.plan.plan import Plan, Span, order_prefill, plan_chunks
+from cobali_ray.core.plan.plan import Plan, Span
 from cobali_ray.core.planner import Select, select_decoding
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.sequence import Sequence as Running
@@ -66,8 +66,6 @@ class Machine:
 
 def batch_of(plan: Plan, slots: Slots) -> list[BatchPart]:
     """Return what a plan has llama.cpp compute, in the order of the batch."""
-    if plan.spans is None:
-        return [BatchPart(slots.seq_ids[i], len(slots.tokens(i)) - 1, 1, 1) for i in plan.streams]
     return [BatchPart(slots.seq_ids[span.slot_id], *span[1:]) for span in plan.spans]
 
 
@@ -89,16 +87,6 @@ class Unpaced(Pacer):
 
     def __init__(self) -> None:
         super().__init__(None)
-
-    def plan(
-        self, streams: Sequence[Running], prompts: Sequence[Running], limits: EngineLimits, *,
-        within_s: float = inf,
-    ) -> PrefillPlan:  # fmt: skip
-        """See `Pacer`."""
-        del within_s
-        ordered = order_prefill(prompts, limits)
-        chunks = plan_chunks(ordered, limits, limits.token_budget - len(streams)) if prompts else []
-        return PrefillPlan(tuple(chunks))
 
     def learn(self, shape: TickShape, seconds: float) -> float:
         """See `Pacer`."""
@@ -125,15 +113,16 @@ class Bounded(Unpaced):
         if not streams:
             return super().plan(streams, prompts, limits, within_s=within_s)
         beside = [BatchPart(s.seq_id, s.n_computed, 1, 1) for s in streams]
-        planned, ordered = list[Span](), order_prefill(prompts, limits)
+        planned: tuple[Span, ...] = ()
         for size in self.SIZES:
-            spans = plan_chunks(ordered, limits, min(size, limits.token_budget - len(streams)))
+            budget = min(size + len(streams), limits.token_budget)
+            spans = super().plan(streams, prompts, replace(limits, token_budget=budget)).chunks
             seq_ids = {p.slot_id: p.seq_id for p in prompts}
             batch = sorted(beside + [BatchPart(seq_ids[span.slot_id], *span[1:]) for span in spans])
             if planned and (spans == planned or self._device.seconds(batch) > self._most_s):
                 break
             planned = spans
-        return PrefillPlan(tuple(planned))
+        return PrefillPlan(planned)
 
 
 def select_prefill_first(by_slot: Sequence[Running | None], budget: int) -> list[Running]:

@@ -25,20 +25,24 @@ class AskedTurn(NamedTuple):
 class MeasuredConversation:
     """What was said so far. Answers end where their length does, so that the next prompt's is known."""
 
-    def __init__(self, system: str, *, n_answer: int) -> None:
+    def __init__(self, http: httpx2.Client, system: str, *, n_answer: int, priority: int = 0) -> None:
+        """`priority`: the class of its requests."""
+        self._http = http
         self._messages = [{"role": "system", "content": system}]
-        self._n_answer = n_answer
+        self._n_answer, self._priority = n_answer, priority
         self._past: list[array[int]] = []
 
-    def ask(self, url: str, text: str) -> AskedTurn:
-        """Send a message and wait for the whole answer. Raises httpx2.HTTPError."""
+    def ask(self, url: str, text: str, *, request_id: str = "", times: int = 1) -> AskedTurn:
+        """Send a message and wait for the whole answer, `times` as long. Raises httpx2.HTTPError."""
         self._messages.append({"role": "user", "content": text})
         body = {
-            "messages": self._messages, "max_tokens": self._n_answer, "ignore_eos": True, "temperature": 0,
-            "return_token_ids": True, "chat_template_kwargs": {"enable_thinking": False},
+            "messages": self._messages, "max_tokens": times * self._n_answer, "ignore_eos": True,
+            "temperature": 0, "return_token_ids": True, "chat_template_kwargs": {"enable_thinking": False},
+            "priority": self._priority,
         }  # fmt: skip
-        reply = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=TIMEOUT_S).raise_for_status()
-        answer = reply.json()
+        named = {"x-request-id": request_id} if request_id else {}
+        reply = self._http.post(f"{url}/v1/chat/completions", json=body, headers=named, timeout=TIMEOUT_S)
+        answer = reply.raise_for_status().json()
         choice, n_cached = answer["choices"][0], answer["usage"]["prompt_tokens_details"]["cached_tokens"]
         prompt = array("i", answer["prompt_token_ids"])
         n_reusable = max([n_shared(prompt, one, len(prompt)) for one in self._past], default=0)
