@@ -100,7 +100,8 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"There is no {given.device} here; llama.cpp finds {', '.join(here)}. See docs/devices.md.")
         return 2
     model = given.model or (QUICK_MODEL if given.quick else FULL_MODEL)
-    suite = [sys.executable, "-m", "pytest", "-q", "tests/gpu", "--device", given.device]
+    thorough = () if given.quick else ("-m", "gpu")
+    suite = [sys.executable, "-m", "pytest", "-q", "tests/gpu", "--device", given.device, *thorough]
     done = subprocess.run(suite, cwd=ROOT, check=False, stdout=subprocess.PIPE, text=True)
     print(done.stdout, flush=True)
     parts = [

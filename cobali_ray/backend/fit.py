@@ -210,7 +210,7 @@ def refusal_of(config: LlamaConfig, found: list[MemoryNeed]) -> ConfigError | No
         f"{_gb(worst.buffers)} for computing"
     )
     remedies = list(_remedies(config, short))
-    remedies.append(f"add a device that has {_gb(lacking)} free to devices")
+    remedies.append(f"add a device that has {_gb(lacking)} free to devices, here or on another machine")
     return ConfigError("devices", f"{said}. To make it fit: {'; or '.join(remedies)}")
 
 

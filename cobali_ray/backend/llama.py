@@ -29,6 +29,7 @@ from cobali_ray.backend.head import DraftHead, open_head
 from cobali_ray.backend.image_pass import ImagePasses
 from cobali_ray.backend.logprobs import PromptRows, n_scored_rows
 from cobali_ray.backend.lora import LoraAdapters
+from cobali_ray.backend.micro_batch import micro_batch
 from cobali_ray.backend.params import attends, context_params, forgets, model_params
 from cobali_ray.backend.pass_rows import n_rows_of, use_rows
 from cobali_ray.backend.port import DeviceWatcher, Embedder, State, Words
@@ -206,8 +207,14 @@ class LlamaBackend:
 
     def _micro_batch(self, config: LlamaConfig) -> int:
         """Return how many tokens plain attention computes at once; all, if rows are to see each other."""
-        whole = self.projector is not None and not self.projector.causal
-        return config.n_batch if whole else min(config.n_batch, max(MICRO_BATCH, config.n_slots))
+        return (
+            config.n_batch if self._sees_rows_whole else min(config.n_batch, max(MICRO_BATCH, config.n_slots))
+        )
+
+    @property
+    def _sees_rows_whole(self) -> bool:
+        """Whether the rows of an image must be in one micro-batch, as they attend to each other."""
+        return self.projector is not None and not self.projector.causal
 
     def _open(self, config: LlamaConfig, *, plain: bool) -> Any:
         lc = self._lc
@@ -215,6 +222,8 @@ class LlamaBackend:
         self._n_outputs = int(params.n_outputs_max)
         if plain:
             params.flash_attn_type, params.n_ubatch = FLASH["off"], self._micro_batch(config)
+        elif self.overlaps and config.split_mode == "layer" and not self._sees_rows_whole:
+            params.n_ubatch = micro_batch(lc, self._model, config, len(self._devices.used))
         if self._device is not None:
             self._device.configure(params)
         if not config.n_gpu_layers:

@@ -18,6 +18,7 @@ import httpx2
 import yaml
 
 from cobali_ray.actors.cluster import cluster_environment
+from tests.chaos.devices import ASKED, N_TOKENS, Chain
 from tests.waiting import wait_until
 
 NET = "10.199.0"
@@ -33,6 +34,19 @@ def ready():
     """Say whether the server there takes requests."""
     with contextlib.suppress(httpx2.TransportError):
         return httpx2.get(f"{URL}/ready", timeout=10.0).status_code == 200
+
+
+def story(client, begun=None):
+    """Return a long answer of the model there, token by token; when it has begun, `begun` is called."""
+    chain, asked = Chain(), {name: value for name, value in ASKED.items() if name != "ignore_eos"}
+    for chunk in client.completions.create(
+        model="tiny", prompt="Once", extra_body={"ignore_eos": True}, timeout=120, **asked
+    ):
+        chain.add(chunk.model_dump())
+        if begun is not None and len(chain.tokens) >= N_TOKENS // 4:
+            begun()
+            begun = None
+    return chain
 
 
 def missing():

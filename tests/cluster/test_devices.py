@@ -8,7 +8,7 @@ import threading
 import httpx2
 import openai
 import pytest
-from machines import URL, Machines, missing, ready
+from machines import URL, Machines, missing, ready, story
 
 from tests.waiting import wait_until
 
@@ -22,12 +22,11 @@ MEMORY_MIB = 50
 SETTINGS = {"n_slots": 8, "n_ctx": 2048, "n_threads": 1}
 LISTENING = "0A"
 QUESTION = {"model": "tiny", "temperature": 0, "messages": [{"role": "user", "content": "What is a slot?"}]}
-STORY = {
+PROMPT = {
     "model": "tiny",
     "temperature": 0,
-    "max_tokens": 600,
-    "prompt": "Once",
-    "extra_body": {"ignore_eos": True},
+    "max_tokens": 2,
+    "prompt": "A slot is room for one sequence. " * 40,
 }
 WEATHER = {
     "type": "function",
@@ -134,10 +133,7 @@ def test_both_together_serve_it(served):
         assert "KV cache" in first.choices[0].message.content
         again = openai_client.chat.completions.create(**QUESTION)
         assert again.choices[0].message.content == first.choices[0].message.content
-        long = "A slot is room for one sequence. " * 40
-        prompts = [
-            openai_client.completions.create(**STORY | {"prompt": long, "max_tokens": 2}) for _ in "ab"
-        ]
+        prompts = [openai_client.completions.create(**PROMPT) for _ in "ab"]
         assert prompts[0].usage.prompt_tokens > 200
         assert prompts[1].usage.prompt_tokens_details.cached_tokens > 100
         asked = [{"role": "user", "content": "What is the weather in Paris?"}]
@@ -153,20 +149,16 @@ def test_both_together_serve_it(served):
     assert all(device["total_bytes"] == MEMORY_MIB << 20 and device["busy_s"] > 0 for device in devices)
 
 
-def test_a_stream_goes_on_when_the_other_machine_loses_its_worker(served, lent, capsys):
+def test_a_stream_goes_on_when_the_other_machine_loses_its_worker(served, lent):
     with client() as openai_client:
-        expected = openai_client.completions.create(**STORY).choices[0].text
-        texts, killed = [], threading.Event()
+        expected, killed = story(openai_client), threading.Event()
 
         def kill():
             lent.kill()
             lent.start()
             killed.set()
 
-        for piece in openai_client.completions.create(**STORY, stream=True):
-            texts.append(piece.choices[0].text)
-            if len(texts) == 50:
-                threading.Thread(target=kill).start()
+        found = story(openai_client, threading.Thread(target=kill).start)
         assert killed.wait(60)
-        assert "".join(texts) == expected
+        assert expected.flaw(found) == ""
     wait_until(ready, timeout_s=START_S, pause_s=0.2)

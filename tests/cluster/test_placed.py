@@ -3,13 +3,14 @@
 import os
 import signal
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import httpx2
 import openai
 import psutil
 import pytest
-from machines import URL, Machines, missing, ready
+from machines import URL, Machines, missing, ready, story
 
 from tests.waiting import wait_until
 
@@ -26,13 +27,6 @@ SETTINGS = {
     "devices": "ray-cpu,worker",
     "worker_memory_mib": MEMORY_MIB,
     "drain_timeout_s": 1,
-}
-STORY = {
-    "model": "tiny",
-    "temperature": 0,
-    "max_tokens": 120,
-    "prompt": "Once",
-    "extra_body": {"ignore_eos": True},
 }
 APPLICATION = {
     "name": "cobali",
@@ -87,11 +81,8 @@ def listening(pid):
 
 def test_a_stream_goes_on_when_the_worker_is_lost(machines):
     with openai.OpenAI(base_url=f"{URL}/v1", api_key="none", max_retries=0, timeout=120) as client:
-        expected = client.completions.create(**STORY).choices[0].text
-        (lost,), texts = workers(machines, 2), []
-        for piece in client.completions.create(**STORY, stream=True):
-            texts.append(piece.choices[0].text)
-            if len(texts) == 30:
-                os.kill(lost, signal.SIGKILL)
-        assert "".join(texts) == expected
+        expected = story(client)
+        (lost,) = workers(machines, 2)
+        found = story(client, partial(os.kill, lost, signal.SIGKILL))
+        assert expected.flaw(found) == ""
     assert workers(machines, 2) != [lost]

@@ -3,13 +3,18 @@
 What takes longer, and a real GPU, is in tests/gpu (`make accelerator`).
 """
 
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager, suppress
+import time
+from array import array
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
 
+import numpy as np
 import psutil
 import pytest
 from test_archs import Served, alone_on, converse, differences, drawn, models  # noqa: F401 - two are fixtures
@@ -21,6 +26,8 @@ from cobali_ray.actors.loaded_model import LoadedModel
 from cobali_ray.actors.model_host import ModelHost
 from cobali_ray.backend import devices as device_module
 from cobali_ray.backend import rpc_build
+from cobali_ray.backend.batch import TickBatch
+from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.devices import open_devices
 from cobali_ray.backend.fit import need_here, needs
 from cobali_ray.backend.llama import LlamaBackend
@@ -28,11 +35,13 @@ from cobali_ray.backend.loss import Loss
 from cobali_ray.backend.rpc import greet
 from cobali_ray.backend.tunnel_key import make_key
 from cobali_ray.cli import app
+from cobali_ray.core.plan.plan import Span
 from cobali_ray.core.request.request import GREEDY
 from cobali_ray.engine.opening import MonotonicClock, llama_config, open_backend, worker_cache
 from cobali_ray.errors import ConfigError
 from cobali_ray.ports import free_port
 from cobali_ray.settings import read_settings
+from cobali_workloads.inside.timed_worker import TimedWorker
 from tests.waiting import until, wait_until
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]  # the first fetches a source and compiles it
@@ -101,6 +110,33 @@ def test_what_is_too_large_for_one_device_is_served_on_two(tiny):
     devices = open_devices(config)
     assert all(need.fits and need.weights and need.cells and need.buffers for need in needs(config, devices))
     LlamaBackend(config, devices=devices).close()
+
+
+def test_a_prompt_keeps_two_devices_busy(models):  # noqa: F811
+    """Each computes a part of it while the other computes another: they take their time, by the clock."""
+    n, path, tokens = 512, models("window-one-in-four"), array("i", drawn(1, 512))
+    config = LlamaConfig(path=path, n_slots=2, n_ctx=512, n_batch=n, n_threads=1, flash_attn="on")
+    spans, logits = (Span(0, 0, n, sample=True),), []
+    with ExitStack() as stack:
+        slow = [stack.enter_context(TimedWorker(worker_cache(), row_s=2e-4)) for _ in "ab"]
+        ends = tuple(worker.endpoint for worker in slow)
+        on_two = replace(config, devices=ends, n_gpu_layers=-1, worker_cache=worker_cache())
+        for one in (config, on_two):
+            backend = stack.enter_context(closing(LlamaBackend(one)))
+            (batch := TickBatch(n)).fill(spans, [tokens])
+            began_s = time.perf_counter()
+            backend.forward(batch)
+            logits.append(backend._read_logits(1)[0].copy())
+        beside_s, alone_s = both(*(worker.spans(began_s) for worker in slow))
+        assert np.abs(logits[0] - logits[1]).max() < 0.1
+        assert beside_s > 0.3 * alone_s, "without parts they take turns"
+
+
+def both(one, other):
+    """Return how long two devices computed at once, and how long the first did in all."""
+    pairs = itertools.product(one, other)
+    at_once = sum(max(min(a.end_s, b.end_s) - max(a.start_s, b.start_s), 0.0) for a, b in pairs)
+    return at_once, sum(span.end_s - span.start_s for span in one)
 
 
 @pytest.mark.parametrize(("family", "speculation"), [("dense", "off"), ("moe-head", "auto")])

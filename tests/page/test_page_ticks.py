@@ -3,12 +3,15 @@
 import json
 import re
 import threading
+from dataclasses import asdict
 
 import httpx2
 import pytest
 from axe import violations
 from hands import drawn, until
 from stack import Site
+
+from cobali_ray.core.views.stats import DeviceView
 
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
@@ -228,17 +231,33 @@ def test_a_life_of_which_only_the_end_is_known_is_drawn_from_there(make_page, si
     assert float(y) < 84 / 2, "it had most of its tokens by then"
 
 
+def with_devices(route):
+    """Let the engines have two devices, of which one does not answer."""
+    answer = (response := route.fetch()).json()
+    used = DeviceView(name="CUDA0", kind="GPU", free_bytes=2 * 10**9, total_bytes=8 * 10**9, busy_share=0.42)
+    for engine in answer["engines"]:
+        engine["devices"] = [asdict(used), asdict(DeviceView(name="far:1", kind="worker", there=False))]
+    route.fulfill(response=response, json=answer)
+
+
 def test_of_two_engines_the_chosen_one_is_in_the_link_and_requests_have_a_column_for_their_model(make_page):
     with Site(engines=("a", "b")) as site:
         ask(site, 5, model="model-a")
         ask(site, 30, model="model-b")
         page = make_page(site, "ticks", allow=["ERR_"])
+        page.route("**/health", with_devices)
         cards = page.get_by_role("group", name="Engines").get_by_role("button")
         requests = page.get_by_role("region", name="Requests", exact=True)
         rows = requests.locator("tbody tr")
         expect(cards.first).to_have_attribute("aria-pressed", "true")
         for card in cards.all():
             expect(card.locator("path").last).to_have_attribute("d", re.compile("^M.*z$"))  # a strip
+        shown = [
+            re.compile(r"CUDA0 · 6.00\s?GB of 8.00\s?GB · 42\s?% busy"),
+            "far:1 · missing: it does not answer",
+        ]
+        expect(cards.first.locator(".engine-device")).to_have_text(shown)
+        page.unroute("**/health", with_devices)
         cards.last.click()
         page.wait_for_function("() => location.hash === '#ticks?engine=b'")
         page.reload()

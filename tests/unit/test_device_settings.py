@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cobali_ray.actors.layout import gpu_shares, places
-from cobali_ray.backend import embedding_only, fit, rpc_build
+from cobali_ray.backend import embedding_only, fit, micro_batch, rpc_build
 from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.devices import ComputeDevice, Devices
 from cobali_ray.backend.endpoint import address_of
@@ -197,7 +197,7 @@ def test_a_model_that_is_too_large_says_what_would_make_it_fit(free, changes, re
     *said, last = str(refusal).partition("To make it fit: ")[2].split("; or ")
     assert said == remedies
     lacking = (184 - free) * MIB / 1e6
-    assert last == f"add a device that has {lacking:.1f} MB free to devices"
+    assert last == f"add a device that has {lacking:.1f} MB free to devices, here or on another machine"
 
 
 @pytest.mark.parametrize(("free", "why"), [(160, "To make it fit"), (184, "no reason given")])
@@ -250,6 +250,33 @@ def test_shares_are_those_of_the_devices_that_are_there():
     asked = config(devices=("far:1", "near:1"), tensor_split=(3.0, 1.0))
     Devices([near], missing=["far:1"]).configure(params := Params(), asked)
     assert list(params.tensor_split[:2]) == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("n_batch", "n_slots", "n_devices", "tried"),
+    [
+        pytest.param(528, 16, 2, [528, 264, 132], id="two-devices"),
+        pytest.param(528, 16, 4, [528, 132, 66], id="four"),
+        pytest.param(528, 16, 1, [528], id="nobody-to-share-with"),
+        pytest.param(528, 200, 2, [528, 264], id="a-row-of-each-slot-fits"),
+        pytest.param(100, 4, 2, [100], id="too-short-to-cut"),
+    ],
+)
+def test_passes_are_tried_whole_and_in_equal_parts(n_batch, n_slots, n_devices, tried):
+    assert micro_batch.sizes(n_batch, n_slots, n_devices) == tried
+
+
+@pytest.mark.parametrize(
+    ("seconds", "size"),
+    [
+        pytest.param([1.0, 0.95, 0.92], 528, id="not-clearly-faster"),
+        pytest.param([1.0, 0.8, 0.7], 132, id="more-parts"),
+        pytest.param([1.0, 0.7, 0.8], 264, id="fewer-parts"),
+        pytest.param([1.0], 528, id="too-slow-to-try"),
+    ],
+)
+def test_passes_are_cut_where_that_is_clearly_faster(seconds, size):
+    assert micro_batch.chosen(list(zip([528, 264, 132], seconds, strict=False))) == size
 
 
 def test_what_fits_is_not_refused():

@@ -1,7 +1,8 @@
-"""A worker that notes when its device computes: `python -m cobali_workloads.inside.timed_worker`.
+"""A worker that notes when its device computes, and may take its time: a device of any speed.
 
 Between the worker and ggml's CPU stands a function that asks the clock before and after each graph. What it
 finds lies in a file that this process and the engine's both map, so that nobody is asked for it meanwhile.
+A device that is to take longer waits, by the clock: so several compute at once, however few the cores are.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ MAX_GRAPHS = 1 << 20
 START_S = 120.0
 _INIT, _COMPUTE = 5, 1 + 12
 """The places of two functions: in what ggml knows of a device, and of a stream on it, behind its id."""
+_ROWS = 16 + 8
+"""Bytes in front of how many rows a tensor of ggml has."""
 _Init = ctypes.CFUNCTYPE(c_void_p, c_void_p, c_char_p)
 _Compute = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p)
 
@@ -37,8 +40,10 @@ _Compute = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p)
 class TimedWorker:
     """The process, on loopback and with one thread, for as long as the `with` block lasts."""
 
-    def __init__(self, cache: Path) -> None:
+    def __init__(self, cache: Path, pass_s: float = 0.0, row_s: float = 0.0) -> None:
+        """Have a pass take `pass_s` seconds and `row_s` for each of its rows, unless it takes longer."""
         built(cache)
+        self._pace = pass_s, row_s
         self.endpoint = f"127.0.0.1:{free_port()}"
         self._cache = cache
 
@@ -46,7 +51,7 @@ class TimedWorker:
         self._folder = tempfile.TemporaryDirectory(prefix="cobali-worker-")
         file = Path(self._folder.name, "times")
         self._times = _mapped(file)
-        words = [self.endpoint.rpartition(":")[2], str(self._cache), str(file)]
+        words = [self.endpoint.rpartition(":")[2], str(self._cache), str(file), *map(str, self._pace)]
         self._process = subprocess.Popen(  # noqa: S603 - this interpreter, this module
             [sys.executable, "-m", __name__, *words], stdout=subprocess.DEVNULL
         )
@@ -75,9 +80,11 @@ def _mapped(file: Path) -> NDArray[np.int64]:
     return np.memmap(file, np.int64, "r+", shape=(MAX_GRAPHS + 1, 2))
 
 
-def _watch(times: NDArray[np.int64]) -> tuple[object, ...]:
+def _watch(times: NDArray[np.int64], pass_s: float, row_s: float) -> tuple[object, ...]:
     """Have the CPU's graphs timed; return what must not be forgotten meanwhile."""
-    device = ggml.load().ggml_backend_dev_by_type(ggml.CPU)
+    base = ggml.load()
+    base.ggml_graph_node.restype, base.ggml_graph_node.argtypes = c_void_p, (c_void_p, c_int)
+    device = base.ggml_backend_dev_by_type(ggml.CPU)
     functions = (c_void_p * (_INIT + 1)).from_address(device)
     init_stream = _Init(functions[_INIT] or 0)
     kept: list[object] = [times]
@@ -90,6 +97,10 @@ def _watch(times: NDArray[np.int64]) -> tuple[object, ...]:
         def compute(on: int, graph: int) -> int:
             began = time.perf_counter_ns()
             status: int = compute_graph(on, graph)
+            n_rows = ctypes.c_int64.from_address(base.ggml_graph_node(graph, 0) + _ROWS).value
+            left_s = pass_s + row_s * n_rows - (time.perf_counter_ns() - began) / 1e9
+            if pass_s + row_s and left_s > 0:
+                time.sleep(left_s)
             n = min(int(times[0, 0]) + 1, MAX_GRAPHS)
             times[n] = began, time.perf_counter_ns()
             times[0, 0] = n
@@ -107,8 +118,8 @@ def _watch(times: NDArray[np.int64]) -> tuple[object, ...]:
 
 def main(words: Sequence[str]) -> None:
     """Lend the CPU, timed, until the process is killed."""
-    port, cache, file = words
-    kept = _watch(_mapped(Path(file)))
+    port, cache, file, *pace = words
+    kept = _watch(_mapped(Path(file)), *map(float, pace))
     worker.serve(int(port), cache=Path(cache), n_threads=1)
     del kept
 
