@@ -25,6 +25,7 @@ ONE = {
     "n_slots": 2,
     "n_ctx": 512,
     "n_threads": 1,
+    "flash_attn": "on",  # which is not measured then
     "log_level": "warning",
     "drain_timeout_s": 1,
 }
