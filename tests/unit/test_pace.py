@@ -320,17 +320,6 @@ def test_without_a_target_plans_are_the_fixed_kind():
     assert [p.length for p in planned(pacer, slots, LIMITS)] == [1, 1024]
 
 
-def test_what_was_tried_is_known_although_planning_is_a_question():
-    pacer, limits, n_tried = Pacer(0.165, GRAIN), replace(LIMITS, grain=GRAIN), 0
-    for _ in range(60):
-        slots = beside(3, 4000)
-        slots[-1].n_computed = 256
-        (chunk,) = [span for span in planned(pacer, slots, limits) if span.length > 1]
-        n_tried += pacer._trying
-        pacer.learn(TickShape(3, 30, ((chunk.start, chunk.length),)), 0.03 + 0.001 * chunk.length)
-    assert n_tried
-
-
 @pytest.mark.parametrize("first", [(0, 128), (16, 48)])
 def test_a_first_chunk_says_nothing_of_depth(first):
     """What was measured while a busy server started was wrong; then comes the first prompt beside streams.

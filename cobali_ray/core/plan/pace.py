@@ -57,9 +57,6 @@ _ROUND_S, _ROUND = 0.03, 3.0
 decode ticks, whichever is longer."""
 _ANY_GRAIN = Grain()
 """Of chunks that nothing bounds but their number of tokens."""
-_NEARLY, _TRY_S, _MAX_TRY_S = 1.15, 1.0, 64.0
-"""Now and then a whole step is tried that should not quite fit, because short chunks teach nothing about long
-ones: at first once a second, after one that was late half as often, else twice."""
 
 
 def best_prefill_s(
@@ -106,8 +103,6 @@ class PrefillPlan(NamedTuple):
     """The ITL target; 0 where nothing did."""
     unmet_s: float | None = None
     """What decoding alone takes if that is longer than the target asked for, else 0; None: nobody looked."""
-    tries: bool = False
-    """Whether the first chunk is one that should not quite fit."""
 
 
 class Pacer:
@@ -128,7 +123,6 @@ class Pacer:
         self._spread = _FIRST_SPREAD
         """Mean relative error of what was predicted for ticks beside streams."""
         self._n_errors = 0
-        self._untried_s, self._try_s, self._trying = 0.0, _TRY_S, False
         self.target_s = 0.0
         """The target of the tick begun last; 0 where it had none."""
         self.unmet_s = 0.0
@@ -176,19 +170,19 @@ class Pacer:
         if within_s < inf and self._target_s is not None:
             target_s, exact = min(target_s or inf, within_s), True
         elif not target_s:
-            chunks, _ = self._chunks(ordered, inf, 0.0, budget, limits, _ANY_GRAIN, n_decode=len(streams))
+            chunks = self._chunks(ordered, inf, 0.0, budget, limits, _ANY_GRAIN, n_decode=len(streams))
             return PrefillPlan(tuple(chunks), 0.0, unmet_s)
         sure = 1 + _SURE * self._spread if exact else 1.0
         most = max(self.model.longest_seen * _GROWTH, FIRST_CHUNK)
         most = min(most, budget)
         left_s = target_s / sure - decode_s
         flat_s = 0.0 if exact else (_FLAT - 1) * left_s
-        chunks, tries = self._chunks(ordered, left_s, flat_s, most, limits, grain, n_decode=len(streams))
-        return PrefillPlan(tuple(chunks), target_s, unmet_s, tries)
+        chunks = self._chunks(ordered, left_s, flat_s, most, limits, grain, n_decode=len(streams))
+        return PrefillPlan(tuple(chunks), target_s, unmet_s)
 
     def begin(self, prefill: PrefillPlan) -> None:
         """Take what the next tick computes."""
-        self.target_s, self._trying = prefill.target_s, prefill.tries
+        self.target_s = prefill.target_s
         if prefill.unmet_s is not None:
             self.unmet_s = prefill.unmet_s
 
@@ -239,12 +233,9 @@ class Pacer:
         grain: Grain,
         *,
         n_decode: int,
-    ) -> tuple[list[Span], bool]:
-        """Return chunks for `left_s`, and whether the first is one that should not quite fit.
-
-        A prompt's last one may take `flat_s` longer, all of them together.
-        """
-        chunks, tried = list[Span](), 0
+    ) -> list[Span]:
+        """Return chunks for `left_s`; a prompt's last one may take `flat_s` longer, all of them together."""
+        chunks = list[Span]()
         model, n_rows, mixed = self.model, limits.n_scored_rows, n_decode > 0
         beside = grain.beside if mixed else 0
         n_before = 0 if grain.beside else n_decode
@@ -262,8 +253,7 @@ class Pacer:
                 if fits < prompt.n_pending <= most and whole_s <= left_s + flat_s and not scored:
                     fits = prompt.n_pending
             if number == 0:
-                tried = self._step_to_try(prompt, left_s, fits, grain, mixed=mixed)
-                fits = max(fits, MIN_CHUNK, tried)
+                fits = max(fits, MIN_CHUNK)
             fits = within_rows(prompt, min(fits, limits.prefill_chunk + beside, most), n_rows)
             if scored and not fits and most > 0:
                 continue
@@ -280,16 +270,7 @@ class Pacer:
             n_before += length
             if (start and grain.step > 1) or (left_s <= 0 and model.knows_prefill):
                 break
-        return chunks, tried > 0
-
-    def _step_to_try(self, prompt: Sequence, left_s: float, fits: int, grain: Grain, *, mixed: bool) -> int:
-        """Return a whole step, or all of a shorter prompt, if one is to be tried that nearly fits."""
-        step = min(grain.step + (grain.beside if mixed else 0), prompt.n_pending)
-        if grain.step == 1 or fits >= step or self._untried_s < self._try_s:
-            return 0
-        if self.model.chunk_s(prompt.n_computed, step, mixed=mixed) > _NEARLY * left_s:
-            return 0
-        return step
+        return chunks
 
     def decode_s(self, n_decode: int, context: int) -> float:
         """Return what a tick takes that only decodes, 0 while too little is known."""
@@ -314,11 +295,6 @@ class Pacer:
             self._n_errors += 1
             step = max(1 - exp(-seconds / _SPREAD_S), 1 / (self._n_errors + _N_FIRST))
             self._spread = min(self._spread + step * (error - self._spread), _MAX_SPREAD)
-        if self._trying:
-            factor = 2.0 if seconds > self.target_s else 0.5
-            self._try_s = min(max(factor * self._try_s, _TRY_S), _MAX_TRY_S)
-            self._untried_s, self._trying = 0.0, False
-        self._untried_s += seconds
         self.model.learn(shape, seconds)
         return predicted
 
