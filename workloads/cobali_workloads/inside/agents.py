@@ -1,22 +1,26 @@
 """Agents that share one cache, on a simulated engine: each asks, runs a tool, and comes back with more.
 
-Scheduler and router are the product's; nothing is computed, and ticks take what a formula says.
+Scheduler and router are the product's; nothing is computed, and ticks take what a formula says. What one
+could do at most is played too: by an engine that knows how long each tool will take, by one whose cache has
+room for all, and by one that each agent has to itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from random import Random
 from statistics import fmean
 from typing import NamedTuple
 
-from cobali_ray.core.request.request import Program
+from cobali_ray.core.queue.programs import Programs
+from cobali_ray.core.request.request import Program, Request
 from cobali_ray.errors import InvariantError
 from cobali_workloads.inside.asks import chain_of, linked
-from cobali_workloads.inside.simulated import play
+from cobali_workloads.inside.simulated import engine_of
 from cobali_workloads.inside.tenants import TIMES
-from cobali_workloads.simulate.fleet import RequestOutcome, RouterPolicy, SimulatedRequest
+from cobali_workloads.simulate.fleet import RequestOutcome, RouterPolicy, SimulatedFleet, SimulatedRequest
 
 N_AGENTS, N_FIT = 12, 4
 """Agents, and how many of them the cache has room for as long as they are at their ends."""
@@ -27,6 +31,11 @@ TOOLS = {"read": (0.5, 2.0), "search": (1.0, 8.0), "test": (5.0, 30.0), "build":
 """How many seconds each tool takes, at least and at most."""
 OFTEN = (4, 3, 2, 1)
 """How often each is called."""
+
+
+WORTHS = (1.0, 3.0, 10.0, inf)
+"""For how long an engine keeps what comes back for sure: in times that computing it again takes."""
+SLACK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,24 +89,55 @@ def _agent(load: AgentLoad, name: str, draw: Random, hints: bool) -> SimulatedRe
     return linked(asks)
 
 
-def run(load: AgentLoad, seed: int, *, hints: bool) -> AgentRun:
-    """Let all agents do their work. Raises InvariantError where a request was not answered."""
-    first = agents(load, seed, hints=hints)
+class Foreseen(Programs):
+    """Knows when each program comes back: keeps what saves enough by then, and exactly so long."""
+
+    def __init__(self, away_s: Mapping[str, float], worth: float) -> None:
+        super().__init__()
+        self._away_s, self._worth = away_s, worth
+
+    def answered(self, request: Request, again_s: float, now_s: float) -> float:
+        """See `Programs`: kept if it comes back within `worth` times what computing it again takes."""
+        away_s = self._away_s.get(request.request_id, inf)
+        return now_s + away_s + SLACK_S if away_s <= self._worth * again_s else now_s
+
+
+def run(
+    load: AgentLoad, seed: int, *, hints: bool, n_fit: float = N_FIT, worth: float | None = None
+) -> AgentRun:
+    """Let all agents do their work. Raises InvariantError where a request was not answered.
+
+    `n_fit`: how many of them the cache has room for. `worth`: the engine knows when they come back, see
+    `Foreseen`; None: it does not.
+    """
+    return _played(agents(load, seed, hints=hints), seed, n_fit, worth)
+
+
+def alone_s(load: AgentLoad, seed: int) -> Sequence[float]:
+    """Return what each agent takes that has the engine to itself, with room for all that it says."""
+    return [_played([one], seed, 2, None).finished_s[0] for one in agents(load, seed, hints=True)]
+
+
+def _played(first: Sequence[SimulatedRequest], seed: int, n_fit: float, worth: float | None) -> AgentRun:
     chains = [list(chain_of(one)) for one in first]
     longest = [len(chain[-1].prompt) + N_ANSWER[1] for chain in chains]
     limits = replace(
-        TIMES.limits, n_cells=int(N_FIT * fmean(longest)), n_ctx_slot=max(longest), n_host_cells=0,
+        TIMES.limits, n_cells=int(n_fit * fmean(longest)), n_ctx_slot=max(longest), n_host_cells=0,
         max_queue_tokens=1 << 40, copies=True, shares=True,
     )  # fmt: skip
-    played = play(replace(TIMES, limits=limits), 1, RouterPolicy, first, seed=seed)
+    engine = engine_of(replace(TIMES, limits=limits), seed)
+    if worth is not None:
+        away_s = {one.request_id: one.then.at_s for chain in chains for one in chain if one.then is not None}
+        engine.scheduler.programs = Foreseen(away_s, worth)
+    stories = SimulatedFleet({"0": engine}, RouterPolicy()).play(first)
     by_agent: dict[str, list[RequestOutcome]] = {}
-    for story in played.stories:
+    for story in stories:
         by_agent.setdefault(story.ask.request_id.split(".")[0], []).append(story)
-    ended = [story.end.stats for story in played.stories if story.end and not story.end.error]
+    ended = [story.end.stats for story in stories if story.end and not story.end.error]
     if len(ended) != sum(map(len, chains)):
         raise InvariantError("a request was not answered")
     return AgentRun(
-        [stories[-1].ended_s - stories[0].sent_s for stories in by_agent.values()],
-        played.hit_rate,
+        [of_one[-1].ended_s - of_one[0].sent_s for of_one in by_agent.values()],
+        sum(stats.n_cached for stats in ended) / sum(stats.n_prompt for stats in ended),
         max(stats.queue_s or 0.0 for stats in ended),
     )

@@ -38,6 +38,13 @@ class SimulatedRun:
         return sum(s.n_cached for s in ends) / max(sum(s.n_prompt for s in ends), 1)
 
 
+def engine_of(times: TickProfile, seed: int, settings: EngineSettings | None = None) -> SimulatedEngine:
+    """Return an engine with the pacer that the settings ask for; it knows the times."""
+    pacer = Pacer((settings or EngineSettings()).itl_target_s, times.limits.grain)
+    pacer.model.table = times.table
+    return SimulatedEngine(Dice(times, seed), pacer)
+
+
 def play(
     times: TickProfile,
     n_engines: int,
@@ -49,11 +56,7 @@ def play(
     seed: int = 0,
 ) -> SimulatedRun:
     """Play a load on equal engines, each with the pacer that the settings ask for; it knows the times."""
-    settings = settings or EngineSettings()
-    pacers = [Pacer(settings.itl_target_s, times.limits.grain) for _ in range(n_engines)]
-    for pacer in pacers:
-        pacer.model.table = times.table
-    engines = {f"{i}": SimulatedEngine(Dice(times, seed + i), pacer) for i, pacer in enumerate(pacers)}
+    engines = {f"{i}": engine_of(times, seed + i, settings) for i in range(n_engines)}
     fleet = SimulatedFleet(engines, policy(), between_s=times.between_s)
     fleet.play(warmup)
     started, before = time.perf_counter(), (fleet.now_s, sum(e.n_ticks for e in engines.values()))

@@ -12,14 +12,12 @@ from math import inf
 from random import Random
 from typing import NamedTuple
 
-from cobali_ray.core.plan.pace import Pacer
 from cobali_ray.core.request.request import Request, SamplingParams
 from cobali_ray.core.views.progress import ProgressReports
-from cobali_ray.settings import EngineSettings
 from cobali_workloads.inside.devices import HALF_B
+from cobali_workloads.inside.simulated import engine_of
 from cobali_workloads.inside.tenants import TIMES
-from cobali_workloads.simulate.engine import SimulatedEngine
-from cobali_workloads.simulate.ticks import Dice, TickProfile
+from cobali_workloads.simulate.ticks import TickProfile
 
 END = 1
 MAX_TOKENS = 2048
@@ -76,9 +74,7 @@ def asks(lengths: str, rps: float, n: int, seed: int) -> list[Come]:
 def play(come: Sequence[Come], seed: int, times: TickProfile) -> tuple[list[Wait], float]:
     """Have an engine serve them; return the waits of who waited, and when nine of ten had ended."""
     endless = replace(times, limits=replace(times.limits, max_queue=1 << 40, max_queue_tokens=1 << 60))
-    pacer = Pacer(EngineSettings().itl_target_s, times.limits.grain)
-    pacer.model.table = times.table
-    engine, reports = SimulatedEngine(Dice(endless, seed), pacer), ProgressReports()
+    engine, reports = engine_of(endless, seed), ProgressReports()
     scheduler = engine.scheduler
     left, now_s, fresh = list(reversed(come)), 0.0, list[str]()
     told: dict[str, tuple[float, float | None, float | None, int]] = {}
