@@ -536,8 +536,8 @@ class Scheduler:
     def _plan(self, now_s: float) -> None:
         """Say what is computed next, if anything, after making room for it."""
         asked = self.planner.next(now_s, streams_gave=self._shared)
-        while asked.plan.n_tokens and self.slots.n_short(asked.plan.n_tokens) > 0:
-            if not self.tiers.drop_idle():
+        while asked.plan.n_tokens and (n := self.slots.n_short(asked.plan.n_tokens)) > 0:
+            if not self.tiers.drop_idle(n):
                 self._preempt_youngest(now_s, InternalError("no room when alone"))
             asked = self.planner.next(now_s, streams_gave=self._shared)
         if asked.plan.n_tokens:

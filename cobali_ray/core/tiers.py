@@ -195,13 +195,17 @@ class Tiers:
         if new is not None:
             self._instruct(messages.SaveState(slot_id, new.state_id, n))
 
-    def drop_idle(self) -> bool:
-        """Have the idle prefix given up that is worth least in its slot; say whether there was one."""
-        held = self.slots.drop_idle()
-        if held is None:
+    def drop_idle(self, n: int | None = None) -> bool:
+        """Have `n` tokens given up of the idle prefix that is worth least; say whether there was one.
+
+        All of it where `n` is None, or where slots cannot be cut.
+        """
+        dropped = self.slots.drop_idle(None if self._limits.state_bytes else n)
+        if dropped is None:
             return False
+        held, n_keep = dropped
         self.save(held.slot_id, held.tokens, held.n_tokens, held.salt)
-        self._instruct(messages.Truncate(held.slot_id, 0))
+        self._instruct(messages.Truncate(held.slot_id, n_keep))
         return True
 
     def close_gaps(self, runs_s: Callable[[Seq[int]], float]) -> bool:
@@ -243,7 +247,7 @@ class Tiers:
     def _restore(self, held: SlotContents, sequence: Sequence, begin: _Beginning, n_keep: int) -> int:
         """Have an emptied slot filled from host memory; return how many tokens it holds then."""
         self.slots.drop(held)
-        while self.slots.n_short(n_keep) > 0 and self.drop_idle():
+        while (n := self.slots.n_short(n_keep)) > 0 and self.drop_idle(n):
             pass
         kept = [block for block in begin.blocks if self.host.keeps(block)]
         n_there = n_keep if self._limits.states_alone else kept[-1].end if kept else 0

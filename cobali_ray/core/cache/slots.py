@@ -45,6 +45,8 @@ from cobali_ray.core.request.request import MAX_PRIORITY
 from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.errors import InvariantError
 
+CUT = 256
+"""Tokens that an idle prefix loses at a time, where it is cut."""
 MIN_WAIT_TOKENS = 16
 """Tokens that are worth waiting for."""
 
@@ -289,10 +291,11 @@ class Slots:
         self._sharing.cut(held.slot_id, 0)
         self._forget(held.slot_id)
 
-    def drop_idle(self) -> SlotContents | None:
-        """Forget the idle prefix worth least per token; return it, None if no slot holds one.
+    def drop_idle(self, n: int | None = None) -> tuple[SlotContents, int] | None:
+        """Forget the last `n` tokens of the idle prefix worth least per token; return it and what is left.
 
-        Those that are kept for a program go last, and of them first what was begun last.
+        All of it where `n` is None. None if no slot holds one. Those that are kept for a program go last, and
+        of them first what was begun last.
         """
         holding = [held for held in self._held if held.n_tokens]
         if not holding:
@@ -304,9 +307,17 @@ class Slots:
             return claim, worth(held, 0, self.level) / held.n_tokens
 
         least = min(holding, key=value)
-        self.level += worth(least, 0, self.level)
-        self.drop(least)
-        return least
+        n_keep = 0 if n is None else max(least.n_tokens - max(n, CUT), 0)
+        if n_keep < self._limits.min_prefix:
+            n_keep = 0
+        self.level += worth(least, n_keep, self.level)
+        if n_keep:
+            self._sharing.cut(least.slot_id, n_keep)
+            self.n_cells_idle -= least.n_tokens - n_keep
+            self._held[least.slot_id] = least._replace(tokens=least.tokens[:n_keep], n_tokens=n_keep)
+        else:
+            self.drop(least)
+        return least, n_keep
 
     def empty(self, sequence: Sequence) -> None:
         """Note that a sequence's slot holds nothing of what it was to begin from."""

@@ -40,9 +40,14 @@ class Stayer(NamedTuple):
 class AnswerLengths:
     """The last answers of an engine: their lengths, and how much of their prompts was computed."""
 
-    def __init__(self) -> None:
+    def __init__(self, n_games: int = N_GAMES) -> None:
         self._answers: deque[RequestStats] = deque(maxlen=N_ANSWERS)
-        self._draw = 0
+        self._n_games, self._draw = n_games, 0
+
+    @property
+    def lengths(self) -> Seq[int]:
+        """Return the output tokens that answers had, ascending."""
+        return sorted([one.n_output for one in self._answers])
 
     def note(self, stats: RequestStats) -> None:
         """Take an answer that ended by itself."""
@@ -51,14 +56,21 @@ class AnswerLengths:
     def waits_s(
         self, stayers: Seq[Stayer], n_prompts: Seq[int], pace: EnginePace | None
     ) -> list[float] | None:
-        """Return how long each of those who wait will; None: too little is known.
+        """Return how long each of those who wait will; None: too little is known. See `games_s`."""
+        games = self.games_s(stayers, n_prompts, pace)
+        return None if games is None else [median(waits) for waits in games]
+
+    def games_s(
+        self, stayers: Seq[Stayer], n_prompts: Seq[int], pace: EnginePace | None
+    ) -> list[list[float]] | None:
+        """Return how long each of those who wait does in each game; None: too little is known.
 
         `n_prompts` has the length of each one's prompt, in the order in which they get slots, and `stayers`
         are in the order in which their prompts are computed. While any prompt is, all ticks are full ones.
         """
         if len(self._answers) < MIN_ANSWERS or not stayers or pace is None:
             return None
-        lengths = sorted([one.n_output for one in self._answers])
+        lengths = self.lengths
         n_prompt = sum([one.n_prompt for one in self._answers])
         computed = 1 - sum([one.n_cached for one in self._answers]) / max(n_prompt, 1)
         # Right drafts are more than a token a tick.
@@ -68,7 +80,7 @@ class AnswerLengths:
         prompts_s = [computed * n * pace.token_s for n in n_prompts]
         games: list[list[float]] = [[] for _ in n_prompts]
         self._draw = 1
-        for _ in range(N_GAMES):
+        for _ in range(self._n_games):
             at_s, at_tick, prefill_s = 0.0, 0.0, 0.0
             ends = list[float]()
             for one, some in zip(stayers, longer, strict=True):
@@ -82,7 +94,7 @@ class AnswerLengths:
                 waits.append(at_s)
                 at_tick, prefill_s = ends[0], prefill_s - full_s + prompt_s
                 heapreplace(ends, at_tick + prefill_s / full_tick_s + self._of(lengths))
-        return [median(waits) for waits in games]
+        return games
 
     def _of(self, values: Seq[float]) -> float:
         """Draw one: the same ones in every forecast, so that it changes only as what it is made of does."""

@@ -76,9 +76,9 @@ class _Listener:
 class ProgressReports:
     """Tells, after each tick, those who want to know how far they are. Looks on, and changes nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, lengths: AnswerLengths | None = None) -> None:
         self._listeners: dict[str, _Listener] = {}
-        self._lengths = AnswerLengths()
+        self._lengths = lengths or AnswerLengths()
 
     def __bool__(self) -> bool:
         return bool(self._listeners)

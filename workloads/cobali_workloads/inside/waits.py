@@ -1,17 +1,22 @@
 """How long who waits for a slot is told that it takes, and how long it takes, on a simulated engine.
 
 Scheduler, door and forecast are the product's; ticks take what a formula says. Answers end by a token, so
-nobody knows beforehand how long they are.
+nobody knows beforehand how long they are. The best that any forecast can do is worked out too: it knows how
+answers' lengths are spread, and what everybody who has a slot has said so far, and no more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import inf
+from math import inf, nan
 from random import Random
 from typing import NamedTuple
 
+import numpy as np
+
+from cobali_ray.core.cost.ticktime import EnginePace
+from cobali_ray.core.queue.forecast import AnswerLengths, Stayer
 from cobali_ray.core.request.request import Request, SamplingParams
 from cobali_ray.core.views.progress import ProgressReports
 from cobali_workloads.inside.devices import HALF_B
@@ -36,6 +41,10 @@ N_CAPACITY = 200
 """Requests that come at once, to find out how many the engine can answer a second."""
 
 
+N_KNOWN, N_GAMES = 1000, 400
+"""Lengths by which the best forecast knows how they are spread, and games that it plays."""
+
+
 class Wait(NamedTuple):
     """A wait as it was told first, in the tick after the request came, and as it was from then on."""
 
@@ -44,6 +53,8 @@ class Wait(NamedTuple):
     """What the door would have said: those ahead and itself, by the rate at which the queue drains."""
     real_s: float
     n_ahead: int
+    games_s: Sequence[float] = ()
+    """How long it might have been for all that can be known, ascending."""
 
     def error(self, told_s: float | None) -> float | None:
         """Return by which share of the real wait a told one is wrong; None where nothing was told."""
@@ -71,22 +82,73 @@ def asks(lengths: str, rps: float, n: int, seed: int) -> list[Come]:
     return found
 
 
-def play(come: Sequence[Come], seed: int, times: TickProfile) -> tuple[list[Wait], float]:
-    """Have an engine serve them; return the waits of who waited, and when nine of ten had ended."""
+class KnownLengths(AnswerLengths):
+    """Knows how long answers are, which nobody does: the best that a forecast can know."""
+
+    def __init__(self, lengths: str, seed: int) -> None:
+        super().__init__(N_GAMES)
+        draw = Random(f"{seed} {lengths} known")
+        self._known = sorted([LENGTHS[lengths](draw) for _ in range(N_KNOWN)])
+        self.last_s: Sequence[Sequence[float]] = ()
+        """The games of the last forecast, by how many are ahead."""
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """See `AnswerLengths`."""
+        return self._known
+
+    def games_s(
+        self, stayers: Sequence[Stayer], n_prompts: Sequence[int], pace: EnginePace | None
+    ) -> list[list[float]] | None:
+        """See `AnswerLengths`."""
+        games = super().games_s(stayers, n_prompts, pace)
+        self.last_s = [sorted(waits) for waits in games or ()]
+        return games
+
+
+def least_error(waits: Sequence[Wait]) -> float:
+    """Return the median error, as a share of the real wait, that no forecast is expected to go below.
+
+    A told wait of t is wrong by at most e where the real one is within t / (1 + e) .. t / (1 - e). So of each
+    wait the likeliest such range is what can be had, and e is where these have half of all waits.
+    """
+    games = [np.maximum(one.games_s, 1e-3) for one in waits if len(one.games_s)]
+    if not games:
+        return nan
+    low, high = 0.0, 1.0
+    while high - low > 1e-3:
+        e = (low + high) / 2
+        most = [
+            (np.searchsorted(waits_s, waits_s * (1 + e) / (1 - e), "right") - np.arange(len(waits_s))).max()
+            / len(waits_s)
+            for waits_s in games
+        ]
+        low, high = (low, e) if np.mean(most) >= 0.5 else (e, high)
+    return high
+
+
+def play(
+    come: Sequence[Come], seed: int, times: TickProfile, known: KnownLengths | None = None
+) -> tuple[list[Wait], float]:
+    """Have an engine serve them; return the waits of who waited, and when nine of ten had ended.
+
+    With `known`, each wait has the games of the best forecast.
+    """
     endless = replace(times, limits=replace(times.limits, max_queue=1 << 40, max_queue_tokens=1 << 60))
     engine, reports = engine_of(endless, seed), ProgressReports()
+    best = None if known is None else ProgressReports(known)
     scheduler = engine.scheduler
     left, now_s, fresh = list(reversed(come)), 0.0, list[str]()
-    told: dict[str, tuple[float, float | None, float | None, int]] = {}
+    told: dict[str, tuple[float, Wait]] = {}
     waits, ended_s, arrived_s = list[Wait](), list[float](), dict[str, float]()
     while left or scheduler.n_open:
         if not scheduler.n_open:
             now_s = max(now_s, left[-1].at_s)
         while left and left[-1].at_s <= now_s:
-            one = left.pop()
-            engine.submit(one.request, one.answer, now_s)
-            arrived_s[one.request.request_id] = now_s
-            fresh.append(one.request.request_id)
+            request, answer = left.pop()[1:]
+            engine.submit(request, answer, now_s)
+            arrived_s[request.request_id] = now_s
+            fresh.append(request.request_id)
         if (took_s := engine.begin(now_s)) is None:
             continue
         now_s += took_s
@@ -96,15 +158,20 @@ def play(come: Sequence[Come], seed: int, times: TickProfile) -> tuple[list[Wait
             for request_id in fresh:
                 if (place := places.get(request_id)) is not None:
                     by_rate_s = (place.n_ahead + 1) / rps if rps else None
-                    told[request_id] = (now_s, place.wait_s, by_rate_s, place.n_ahead)
+                    wait = Wait(place.wait_s, by_rate_s, 0.0, place.n_ahead)
+                    if best is not None and known is not None and best.places(scheduler) and known.last_s:
+                        wait = wait._replace(games_s=known.last_s[place.n_ahead])
+                    told[request_id] = now_s, wait
         fresh.clear()
         for end in ends:
             ended_s.append(now_s)
-            reports.ended(end.request_id, end.stats, well=True)
+            for one in (reports, best):
+                if one is not None:
+                    one.ended(end.request_id, end.stats, well=True)
             if (said := told.pop(end.request_id, None)) is not None and end.stats.queue_s is not None:
-                at_s, told_s, by_rate_s, n_ahead = said
+                at_s, wait = said
                 real_s = arrived_s[end.request_id] + end.stats.queue_s - at_s
-                waits.append(Wait(told_s, by_rate_s, max(real_s, 0.0), n_ahead))
+                waits.append(wait._replace(real_s=max(real_s, 0.0)))
     return waits, ended_s[max(int(0.9 * len(ended_s)), 1) - 1]
 
 
