@@ -716,7 +716,6 @@ class Scheduler:
                 self._end(sequence, event.now_s, sequence.ending or ending)
 
     def _tick_ended(self, event: messages.TickEnded) -> None:
-        self.programs.ticked(self._began_s, event.now_s)
         seconds = event.now_s - self._began_s - self.tiers.moves.spent_s
         speculation = self.planner.speculation
         expected_s = 0.0 if speculation is None else speculation.learn(seconds)

@@ -29,18 +29,6 @@ def test_a_prefix_is_kept_as_long_as_that_is_expected_to_pay(gaps_s, saved_s, ke
     assert keep_s(gaps_s, saved_s) == pytest.approx(LONGER * kept_s)
 
 
-def test_the_busier_an_engine_is_the_more_is_saved_by_what_need_not_be_computed():
-    kept_s = []
-    for busy_s in (0.1, 0.5, 1.0):
-        programs = Programs()
-        for second in range(300):
-            programs.ticked(float(second), second + busy_s)
-        one = part("a", "p", returns=True)
-        programs.enter(one, 300.0)
-        kept_s.append(programs.answered(one, 6.0, 300.0) - 300.0)
-    assert kept_s == [LONGER * gap_s for gap_s in (4.0, 4.0, 16.0)]
-
-
 def part(request_id, name, *, returns, **more):
     return ask(request_id, program=Program(name, "tools", returns), **more)
 

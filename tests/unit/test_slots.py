@@ -1,9 +1,11 @@
 """The books of the KV cache, entry by entry."""
 
+from array import array
+
 import pytest
 
 from cobali_ray.core.cache.placement import Placement
-from cobali_ray.core.cache.slots import Slots
+from cobali_ray.core.cache.slots import CUT, Slots
 from cobali_ray.core.request.lifecycle import StatusChange
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.request import Request
@@ -11,8 +13,11 @@ from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.errors import InvariantError
 
 
-def open_slots(n_slots=2):
-    return Slots(EngineLimits(n_slots=n_slots, n_ctx_slot=9, n_cells=18, token_budget=8, prefill_chunk=8))
+def open_slots(n_slots=2, n_ctx_slot=9):
+    limits = EngineLimits(
+        n_slots=n_slots, n_ctx_slot=n_ctx_slot, n_cells=2 * n_ctx_slot, token_budget=8, prefill_chunk=8
+    )
+    return Slots(limits)
 
 
 def assigned(slots, slot_id, *, n_keep=0, donor_id=None):
@@ -73,7 +78,7 @@ def test_a_copied_prefix_is_counted_twice_and_its_donor_is_worth_nothing():
     released(slots, other, 1)
     assigned(slots, 2, n_keep=2, donor_id=0)
     assert books(slots) == (2, 3)
-    assert slots.drop_idle().slot_id == 0, "though it is the longer one"
+    assert slots.drop_idle()[0].slot_id == 0, "though it is the longer one"
 
 
 def test_the_prefix_worth_least_is_dropped_first():
@@ -84,11 +89,23 @@ def test_the_prefix_worth_least_is_dropped_first():
     for slot_id, n_keep in ((2, 3), (1, 0), (0, 2)):
         released(slots, sequences[slot_id], n_keep)
     assert books(slots) == (0, 5)
-    assert slots.drop_idle().slot_id == 0
+    assert slots.drop_idle()[0].slot_id == 0
     assert books(slots) == (0, 3)
-    assert slots.drop_idle().slot_id == 2
+    assert slots.drop_idle()[0].slot_id == 2
     assert books(slots) == (0, 0)
     assert slots.drop_idle() is None
+
+
+def test_a_prefix_loses_its_end_and_little_more_than_is_needed():
+    slots = open_slots(2, n_ctx_slot=1000)
+    slots.hold(0, array("i", range(1000)), "")
+    slots.hold(1, array("i", range(600)), "")
+    for n, slot_id, n_keep in ((1, 1, 600 - CUT), (700, 0, 300), (400, 1, 0), (None, 0, 0)):
+        n_before = slots.held(slot_id).n_tokens
+        held, n_left = slots.drop_idle(n)
+        assert (held.slot_id, held.n_tokens, n_left) == (slot_id, n_before, n_keep)
+        assert slots.held(slot_id).tokens == array("i", range(n_keep))
+        assert slots.problems() == []
 
 
 def test_a_busy_slot_is_given_to_nobody():

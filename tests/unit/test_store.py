@@ -29,6 +29,7 @@ from cobali_ray.store.states import BatchChange, BatchStatus
 
 N_KILLS = 50
 """Of a process that uses a file; beside a server they are fewer, as each of them connects anew."""
+OFTEN = pytest.mark.parametrize("times", [1, pytest.param(4, marks=pytest.mark.thorough)])
 
 
 @pytest.fixture
@@ -84,8 +85,9 @@ def killed(place, what, n_kills):
     return [json.loads(line) for line in told.splitlines()]
 
 
-def test_nothing_is_lost_and_nothing_is_there_twice_whenever_a_process_is_killed(place):
-    n_kills = N_KILLS if isinstance(place, Path) else N_KILLS // 10
+@OFTEN
+def test_nothing_is_lost_and_nothing_is_there_twice_whenever_a_process_is_killed(place, times):
+    n_kills = times * (N_KILLS if isinstance(place, Path) else N_KILLS // 10)
     acknowledged = killed(place, "batches", n_kills)
     given = {(b, c): id_ for one in acknowledged for b, c, id_ in one.get("answers", ())}
     assert len(given) > n_kills, "hardly anything was done"
@@ -102,8 +104,9 @@ def test_nothing_is_lost_and_nothing_is_there_twice_whenever_a_process_is_killed
     store.close()
 
 
-def test_a_response_goes_on_behind_its_last_event_and_ends_once_whenever_a_process_is_killed(place):
-    n_kills = N_KILLS // 2 if isinstance(place, Path) else N_KILLS // 10
+@OFTEN
+def test_a_response_goes_on_behind_its_last_event_and_ends_once_whenever_a_process_is_killed(place, times):
+    n_kills = times * (N_KILLS // 2 if isinstance(place, Path) else N_KILLS // 10)
     acknowledged = killed(place, "responses", n_kills)
     ended = {one["ended"] for one in acknowledged if "ended" in one}
     assert len(ended) > n_kills / 8, "hardly anything was done"

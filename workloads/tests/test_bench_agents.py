@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from cobali_workloads.commands import app
 from cobali_workloads.inside import agents
-from cobali_workloads.inside.batch import answer_file
+from cobali_workloads.inside.batch import answer_file, shared_lines
 from cobali_workloads.inside.devices import DEVICES
 
 
@@ -20,13 +20,14 @@ def test_agents_are_done_sooner_where_their_requests_say_whose_they_are():
 
 
 def test_a_file_is_computed_once_for_each_beginning():
-    by_clients, ours = (answer_file(DEVICES["rtx4090"], 120, 0, ordered=one) for one in (False, True))
+    device, lines = DEVICES["rtx4090"], shared_lines(120, 0)
+    by_clients, ours = (answer_file(device, lines, 0, ordered=one) for one in (False, True))
     assert ours.computed < 0.5 * by_clients.computed
     assert ours.rps > by_clients.rps
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("name", "n_rows"), [("agents", 2), ("batch", 4)])
+@pytest.mark.parametrize(("name", "n_rows"), [("agents", 2), ("batch", 6)])
 def test_the_commands(tmp_path, name, n_rows):
     result = CliRunner().invoke(app, [name, "--quick", "--out", str(tmp_path)], catch_exceptions=False)
     assert result.exit_code == 0, result.output

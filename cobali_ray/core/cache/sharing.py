@@ -45,6 +45,10 @@ class Sharing:
             if not runs:
                 del self._runs[slot_id]
 
+    def n_common(self, slot_id: int) -> int:
+        """Return how many of a slot's first cells others own too."""
+        return max([run.end for run in self._runs.get(slot_id, ()) if len(run.owners) > 1], default=0)
+
     def n_twice(self, among: Callable[[int], bool] | None = None) -> int:
         """Return how many cells too many the cells of all slots, or of these, are when they are added up."""
         n, seen = 0, set[int]()

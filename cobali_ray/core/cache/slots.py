@@ -307,9 +307,9 @@ class Slots:
             return claim, worth(held, 0, self.level) / held.n_tokens
 
         least = min(holding, key=value)
-        n_keep = 0 if n is None else max(least.n_tokens - max(n, CUT), 0)
-        if n_keep < self._limits.min_prefix:
-            n_keep = 0
+        n_keep = 0 if n is None else least.n_tokens - max(n, CUT)
+        if n_keep < max(self._limits.min_prefix, self._sharing.n_common(least.slot_id)):
+            n_keep = 0  # of what others hold too, no end is free
         self.level += worth(least, n_keep, self.level)
         if n_keep:
             self._sharing.cut(least.slot_id, n_keep)

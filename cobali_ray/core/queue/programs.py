@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable
-from math import exp, inf
+from math import inf
 from typing import Final, TypeVar
 
 from cobali_ray.core.request.request import Request
@@ -24,11 +24,8 @@ N_CALLS: Final = 128
 MIN_CALLS: Final = 8
 FIRST_S: Final = (1.0, 4.0, 16.0)
 """How long calls take that a program makes which has come back before, until `MIN_CALLS` are known."""
-MAX_SAVED: Final = 10.0
-"""What keeping a prefix saves at most, in times that computing it again takes. All who wait pay for that, and
-how many those are depends on how busy the engine is, as with any queue: 1 / (1 - busy)."""
-BUSY_S: Final = 30.0
-"""How far that looks back."""
+SAVED: Final = 3.0
+"""What keeping a prefix saves, in times that computing it again takes: all who wait pay for that."""
 LONGER: Final = 1.25
 """How much longer is kept than a call took: another one takes longer as often as not."""
 _K = TypeVar("_K")
@@ -58,14 +55,6 @@ class Programs:
         self._programs: OrderedDict[tuple[str, str], _Program] = OrderedDict()
         self._calls: OrderedDict[tuple[str, str, bool], deque[_ToolRun]] = OrderedDict()
         """By tenant, tools, and whether the program had come back before."""
-        self._busy, self._ended_s = 0.0, 0.0
-
-    def ticked(self, began_s: float, ended_s: float) -> None:
-        """Take a tick: how busy the engine is."""
-        period_s = max(ended_s - self._ended_s, ended_s - began_s, 1e-9)
-        weight = 1 - exp(-period_s / BUSY_S)
-        self._busy += weight * ((ended_s - began_s) / period_s - self._busy)
-        self._ended_s = ended_s
 
     def enter(self, request: Request, now_s: float) -> float:
         """Take a request; return when its program began, which is now where a person asks."""
@@ -93,7 +82,7 @@ class Programs:
             gaps += FIRST_S
         one.call = _ToolRun(now_s)
         calls.append(one.call)
-        return now_s + keep_s(gaps, again_s * min(1 / max(1 - self._busy, 1e-9), MAX_SAVED))
+        return now_s + keep_s(gaps, SAVED * again_s)
 
 
 def keep_s(gaps_s: Iterable[float], saved_s: float) -> float:

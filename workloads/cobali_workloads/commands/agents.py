@@ -17,7 +17,7 @@ NOTE = (
     "a tool of 0.5 to 60 s between, mostly one of a few seconds. The cache has room for "
     f"{N_FIT} of them. Without: requests do not say which belong together. Ratios are to that. Foreseen: the "
     "engine knows how long each tool will take, and keeps what comes back within 1, 3 or 10 times what "
-    "computing it again takes, or whenever it does, whichever is best for the load. Room for all: the cache "
+    "computing it again takes, whichever is best for the load. Room for all: the cache "
     f"has room for all {N_AGENTS}. Alone: each agent has the engine to itself. "
     "Nothing here depends on the machine."
 )

@@ -33,7 +33,7 @@ OFTEN = (4, 3, 2, 1)
 """How often each is called."""
 
 
-WORTHS = (1.0, 3.0, 10.0, inf)
+WORTHS = (1.0, 3.0, 10.0)
 """For how long an engine keeps what comes back for sure: in times that computing it again takes."""
 SLACK_S = 0.1
 

@@ -6,6 +6,7 @@ Scheduler and order are the product's; the scheduler learns what passes take as 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import ceil
 from random import Random
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from cobali_ray.store.order import order_key
 from cobali_workloads.inside.asks import linked
 from cobali_workloads.inside.devices import N_SLOTS, Device
 from cobali_workloads.inside.policies import RoundRobin
-from cobali_workloads.inside.regret import CONTENDERS, OURS, Machine
+from cobali_workloads.inside.regret import CONTENDERS, OURS, Machine, most_rps
 from cobali_workloads.load.shape import TYPICAL_ANSWER, TYPICAL_PROMPT
 from cobali_workloads.simulate.engine import SimulatedEngine
 from cobali_workloads.simulate.fleet import RequestOutcome, SimulatedFleet, SimulatedRequest
@@ -32,8 +33,8 @@ N_CLIENTS = 16
 """Who sends the same requests in the order of the file."""
 LATER_S = 2 * LATELY_S
 """A file comes when live requests are over."""
-THINK_S = 3.0
-"""Mean time from a live answer to its client's next request."""
+LOADS = (0.2, 0.5, 0.8)
+"""Live requests a second, as a share of those that the device can answer."""
 N_BEGINNINGS, N_BEGINNING, N_OWN, N_ANSWER = 20, 1000, (10, 100), (8, 32)
 """Beginnings that lines of a file share, and the tokens of each, of what follows, and of answers."""
 
@@ -55,23 +56,15 @@ def _warm(device: Device, seed: int) -> tuple[SimulatedFleet, _WatchedMachine]:
     """Return an engine that knows how long its passes take."""
     machine = _WatchedMachine(device, device.limits, seed)
     fleet = SimulatedFleet({"0": SimulatedEngine(machine, CONTENDERS[OURS].pacer(device))}, RoundRobin())
-    fleet.play([_client(f"warm {i}", 4, seed) for i in range(4)])
+    fleet.play([linked([_ask(f"warm {i} {n}", seed) for n in range(4)]) for i in range(4)])
     return fleet, machine
 
 
-def _client(name: str, n: int, seed: int, priority: int = 0, think_s: float = 0.0) -> SimulatedRequest:
-    """Return what a client asks, one request after another."""
+def _ask(name: str, seed: int, at_s: float = 0.0, priority: int = 0) -> SimulatedRequest:
+    """Return a typical request."""
     draw = Random(f"{seed} {name}")
-    return linked(
-        [
-            SimulatedRequest(
-                f"{name} {i}", draw.expovariate(1 / think_s) if think_s else 0.0,
-                draw.randbytes(TYPICAL_PROMPT.draw(draw)), draw.randbytes(TYPICAL_ANSWER.draw(draw)),
-                priority=priority,
-            )
-            for i in range(n)
-        ]
-    )  # fmt: skip
+    prompt, answer = TYPICAL_PROMPT.draw(draw), TYPICAL_ANSWER.draw(draw)
+    return SimulatedRequest(name, at_s, draw.randbytes(prompt), draw.randbytes(answer), priority=priority)
 
 
 class LiveRun(NamedTuple):
@@ -85,14 +78,17 @@ class LiveRun(NamedTuple):
     """Tokens of prompts and answers a second that the batch had meanwhile."""
 
 
-def beside(device: Device, n_clients: int, n_each: int, seed: int, *, batch: bool) -> LiveRun:
-    """Let live clients ask so many requests each, alone or beside a batch that lasts longer."""
+def beside(device: Device, load: float, n: int, seed: int, *, batch: bool) -> LiveRun:
+    """Let so many live requests come at random times, alone or beside a batch that lasts longer."""
     fleet, machine = _warm(device, seed)
-    start_s = fleet.now_s
-    clients = [_client(f"live {i}", n_each, seed, think_s=THINK_S) for i in range(n_clients)]
-    n_lines = N_LINES if batch else 0
-    clients += [_client(f"line {i}", 8 * n_each, seed, MAX_PRIORITY) for i in range(n_lines)]
-    stories = fleet.play(clients)
+    start_s, rps = fleet.now_s, most_rps(device, seed)
+    draw, at_s, asks = Random(f"{seed} live"), 0.0, list[SimulatedRequest]()
+    for i in range(n):
+        at_s += draw.expovariate(load * rps)
+        asks.append(_ask(f"live {i}", seed, at_s))
+    n_each = ceil(1.2 * rps * at_s / N_LINES) if batch else 0  # that the device cannot answer meanwhile
+    lines = [[_ask(f"line {i} {k}", seed, 0.0, MAX_PRIORITY) for k in range(n_each)] for i in range(N_LINES)]
+    stories = fleet.play(asks + [linked(chain) for chain in lines if chain])
     live = [story for story in stories if not story.ask.priority]
     until_s = max(story.ended_s for story in live)
     busy_s = sum(seconds for at_s, seconds in machine.passes if start_s <= at_s < until_s)
@@ -118,15 +114,24 @@ class FileRun(NamedTuple):
     rps: float
 
 
-def answer_file(device: Device, n: int, seed: int, *, ordered: bool) -> FileRun:
-    """Have a file of requests in random order answered: as a batch, or as clients that send its lines."""
+def shared_lines(n: int, seed: int) -> list[tuple[bytes, bytes]]:
+    """Return prompts that begin with one of a few texts, in random order, and their answers."""
     draw = Random(f"{seed} file")
     beginnings = [draw.randbytes(N_BEGINNING) for _ in range(N_BEGINNINGS)]
     prompts = [draw.choice(beginnings) + draw.randbytes(draw.randint(*N_OWN)) for _ in range(n)]
-    answers = [draw.randbytes(draw.randint(*N_ANSWER)) for _ in range(n)]
-    lines = list(zip(prompts, answers, strict=True))
+    return [(prompt, draw.randbytes(draw.randint(*N_ANSWER))) for prompt in prompts]
+
+
+def typical_lines(n: int, seed: int) -> list[tuple[bytes, bytes]]:
+    """Return prompts that have nothing in common, and their answers."""
+    asks = [_ask(f"line {i}", seed) for i in range(n)]
+    return [(bytes(one.prompt), bytes(one.answer)) for one in asks]
+
+
+def answer_file(device: Device, lines: Sequence[tuple[bytes, bytes]], seed: int, *, ordered: bool) -> FileRun:
+    """Have a file of requests answered: as a batch, or as clients that send its lines."""
     if ordered:
-        lines.sort(key=lambda line: order_key("", {"prompt": line[0].decode("latin-1")}))
+        lines = sorted(lines, key=lambda line: order_key("", {"prompt": line[0].decode("latin-1")}))
     fleet, _ = _warm(device, seed)
     start_s, n_at_once = fleet.now_s + LATER_S, N_LINES if ordered else N_CLIENTS
     stories = fleet.play(_in_turn(lines, n_at_once, MAX_PRIORITY if ordered else 0))

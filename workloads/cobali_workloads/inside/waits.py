@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import inf, nan
+from math import inf
 from random import Random
-from typing import NamedTuple
+from statistics import fmean
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,9 +40,7 @@ ENGINES: Mapping[str, TickProfile] = {
 }
 N_CAPACITY = 200
 """Requests that come at once, to find out how many the engine can answer a second."""
-
-
-N_KNOWN, N_GAMES = 1000, 400
+N_KNOWN, N_GAMES = 400, 200
 """Lengths by which the best forecast knows how they are spread, and games that it plays."""
 
 
@@ -106,25 +105,26 @@ class KnownLengths(AnswerLengths):
         return games
 
 
-def least_error(waits: Sequence[Wait]) -> float:
-    """Return the median error, as a share of the real wait, that no forecast is expected to go below.
+def best_told(waits: Sequence[Wait]) -> list[float]:
+    """Return what is best told of each of these waits, by its games, so that the median error is least.
 
     A told wait of t is wrong by at most e where the real one is within t / (1 + e) .. t / (1 - e). So of each
-    wait the likeliest such range is what can be had, and e is where these have half of all waits.
+    wait the likeliest such range is told, for the e with which half of all waits are expected in theirs.
     """
-    games = [np.maximum(one.games_s, 1e-3) for one in waits if len(one.games_s)]
-    if not games:
-        return nan
+    games = [np.maximum(one.games_s, 1e-3) for one in waits]
     low, high = 0.0, 1.0
-    while high - low > 1e-3:
+    while games and high - low > 1e-3:
         e = (low + high) / 2
-        most = [
-            (np.searchsorted(waits_s, waits_s * (1 + e) / (1 - e), "right") - np.arange(len(waits_s))).max()
-            / len(waits_s)
-            for waits_s in games
-        ]
-        low, high = (low, e) if np.mean(most) >= 0.5 else (e, high)
-    return high
+        low, high = (low, e) if fmean([_likeliest(g, e)[1] for g in games]) >= 0.5 else (e, high)
+    return [_likeliest(g, high)[0] * (1 + high) for g in games]
+
+
+def _likeliest(waits_s: np.ndarray[Any, Any], e: float) -> tuple[float, float]:
+    """Return where the likeliest range for an error begins, and how likely it is; `waits_s` ascends."""
+    ends = np.searchsorted(waits_s, waits_s * (1 + e) / (1 - e), "right")
+    n_within = ends - np.arange(len(waits_s))
+    first = int(n_within.argmax())
+    return float(waits_s[first]), n_within[first] / len(waits_s)
 
 
 def play(
