@@ -313,7 +313,6 @@ class Slots:
         self.level += worth(least, n_keep, self.level)
         if n_keep:
             self._sharing.cut(least.slot_id, n_keep)
-            self.n_cells_idle -= least.n_tokens - n_keep
             self._held[least.slot_id] = least._replace(tokens=least.tokens[:n_keep], n_tokens=n_keep)
         else:
             self.drop(least)

@@ -15,7 +15,7 @@ from cobali_workloads.inside.waits import (
     KnownLengths,
     Wait,
     asks,
-    best_told,
+    best_wait,
     capacity_rps,
     play,
 )
@@ -86,7 +86,7 @@ def figures(played: list[Wait]) -> dict[str, float]:
     told = [(one.forecast_s, one) for one in played if one.forecast_s is not None]
     by_rate = [error for one in played if (error := one.error(one.by_rate_s)) is not None]
     with_games = [one for one in played if one.games_s]
-    known = zip(with_games, best_told(with_games), strict=True)
+    known = zip(with_games, best_wait(with_games), strict=True)
     errors = [one.error(told_s) or 0.0 for told_s, one in told]
     return {
         "waited": len(played),

@@ -105,7 +105,7 @@ class KnownLengths(AnswerLengths):
         return games
 
 
-def best_told(waits: Sequence[Wait]) -> list[float]:
+def best_wait(waits: Sequence[Wait]) -> list[float]:
     """Return what is best told of each of these waits, by its games, so that the median error is least.
 
     A told wait of t is wrong by at most e where the real one is within t / (1 + e) .. t / (1 - e). So of each
