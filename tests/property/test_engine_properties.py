@@ -284,16 +284,23 @@ class Shelf:
     def open(self):
         return set(self.kept)
 
-    def full(self):
+    def full(self, _n_bytes):
         return len(self.kept) > 20
 
-    def tidy(self):
+    def tidy(self, _n_bytes):
         for name in list(self.kept)[:10]:
             del self.kept[name]
         return set(self.kept)
 
     def use(self, name, _depth):
         return name in self.kept
+
+    def is_whole(self, _name, n_bytes):
+        return n_bytes > 1000
+
+    def forget(self, names):
+        for name in names:
+            self.kept.pop(name, None)
 
     def write(self, name, cells, _depth):
         if self.fails:
@@ -320,7 +327,7 @@ class EngineMachine(RuleBasedStateMachine):
         min_prefix=st.sampled_from([0, 1, 8]),
         n_host_cells=st.sampled_from([1000, 40, 0]),
         overlaps=st.booleans(),
-        disk=st.booleans(),
+        disk=st.sampled_from(["", "open", "closed"]),
         end_probability=st.sampled_from([0.0, 0.05]),
         copies=st.sampled_from(["no", "split", "shared"]),
         dense=st.booleans(),
@@ -352,7 +359,7 @@ class EngineMachine(RuleBasedStateMachine):
             has_head=dice is not None,
         )
         if states:
-            disk, n_host_cells = False, n_host_cells if states == "hybrid" else 0
+            disk, n_host_cells = "", n_host_cells if states == "hybrid" else 0
         self.limits = EngineLimits(
             n_slots=n_slots, n_ctx_slot=N_CTX, n_cells=n_cells, token_budget=budget, prefill_chunk=chunk,
             prefill_order=order, min_prefix=min_prefix, n_host_cells=n_host_cells, host_block=4,
@@ -381,6 +388,16 @@ class EngineMachine(RuleBasedStateMachine):
         self.requests, self.sequences = {}, {}
         self.cancelled = set()
         self.troubled = False
+        if disk == "open":
+            self.the_disk_works(1, fail=False, hear=True)
+
+    def the_disk_works(self, n, *, fail, hear):
+        self.shelf.fails = fail
+        for job in self.jobs[:n]:
+            job()
+        del self.jobs[:n]
+        if hear:
+            self.engine.hear_disk()
 
     @rule(
         prompt=prompts,
@@ -471,14 +488,9 @@ class EngineMachine(RuleBasedStateMachine):
             self.backend.moves_fail = fail
 
     @rule(n=st.integers(1, 9), fail=st.sampled_from([False, False, True]), hear=st.booleans())
-    def the_disk_works(self, n, fail, hear):
+    def the_disk_goes_on(self, n, fail, hear):
         if getattr(self, "disk", None) is not None:
-            self.shelf.fails = fail
-            for job in self.jobs[:n]:
-                job()
-            del self.jobs[:n]
-            if hear:
-                self.engine.hear_disk()
+            self.the_disk_works(n, fail=fail, hear=hear)
 
     @rule(seconds=st.sampled_from([0.5, 4.0]))
     def let_time_pass(self, seconds):

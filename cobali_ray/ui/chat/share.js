@@ -11,7 +11,8 @@ body{max-width:46rem;margin:0 auto;padding:2rem 1rem}h1{font-size:1.5rem}
 .asked{margin:2rem 0 1rem;padding:.6rem 1rem;border-radius:12px;background:light-dark(#eef1f6,#1c2029)}
 .plain,.asked{white-space:pre-wrap;overflow-wrap:anywhere}img{max-width:100%}
 pre{padding:.7rem 1rem;overflow:auto;border-radius:8px;background:light-dark(#f4f6f9,#14171e);white-space:pre-wrap}
-.table{overflow-x:auto}table{border-collapse:collapse}td,th{padding:.3rem .6rem;border:1px solid light-dark(#cdd3dd,#3a4150)}
+.table{overflow-x:auto}table{border-collapse:collapse}
+td,th{padding:.3rem .6rem;border:1px solid light-dark(#cdd3dd,#3a4150)}
 .task{list-style:none;margin-left:-1.3rem}.task p{display:inline}figure{margin:1rem 0}
 figcaption,footer,.model{color:light-dark(#566072,#9ba5b6);font-size:.85rem}`;
 

@@ -35,7 +35,7 @@ export function useStore(store) {
   return store.get();
 }
 
-/** Watch a store from a component that is costly to draw: what changed is drawn so many milliseconds after the last. */
+/** Watch a store from a component that is costly to draw: changes are drawn so many milliseconds after the last. */
 export function useStoreEvery(store, ms) {
   const [, redraw] = useState(0);
   const drawnMs = useRef(0);

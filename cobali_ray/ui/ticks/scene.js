@@ -129,5 +129,6 @@ export function Scene() {
         : html`<button onClick=${play}>Show me a long prompt arriving</button>`
     }
     <p role="status">${phase === "streams" ? "Streams begin …" : told}</p>
-    ${request && html`<button class="quiet small" onClick=${() => follow(request)}>Follow this prompt</button>`}</div>`;
+    ${request && html`<button class="quiet small" onClick=${() => follow(request)}>Follow this prompt</button>`}
+  </div>`;
 }
