@@ -27,9 +27,11 @@ GOES_BACK = frozenset({"lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen3
 """Those whose states of the last tokens can be kept, so that drafts can be cut off."""
 INDEXED = frozenset({"deepseek32"})
 """Those of which each layer keeps a key for its indexer, too; in others, only some do."""
-UNKNOWN = frozenset({"deepseek4", "gemma3n"})
+UNKNOWN = frozenset({"deepseek4"})
 """Those that keep what is not counted here."""
-WINDOWS = {"cohere2": 4, "gemma2": 2, "gemma3": 6, "gpt-oss": 2, "olmo2": 4}
+OWNING = {"gemma3n": 20}
+"""Those in which only so many layers, the first, keep anything, whatever the file says."""
+WINDOWS = {"cohere2": 4, "gemma2": 2, "gemma3": 6, "gemma3n": 5, "gpt-oss": 2, "olmo2": 4}
 """Those in which one of so many layers, the last, has no window, unless the file says otherwise."""
 _F32, _STEP = 4, 256
 
@@ -88,9 +90,9 @@ def cache_need(
     if None in recurrent:
         return None
     recurrent += [False] * n_heads_behind * head
-    n_owning = len(recurrent) - file.number("attention.shared_kv_layers")
+    n_owning = OWNING.get(file.name, len(recurrent) - file.number("attention.shared_kv_layers"))
     n_keys, n_values = [0, 0], [0, 0]
-    for i in range(n_owning):
+    for i in range(min(n_owning, len(recurrent))):
         if file.name in RECURRENT or (recurrent[i] and file.name not in BOTH):
             continue
         n_heads = file.number("attention.head_count", i)

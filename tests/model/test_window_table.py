@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import archs
 import pytest
-from arch_layers import GEMMA_NORMS, attention, ffn, gpt_oss, without
+from arch_layers import GEMMA_NORMS, N_VOCAB, WIDTH, attention, ffn, gpt_oss, without
 from structlog.testing import capture_logs
 
 from cobali_ray.backend.cache_need import cache_need
@@ -52,6 +52,14 @@ class Shape:
         if self.arch == "gpt-oss":
             return gpt_oss(i, **sizes)
         made = attention(**sizes, norms=True) | GEMMA_NORMS | ffn()
+        if self.arch == "gemma3n":
+            return made | {
+                "inp_gate.weight": (WIDTH, 256), "proj.weight": (256, WIDTH), "post_norm.weight": (WIDTH,),
+                "altup_correct_coef.weight": (4, 4), "altup_correct_scale.weight": (WIDTH,),
+                "altup_predict_coef.weight": (4, 16), "altup_router.weight": (WIDTH, 4),
+                "altup_router_norm.weight": (WIDTH,), "laurel_l.weight": (WIDTH, 64),
+                "laurel_r.weight": (64, WIDTH), "laurel_post_norm.weight": (WIDTH,),
+            }  # fmt: skip
         return without(made, "attn_k", "attn_v") if i >= self.n_layers - self.n_shared else made
 
     def family(self):
@@ -70,6 +78,13 @@ class Shape:
         model = archs._model(tensors, tied=self.arch != "gpt-oss")
         if self.arch == "gpt-oss":
             keys = archs._MOE | keys
+        if self.arch == "gemma3n":
+            width = 256 * self.n_layers
+            model |= {
+                "altup_proj.weight": (WIDTH, WIDTH, 3), "altup_unembd_proj.weight": (WIDTH, WIDTH, 3),
+                "per_layer_token_embd.weight": (width, N_VOCAB), "per_layer_proj_norm.weight": (256,),
+                "per_layer_model_proj.weight": (WIDTH, width),
+            }  # fmt: skip
         if self.wide_head:
             windows = [self.has_window(i) for i in range(self.n_layers)]
             model["rope_freqs.weight"] = (self.wide_head // 2,)
@@ -88,12 +103,15 @@ class Shape:
 
 
 GEMMA = {"every": 6, "window": 1024}
+GEMMA_3N = {"arch": "gemma3n", "every": 5, "window": 512, "heads": 8, "heads_kv": 2, "head": 256}
 GEMMA_4 = GEMMA | {"arch": "gemma4", "head": 256, "wide_head": 512}
 GPT_OSS = {"arch": "gpt-oss", "every": 2, "window": 128, "heads": 64, "heads_kv": 8, "head": 64}
 SHAPES = {
     "Gemma 3 4B": Shape(arch="gemma3", n_layers=34, heads=8, heads_kv=4, head=256, **GEMMA),
     "Gemma 3 12B": Shape(arch="gemma3", n_layers=48, heads=16, heads_kv=8, head=256, **GEMMA),
     "Gemma 3 27B": Shape(arch="gemma3", n_layers=62, heads=32, heads_kv=16, head=128, **GEMMA),
+    "Gemma 3n E2B": Shape(n_layers=30, **GEMMA_3N),
+    "Gemma 3n E4B": Shape(n_layers=35, **GEMMA_3N),
     "Gemma 4 E2B": Shape(
         n_layers=35,
         heads=8,
