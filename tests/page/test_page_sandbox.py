@@ -121,8 +121,10 @@ def test_a_diagram_is_drawn_in_the_frame_and_what_is_none_says_so(make_page, sit
     voice.say(content="```mermaid\nnonsense {\n```\n\nDone.")
     voice.end()
     frame = page.frame_locator("iframe.preview")
+    buttons = page.get_by_role("button", name="Preview")
+    expect(buttons).to_have_count(3)
     for button, texts in zip(
-        page.get_by_role("button", name="Preview").all(),
+        buttons.all(),
         (["One", "Three"], ["Client", "Server", "asks"], ["Mermaid cannot draw this diagram"]),
         strict=True,
     ):
