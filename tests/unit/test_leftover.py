@@ -41,7 +41,7 @@ CPU, GPU = Times(1.0, 1.0), Times(1.0, 0.001)
     [
         pytest.param(CPU, [0, 1], id="rows-cost"),
         pytest.param(GPU, [0, 1, 2, 3, 4, 5, 6, 7], id="rows-are-free"),
-        pytest.param(Times(1.0, 0.02), [0, 1, 6, 7], id="some-fit-those-that-waited-longest"),
+        pytest.param(Times(1.0, 0.4 * NOTICED), [0, 1, 6, 7], id="some-fit-those-that-waited-longest"),
         pytest.param(Times(1.0, 1.0, known=False), [0, 1, 2, 3, 4, 5, 6, 7], id="nothing-is-known-yet"),
     ],
 )
@@ -89,8 +89,9 @@ def test_where_others_came_lately_no_pass_keeps_the_next_one_waiting_for_long():
     leftovers, times = Leftovers(), Times(1.0, 1.0)
     leftovers.spoke(SimpleNamespace(priority=9, arrived_s=0.0), 1000.0)
     assert leftovers.beside(MINE, [], times, 1000.0).within_s == inf, "its own kind is not waited for"
-    leftovers.spoke(SimpleNamespace(priority=0, arrived_s=900.0), 1000.0)  # 100 s to its first token
-    most_s = AHEAD * NOTICED * 100.0  # 7.5
+    most_s = 7.5
+    ttft_s = most_s / (AHEAD * NOTICED)
+    leftovers.spoke(SimpleNamespace(priority=0, arrived_s=1000.0 - ttft_s), 1000.0)
     for prompts, part in (([], [2, 3, 4, 5, 6, 7]), ([sequence(9)], [])):
         turnout = leftovers.beside(MINE, prompts, times, 1001.0)
         assert (slots(turnout.streams), turnout.prompts) == (part, prompts)
@@ -98,8 +99,8 @@ def test_where_others_came_lately_no_pass_keeps_the_next_one_waiting_for_long():
     slow = leftovers.beside(MINE, [], Times(1.0, 20.0), 1001.0)
     assert slots(slow.streams) == [7], "one at least, who waited longest"
     assert leftovers.beside(MINE, [], times, 1000.5 + LATELY_S).within_s == inf
-    leftovers.spoke(SimpleNamespace(priority=0, arrived_s=2000.0), 2050.0)
-    assert leftovers.beside(MINE, [], times, 2050.0).within_s == pytest.approx(AHEAD * NOTICED * 90.0)
+    leftovers.spoke(SimpleNamespace(priority=0, arrived_s=2050.0 - ttft_s / 2), 2050.0)
+    assert leftovers.beside(MINE, [], times, 2050.0).within_s == pytest.approx(0.9 * most_s), "a mean"
 
 
 def test_somebody_is_told_apart_only_where_there_are_some():

@@ -23,7 +23,7 @@ from cobali_ray.core.plan.pace import Pacer
 from cobali_ray.core.request.request import MAX_PRIORITY
 from cobali_ray.core.request.sequence import Sequence
 
-NOTICED: Final = 0.05
+NOTICED: Final = 0.02
 """How much longer a pass may take, as a share of what it takes without them."""
 TURN: Final = 200
 """Of so many passes beside others one takes longer: less than half of one gap of a stream in a hundred."""
