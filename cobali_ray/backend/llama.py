@@ -207,9 +207,9 @@ class LlamaBackend:
 
     def _micro_batch(self, config: LlamaConfig) -> int:
         """Return how many tokens plain attention computes at once; all, if rows are to see each other."""
-        return (
-            config.n_batch if self._sees_rows_whole else min(config.n_batch, max(MICRO_BATCH, config.n_slots))
-        )
+        if self._sees_rows_whole:
+            return config.n_batch
+        return min(config.n_batch, max(MICRO_BATCH, config.n_slots))
 
     @property
     def _sees_rows_whole(self) -> bool:

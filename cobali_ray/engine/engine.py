@@ -232,10 +232,9 @@ class Engine:
         return self._progress.places(self.scheduler)
 
     def cache_view(self) -> CacheView:
-        disk = self._disk
-        return (
-            view_of(self.scheduler) if disk is None else view_of(self.scheduler, disk.trouble, disk.paused_s)
-        )
+        if (disk := self._disk) is None:
+            return view_of(self.scheduler)
+        return view_of(self.scheduler, disk.trouble, disk.paused_s)
 
     # -- one round ------------------------------------------------------------------------------------
 
