@@ -1,1 +1,1 @@
-"""The model behind a port."""
+"""llama.cpp behind a port: batches, sampling, the KV cache, devices."""

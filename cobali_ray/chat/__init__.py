@@ -1,4 +1,4 @@
-"""What a chat looks like to a model, and how its answers are read. Text only: no HTTP, llama.cpp or Ray.
+"""How a chat becomes text for a model, and how its answers are read. No HTTP, llama.cpp or Ray.
 
 How a model writes reasoning and calls is a `Format` (`format.py`), derived from its own template or, where
 that does not tell enough, written down (`KNOWN_FORMATS`). `splitter.py` takes answers apart by it while they

@@ -1,1 +1,1 @@
-"""The shell that moves data and decides nothing."""
+"""The shell around the scheduler: threads and data, no decisions."""

@@ -1,1 +1,1 @@
-"""Models: from a name to a file that is here, downloaded or made, and what that says about itself."""
+"""Models: from a name to a local file, downloaded or made, and what its metadata says."""

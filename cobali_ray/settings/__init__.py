@@ -1,4 +1,4 @@
-"""What an operator may set: flat names outside, and inside groups that are the configurations of parts.
+"""The operator's settings: flat names outside, grouped by the part they configure inside.
 
 A setting is one field, with its type, bounds, default and docstring, of the class where it acts: in
 `core/request/limits.py`, `backend/config.py`, `api.py` or `engine.py` here. Names and places are derived from

@@ -1,4 +1,4 @@
-"""Looks on, never steers: metrics built when scraped, one JSON line per request and per tick.
+"""Metrics, logs of requests and ticks, traces: observes, never steers.
 
 What the engine did is kept by reference and rendered only when somebody looks, by others than the tick
 thread. A tick's record (`core/views/stats.py`) holds its spans as the plan held them;

@@ -1,1 +1,1 @@
-"""Talk to a server from a terminal: `cobali chat`, `complete` and `batch`. Knows HTTP, and no engine."""
+"""Commands that talk to a server over HTTP: `cobali chat`, `complete` and `batch`."""

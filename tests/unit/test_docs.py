@@ -326,6 +326,8 @@ def names_in(node):
     return {getattr(one, "attr", getattr(one, "id", "")) for one in ast.walk(node)}
 
 
+WAYS = tuple(f"cobali_ray/core/{room}/__init__.py" for room in ("dispatch", "cache", "plan"))
+"""Rooms whose docstrings have a list of functions, too."""
 STEP = re.compile(r"^(\d+)\. `([\w.]+)` in `([\w/]+\.py)`(.*(?:\n   .*)*)", re.MULTILINE)
 BY_OTHERS = {
     *("Frame.__call__", "Lock.__call__", "Generation.chat", "Reply.__call__"),  # ASGI and its router
@@ -336,7 +338,7 @@ BY_OTHERS = {
 
 def steps():
     """Return the steps of the lists of functions: number, name, file and the other functions named there."""
-    text = read("ARCHITECTURE.md").partition("## Layers and rooms")[0]
+    text = "\n".join(map(read, ("ARCHITECTURE.md", *WAYS)))
     for number, name, file, rest in STEP.findall(text):
         by, _, then = rest.partition(": ") if rest.startswith(", by ") else ("", "", rest)
         yield int(number), name, file, ticked(by), [word for word in ticked(then) if word != "Call"]

@@ -1,1 +1,1 @@
-"""Anthropic's Messages API: its bodies become chats, and its answers are made of the same events."""
+"""Anthropic's Messages API: bodies become chats, events become its answers."""

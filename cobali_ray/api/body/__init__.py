@@ -1,1 +1,1 @@
-"""Bodies as clients write them: their shapes, their limits, and what each field means."""
+"""Bodies as clients write them: shapes, limits, the meaning of each field."""

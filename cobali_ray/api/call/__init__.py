@@ -1,1 +1,1 @@
-"""A body becomes a call: its prompt, its tokens, and the engine's requests."""
+"""A body becomes a call: its prompt, its tokens, the engine's requests."""

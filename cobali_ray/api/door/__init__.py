@@ -1,1 +1,1 @@
-"""What every HTTP request passes: its id, its origin, its key and quota, its line in the log, its errors."""
+"""What every HTTP request passes: id, origin, key and quota, log line, errors."""

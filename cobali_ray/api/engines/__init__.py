@@ -1,1 +1,1 @@
-"""The engines behind the API: who they are, and how a request reaches one."""
+"""The engines behind the API: which there are, and how a request reaches one."""

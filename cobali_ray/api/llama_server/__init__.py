@@ -1,1 +1,1 @@
-"""llama-server's own routes, for the clients that speak nothing else."""
+"""llama-server's own routes."""

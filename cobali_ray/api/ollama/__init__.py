@@ -1,1 +1,1 @@
-"""Ollama's API: its bodies become chats and completions, its answers are lines of JSON."""
+"""Ollama's API: bodies become chats and completions, answers lines of JSON."""

@@ -1,1 +1,1 @@
-"""OpenAI's Responses API: its bodies read as chats, their answers written as items. Knows no engine."""
+"""OpenAI's Responses API: bodies become chats, answers become items. Knows no engine."""

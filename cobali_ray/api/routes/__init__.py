@@ -1,1 +1,1 @@
-"""What can be asked, route by route: answers, vectors, facts, the cache, ticks, the page."""
+"""The routes: answers, vectors, facts, the cache, ticks, the page."""

@@ -1,1 +1,1 @@
-"""What a pass of the model costs: its runs, and how long it takes by what was learned."""
+"""What a forward pass costs: its runs, and how long it takes by what was learned."""

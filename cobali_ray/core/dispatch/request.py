@@ -1,4 +1,11 @@
-"""One open request: what its client was told, whichever engine said it, and where it is now. Pure."""
+"""One open request: what was sent to its client, by whichever engine, and where it is now. Pure.
+
+It keeps the ids of the tokens behind every delta. When its engine is gone, the next one gets them as
+`Request.sent_tokens` and computes them after the prompt: text, stop strings, penalties, grammar and reasoning
+take them without output, and the next token has the random number of its place in the answer. Tokens whose
+text was held back are sampled again. Each attempt has an id of its own, so that late messages of an old engine
+belong to nobody.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Who is let in, who waits, and who is next."""
+"""Admission, queues, fairness: who is let in, who waits, who is next."""

@@ -5,9 +5,9 @@ the same order as requests for slots, and its turn is one pass: after it the req
 its tenant, so that a text need not wait for thousands that came before it. Of a request's texts the longest
 that fits goes first (best fit decreasing), so passes are full.
 
-Beside streams, a pass takes what the ITL target leaves, and `PassTimes` says how many tokens that is. Several
-texts are packed whole; where the last token is pooled behind causal attention, a long text is computed in
-pieces, as the first in each pass.
+Beside streams, a pass takes what the ITL target leaves, and no prompt is computed in that tick; `PassTimes`
+says how many tokens that is. Several texts are packed whole; where the last token is pooled behind causal
+attention, a long text is computed in pieces, as the first in each pass.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What is asked and what becomes of it: requests, their tokens, events, states and limits."""
+"""Requests: their tokens, events, states and limits."""

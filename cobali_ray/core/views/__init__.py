@@ -1,1 +1,1 @@
-"""What is shown of an engine: of its ticks and its cache, and how it is doing. Values only."""
+"""Values that show an engine: its ticks, its cache, its progress."""
