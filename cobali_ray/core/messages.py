@@ -1,4 +1,4 @@
-"""What the scheduler is told, and what it answers: events in, instructions out. All of them are values.
+"""The scheduler's vocabulary: events in, instructions out. All of them are values.
 
 Times are seconds on the engine's clock and come in with the events. A tick is, inline: TickBegun, Sampled,
 Emitted, TickEnded; where host work hides behind the device: TickBegun, Emitted (the last tick's), Sampled,
@@ -34,27 +34,27 @@ class Submitted(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """What a request waited for is there."""
+    """What a request lacked has been prepared."""
 
     request_id: str
     now_s: float
 
 
 class Cancelled(NamedTuple):
-    """Nobody wants the request any longer; unknown and ended ones are ignored."""
+    """The client has left; unknown and ended requests are ignored."""
 
     request_id: str
     now_s: float
 
 
 class Paused(NamedTuple):
-    """Nothing is to be computed until Resumed comes: the next tick parks all who run."""
+    """Compute nothing until Resumed comes: the next tick parks all running requests."""
 
     now_s: float
 
 
 class Resumed(NamedTuple):
-    """Who was parked goes on."""
+    """Parked requests continue."""
 
     now_s: float
 
@@ -66,15 +66,15 @@ class TickBegun(NamedTuple):
 
 
 class Embedded(NamedTuple):
-    """The texts asked for are computed, and their vectors told; the tick goes on."""
+    """The texts of an Embed are computed and their vectors sent; the tick continues."""
 
     failed: Mapping[str, CobaliError]
-    """Requests some of whose texts could not be, and why."""
+    """Requests with a text that could not be computed, and why."""
     now_s: float
 
 
 class Refused(NamedTuple):
-    """The pass asked for was not computed; the answer is another one."""
+    """The pass of a Compute was not computed; the answer is another Compute."""
 
     error: CobaliError
     slot_id: int | None
@@ -107,33 +107,33 @@ class Stopped(NamedTuple):
 
 
 class Emitted(NamedTuple):
-    """The text of the tokens last told to emit is out."""
+    """The text of the last Emit has been sent."""
 
     stopped: Seq[Stopped]
     now_s: float
 
 
 class Moved(NamedTuple):
-    """Cells were moved between slots and host memory, as was said."""
+    """Cells were moved between slots and host memory, as instructed."""
 
     n_tokens: int
-    """Those that went there and came back at once count twice."""
+    """Tokens whose cells were moved; those that went there and back in one tick count twice."""
     seconds: float
     lost: Seq[int]
     """Blocks that could not be saved."""
 
 
 class StatesMoved(NamedTuple):
-    """States were saved and put back, as was said."""
+    """States were saved and restored, as instructed."""
 
     n: int
     seconds: float
     lost: Seq[int]
-    """Those that could not be saved, or that a slot did not go back to."""
+    """States that could not be saved or restored."""
 
 
 class Unrestored(NamedTuple):
-    """Slots that were to be filled, or put back to a state, are empty; the pass was not computed."""
+    """Slots that were to be restored are empty; the pass was not computed."""
 
     slot_ids: Collection[int]
     block_ids: Collection[int]
@@ -142,23 +142,23 @@ class Unrestored(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """An idle slot is to hold these tokens; their cells come from outside once there is room for them."""
+    """An idle slot is to hold these tokens, whose cells come from a file once there is room for them."""
 
     slot_id: int
     tokens: array[int]
     salt: str
     states: Seq[tuple[int, bytes]] = ()
-    """States of theirs that come along: behind how many, and what `Hold` is to call it."""
+    """Their states: after how many tokens, and the name for `Hold`."""
 
 
 class Emptied(NamedTuple):
-    """An idle slot is to hold nothing."""
+    """An idle slot is to be emptied."""
 
     slot_id: int
 
 
 class BlocksListed(NamedTuple):
-    """The files of the disk tier were looked at."""
+    """The files of the disk tier were listed."""
 
     names: Collection[bytes]
     """Blocks and states that can be read."""
@@ -167,35 +167,35 @@ class BlocksListed(NamedTuple):
 
 
 class BlocksWritten(NamedTuple):
-    """Blocks and states were written to disk, or were there."""
+    """Blocks and states are on disk: written now or before."""
 
     names: Collection[bytes]
     n_new: int
-    """How many whole blocks were not."""
+    """Whole blocks that were written now."""
     n_bytes: int
     """What all files take now."""
     missing: Collection[bytes] = ()
-    """Those that could not be."""
+    """Blocks and states that could not be written."""
 
 
 class BlocksLoaded(NamedTuple):
-    """Blocks were read from disk, as was said."""
+    """Blocks were read from disk, as instructed."""
 
     load_id: int
     start: int
-    """Where the first of them lies in its tokens; they follow each other."""
+    """Position of the first one in its tokens; they are adjacent."""
     names: Seq[bytes]
     missing: Collection[bytes] = ()
-    """Those that could not be read."""
+    """Blocks and states that could not be read."""
     done: bool = True
-    """Whether nothing more comes."""
+    """Whether this was the last part of the load."""
     n_bytes: int = 0
-    """What was read; the next: how long that took."""
+    """Bytes read, and in how many seconds."""
     seconds: float = 0.0
 
 
 class EngineStopping(NamedTuple):
-    """The engine stops: whatever is worth keeping should be."""
+    """The engine stops: what slots hold is to be saved."""
 
     now_s: float
 
@@ -207,7 +207,7 @@ class TickEnded(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """Something broke: one request, or all there is."""
+    """An error that ends one request, or all of them."""
 
     error: CobaliError
     now_s: float
@@ -226,7 +226,7 @@ Event: TypeAlias = (
 
 
 class Truncate(NamedTuple):
-    """Cut a slot's cache to its first tokens: any, or none where only states can be gone back to."""
+    """Cut a slot's cache to its first tokens; to 0 where a slot can only be restored to a state."""
 
     slot_id: int
     n_keep: int
@@ -241,7 +241,7 @@ class SaveState(NamedTuple):
 
 
 class RestoreState(NamedTuple):
-    """Put a slot back to where a state was saved, behind its first tokens."""
+    """Restore a saved state of a slot, after its first tokens."""
 
     slot_id: int
     state_id: int
@@ -263,12 +263,12 @@ class Copy(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """Exchange the sequence ids that two slots compute under; both keep what they hold."""
+    """Exchange the sequence ids of two slots; both keep what they hold."""
 
     slot_id: int
     other_id: int
     n_cells: int
-    """What they hold together, all of which is moved."""
+    """Cells that both hold together: all of them are moved."""
 
 
 class Save(NamedTuple):
@@ -303,7 +303,7 @@ class LoadBlocks(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """Keep blocks that were read in host memory: `(block_id, name)` of each; the others are not wanted."""
+    """Keep blocks that were read in host memory: `(block_id, name)` of each; drop the others."""
 
     blocks: Seq[tuple[int, bytes]]
     states: Seq[tuple[int, bytes]] = ()
@@ -311,16 +311,16 @@ class Hold(NamedTuple):
 
 
 class StoreBlocks(NamedTuple):
-    """Write blocks of host memory to disk, if they are not there: `(block_id, name)` of each, first to last.
+    """Write blocks of host memory to disk unless they are there: `(block_id, name)` of each, in order.
 
-    They are the beginning of one sequence, and were needed now.
+    They begin one sequence, and count as used now.
     """
 
     blocks: Seq[tuple[int, bytes]]
 
 
 class StoreState(NamedTuple):
-    """Write a state to disk if it is not there, and the shorter block before it."""
+    """Write a state to disk unless it is there, and the shorter block before it."""
 
     state_id: int
     name: bytes
@@ -331,16 +331,16 @@ class StoreState(NamedTuple):
 
 
 class BackupPart(NamedTuple):
-    """What is to be on disk under a name; without cells and state it should be there, and was needed now."""
+    """What a name stands for on disk; without cells and state it is there, and counts as used now."""
 
     name: bytes
     cells: tuple[int, int] | None = None
-    """Where the tokens lie whose cells these are."""
+    """The range of tokens that the cells are of."""
     state_id: int | None = None
 
 
 class BackUp(NamedTuple):
-    """Write what an idle slot holds to disk, without a place for it in host memory."""
+    """Write what an idle slot holds to disk, past host memory."""
 
     slot_id: int
     n_tokens: int
@@ -350,41 +350,41 @@ class BackUp(NamedTuple):
 
 
 class Assign(NamedTuple):
-    """From now on a slot's rows are drawn for this request."""
+    """From now on a slot belongs to this request."""
 
     slot_id: int
     request_id: str
 
 
 class Embed(NamedTuple):
-    """Compute these texts and tell their vectors, before anything else of the tick."""
+    """Compute these texts and send their vectors, before anything else of the tick."""
 
     pieces: tuple[TextPiece, ...]
     begun: tuple[EmbeddingRequest, ...]
-    """Requests of which nothing was computed before."""
+    """Requests whose first texts these are."""
 
 
 class Compute(NamedTuple):
-    """Compute this plan, then draw its rows."""
+    """Compute this plan, then sample its rows."""
 
     plan: Plan
 
 
 class Emit(NamedTuple):
-    """Tell what these tokens say: of each request that has not ended, the token drawn in this row.
+    """Turn sampled tokens into text and send it: of each request that has not ended, the token of a row.
 
-    Tokens of one request follow each other.
+    Tokens of one request are adjacent.
     """
 
     tokens: tuple[Drawn, ...]
 
 
 Drawn: TypeAlias = tuple[str, int, int, FinishReason | None]
-"""(request_id, token, row, why it is the last of its request, if it is)."""
+"""(request_id, token, row, finish reason if it is the last token of its request)."""
 
 
 class Finish(NamedTuple):
-    """Tell that a request ended."""
+    """Send the end event of a request."""
 
     reply_to: str
     end: End

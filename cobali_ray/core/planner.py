@@ -1,4 +1,4 @@
-"""Planner: what the next pass computes, of those who have slots.
+"""Planner: what the next pass computes for the sequences in slots.
 
 It puts together what the rooms of `core/plan` decide, each for itself: whose adapter computes, what the last
 class may, how much of the prompts, how it is laid out, which guesses pay.
@@ -24,16 +24,16 @@ from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.sequence import Sequence
 
 Select: TypeAlias = Callable[[Seq[Sequence | None], int], list[Sequence]]
-"""Chooses who decodes, at most so many, among the sequences by slot; asked when somebody came or left."""
+"""Chooses which sequences decode, given those by slot and the most of them; called when slots changed."""
 
 
 def select_decoding(by_slot: Seq[Sequence | None], budget: int) -> list[Sequence]:
-    """Return everybody who decodes, in slot order: the budget has a token for each slot."""
+    """Return all sequences that decode, in slot order: the budget has a token for each slot."""
     return [s for s in by_slot if s is not None and s.decoding][:budget]
 
 
 class NextPass(NamedTuple):
-    """What would be computed next, and what those who plan it want to know once it is."""
+    """What would be computed next, and what each planning part has to know if it is."""
 
     plan: Plan
     shape: TickShape
@@ -44,7 +44,7 @@ class NextPass(NamedTuple):
 
 
 class Planner:
-    """Knows who decodes and whose prompt is computed. To ask it for a pass changes nothing."""
+    """Knows which sequences decode and which compute their prompts. `next` changes nothing."""
 
     def __init__(
         self,
@@ -69,18 +69,18 @@ class Planner:
         self.changed()
 
     def changed(self) -> None:
-        """Look again who is in which slot: somebody came, left or began to decode."""
+        """Sort the slots anew: a sequence came, left or began to decode."""
         self._is_sorted = False
 
     @property
     def streams(self) -> Seq[Sequence]:
-        """Who decodes, by sequence id."""
+        """Sequences that decode, by sequence id."""
         self._sort()
         return self._streams
 
     @property
     def prompts(self) -> Seq[Sequence]:
-        """Who does not, oldest first."""
+        """Sequences that compute their prompts, oldest first."""
         self._sort()
         return self._prompts
 
@@ -118,7 +118,7 @@ class Planner:
         return NextPass(plan, shape, prefill, drafts, turnout)
 
     def begin(self, asked: NextPass, now_s: float) -> int:
-        """Note that this pass is computed; return 1 if it uses another adapter than the last one, else 0."""
+        """Record that this pass is computed; return 1 if its adapter differs from the last one's, else 0."""
         self.pacer.begin(asked.prefill)
         if self.speculation is not None:
             self.speculation.begin(asked.drafts)
@@ -127,7 +127,7 @@ class Planner:
         return self._turns.begin(asked.plan.adapter, now_s)
 
     def passed(self, plan: Plan) -> None:
-        """Note by how many tokens of later prompts each was passed in this plan."""
+        """Record for each prompt how many tokens of later prompts this plan computes before it."""
         prompts = [s for s in self.prompts if s.adapter == plan.adapter]
         age = {s.slot_id: i for i, s in enumerate(prompts)}
         served = {slot_id: n for n, (slot_id, *_) in enumerate(plan.chunks)}
@@ -148,7 +148,7 @@ class Planner:
         return TickShape(len(streams), context, chunks, n_rows, runs)
 
     def _draft(self, speculation: Speculation, streams: Seq[Sequence], shape: TickShape) -> Drafts | None:
-        """Return drafts that are expected to pay, as far as it is known what the tick takes without."""
+        """Return drafts that are expected to pay; None if too little is known of the tick without them."""
         model = self.pacer.model
         if not streams or not model.knows_decode:
             return None

@@ -1,4 +1,4 @@
-"""Scheduler: who waits, who runs, what the next pass computes and who has ended. Pure: no clock, no thread.
+"""Scheduler: which requests wait, run and end, and what the next pass computes. Pure: no clock, no thread.
 
     events                                                      instructions
     Submitted, Ready, Cancelled,            handle(event)       Truncate, Copy, Save, Restore, Forget,
@@ -8,9 +8,8 @@
     Filled, Emptied, BlocksListed,                              BackUp, Clear
     BlocksWritten, BlocksLoaded, EngineStopping
 
-It owns all there is to know of scheduling: who waits for a slot or to be embedded, the slots and what they,
-host memory and the disk hold, the deadlines, the pass under way, the pacing. The engine carries out what it
-says, in order, and decides nothing.
+It owns the whole state of scheduling: the queues, what slots, host memory and the disk hold, the deadlines,
+the pass under way, the pacing. The engine carries out the instructions in order and decides nothing.
 """
 
 from __future__ import annotations
@@ -63,11 +62,11 @@ _STATE_MOVES = 4.0
 """Times that moving a state takes which computing again must, for it to be saved: it is moved twice if it is
 of use at all, and the pass that ends where it lies is one more."""
 CHECK_EVERY = 4000
-"""Events between two looks at the books, in production."""
+"""In production, `check` runs once in so many events."""
 
 
 def _ends(sequence: Sequence, event: messages.Sampled, row: int) -> bool:
-    """Say whether a token that was drawn ends an answer."""
+    """Return whether a sampled token ends an answer."""
     return event.tokens[row] in sequence.end_tokens or row in event.complete
 
 
@@ -103,28 +102,28 @@ class Scheduler:
         self.slots = self.tiers.slots
         self.planner = Planner(self.slots, limits, self.pacer, select, speculation)
         self.queue: WaitingQueue[Sequence] = WaitingQueue()
-        """Who waits for a slot."""
+        """Requests that wait for a slot."""
         self.texts = None if embedding is None else TextPasses(embedding)
-        """Whose texts wait to be embedded."""
+        """Requests whose texts wait to be embedded."""
         self.accounts, self.programs = Accounts(), Programs()
         self._open: dict[str, Sequence | EmbeddingJob] = {}
         self._deadlines = Deadlines()
         self.counts = Counts()
         self._pass: Plan | None = None
         self._emit: messages.Emit | None = None
-        """Tokens whose text is not out yet."""
+        """Tokens whose text has not been sent yet."""
         self._releasing: list[tuple[Sequence, bool]] = []
-        """Who ended while the pass computes for it, and whether its cells may be kept."""
+        """Requests that ended while the pass computes for them, and whether their cells may be kept."""
         self._began_s = 0.0
         self._shared = False
-        """Whether the streams' gap has been used by something else already."""
+        """Whether texts have used what the streams can spare in this tick."""
         self.drain_rate = DrainRate()
         self.stay_s = 0.0
-        """How long a request has its slot, as a mean of the last ones."""
+        """How many seconds a request keeps its slot, as a moving mean."""
         self.head_waits = False
-        """Whether the head of the queue found no room at the last look: then a free slot takes nobody."""
+        """Whether the head of the queue did not fit in the last tick: then a free slot takes no request."""
         self.paused = False
-        """Whether nobody gets a slot, and who has one is to leave it."""
+        """Whether no request gets a slot, and running ones are parked."""
         self._handlers: dict[type, Callable[[Any], None]] = {
             messages.Submitted: self._submitted,
             messages.Ready: self._ready,
@@ -150,17 +149,17 @@ class Scheduler:
         }
 
     def handle(self, event: messages.Event) -> list[messages.Instruction]:
-        """Take one event; return what is to be done, in order.
+        """Handle one event; return the instructions, in order.
 
-        Raises InvariantError where the event cannot be or the books do not balance; its notes tell the story.
-        Then only a Failed that names nobody puts things right; ends decided before come with its answer.
+        Raises InvariantError for an event that cannot be, or if the books do not balance; its notes have the
+        story. Only a Failed for all requests is handled then; its instructions include ends decided before.
         """
         try:
             self._handlers[type(event)](event)
             self._n_events += 1
             if self._n_events % self._check_every == 0:
                 self.check()
-        except Exception as error:  # whatever it is, it is told how it came to that
+        except Exception as error:  # whatever it is, its notes say how it came to that
             self.story.add(event, [*self._out])
             error.add_note(self.story.text())
             raise
@@ -169,11 +168,11 @@ class Scheduler:
         self.story.add(event, out)
         return out
 
-    # -- asked from outside ---------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------------
 
     @property
     def has_work(self) -> bool:
-        """Whether a tick would do anything; a request that is not ready gives none."""
+        """Whether a tick would do anything; requests that are not ready do not count."""
         waits = not self.paused and (self.queue.has_ready or self.n_embedding)
         return bool(self.slots.running or self._emit or waits)
 
@@ -184,7 +183,7 @@ class Scheduler:
 
     @property
     def n_free_slots(self) -> int:
-        """Slots that take somebody at the next look."""
+        """Slots that a new request could get in the next tick."""
         return 0 if self.head_waits or self.paused else self.slots.n_idle
 
     @property
@@ -193,7 +192,7 @@ class Scheduler:
 
     @property
     def next_deadline_s(self) -> float | None:
-        """When an idle engine must tick, for deadlines, who waits for the disk, or a backup, if ever."""
+        """When an idle engine must tick: for a deadline, a request that waits for the disk, or a backup."""
         times = (self._deadlines.soonest(), self.tiers.disk.soonest(), self.tiers.backup_due_s)
         return min([at_s for at_s in times if at_s is not None], default=None)
 
@@ -201,14 +200,14 @@ class Scheduler:
     def drain_rps(self) -> float:
         """Requests that leave the queue per second; 0: too little is known.
 
-        What was seen for seconds says little of stays of minutes, whose ends come together, and at first
-        nobody has waited.
+        The rate of the last seconds says little of requests that keep their slots for minutes and end
+        together, and at first none has waited; so it is at least what `stay_s` implies.
         """
         seen = self.drain_rate.rps
         return max(seen, self.limits.n_slots / self.stay_s) if self.stay_s else seen
 
     def prefill_s(self, request: Request) -> float:
-        """Return what computing the rest of a prompt takes; 0: too little is known. For any thread."""
+        """Return the seconds that the rest of a prompt takes; 0: too little is known. For any thread."""
         if not self.pacer.model.knows_prefill:
             return 0.0
         if request.n_prompt_logprobs is not None:
@@ -222,17 +221,17 @@ class Scheduler:
         return len(self.planner.prompts)
 
     def pace(self) -> EnginePace | None:
-        """Return how fast prompts and the streams that run now get on; see `Pacer.pace`."""
+        """Return how fast prompts and running streams are computed; see `Pacer.pace`."""
         streams = self.planner.streams
         return self.pacer.pace(len(streams), sum([s.n_computed for s in streams]), self.limits)
 
     def life(self, request_id: str) -> RequestStats:
-        """Return an open request's life so far, up to its last token."""
+        """Return an open request's stats, up to its last token."""
         sequence = self.sequence(request_id)
         return sequence.stats(sequence.arrived_s if sequence.last_token_s is None else sequence.last_token_s)
 
     def sequence(self, request_id: str) -> Sequence:
-        """Return an open request for a slot, to look at."""
+        """Return the sequence of an open request; KeyError for a request for vectors."""
         if not isinstance(sequence := self._open[request_id], Sequence):
             raise KeyError(request_id)
         return sequence
@@ -256,7 +255,7 @@ class Scheduler:
         self._open[request.request_id] = sequence
         sequence.since_s = self.programs.enter(request, arrived_s)
         self.tiers.look_on_disk(sequence, event.now_s)
-        if request.sent_tokens:  # its reader waits in the middle of an answer
+        if request.sent_tokens:  # its client waits in the middle of an answer
             self.queue.push_front(sequence, event.now_s)
         else:
             self.queue.push(sequence, event.now_s)
@@ -276,7 +275,7 @@ class Scheduler:
             self._displace(job, queue, 0, len(queue) / wait_s if wait_s else 0.0, now_s)
 
     def _displace(self, one: _T, queue: WaitingQueue[_T], n_free: int, rps: float, now_s: float) -> None:
-        """Keep a queue's bounds where the door let somebody in although it is full; see `displaced`."""
+        """Keep a queue within its bounds if the door admitted a request to a full one; see `displaced`."""
         while out := displaced(queue, one, n_free, self.limits, rps):
             self._end(out[0], now_s, out[1])
 
@@ -302,7 +301,7 @@ class Scheduler:
                 self._end(one, event.now_s, event.error)
             return
         self._out[:] = [one for one in self._out if isinstance(one, messages.Finish)]
-        for one in self._open.values():  # the books may be what is broken: nothing is asked of them
+        for one in self._open.values():  # the books may be what is broken: they are not used
             if isinstance(one, Sequence):
                 one.leave_slot(event.now_s, one.n_computed)
             one.status = Status.ENDED
@@ -378,7 +377,7 @@ class Scheduler:
             self.slots.keep(slot_id, sequence, until_s)
 
     def _n_left(self, sequence: Sequence, n_computed: int) -> int:
-        """Return how much of what a slot holds others can begin with, if it can be cut to that."""
+        """Return how many of a slot's tokens other requests can reuse, 0 if it cannot be cut to that."""
         n = min(n_computed, sequence.request.n_plain or n_computed)
         return 0 if n < n_computed and self.limits.state_bytes else n
 
@@ -404,7 +403,7 @@ class Scheduler:
             self._go_on(now_s)
 
     def _embed(self, texts: TextPasses, now_s: float) -> bool:
-        """Have texts embedded in the time that streams can spare, if it is their turn; say whether it is."""
+        """Embed texts in the time that streams can spare, if it is their turn; return whether it is."""
         prompts_wait = len(texts.queue) > 0 and (self.n_prefilling > 0 or self.queue.has_ready)
         if not texts.takes_turn(prompts_wait=prompts_wait):
             return False
@@ -438,7 +437,7 @@ class Scheduler:
         self._go_on(now_s)
 
     def _go_on(self, now_s: float) -> None:
-        """Begin what a tick is for tokens."""
+        """Begin the part of a tick that computes tokens."""
         self._assign(now_s)
         if self.tiers.close_gaps(self.pacer.model.runs_s):
             self.planner.changed()
@@ -461,7 +460,7 @@ class Scheduler:
             if self.limits.n_states:
                 sequence.cuts = self._cuts(sequence, place)
             if self.queue.turn(sequence, now_s):
-                sequence.n_parked = MAX_PARKED  # who waited so long keeps its slot
+                sequence.n_parked = MAX_PARKED  # after so long a wait it keeps its slot
             self.queue.remove(sequence)
             sequence.change(StatusChange.ASSIGN)
             sequence.enter_slot(now_s)
@@ -474,11 +473,11 @@ class Scheduler:
                 n_assigned += 1
             self.planner.changed()
         else:
-            self.head_waits = False  # as far as was looked, everybody found room
+            self.head_waits = False  # all requests that were looked at did fit
         self.drain_rate.note(n_assigned, now_s, waiting=self.head_waits)
 
     def _cuts(self, sequence: Sequence, place: Placement) -> tuple[int, ...]:
-        """Return where a prompt's state is to be saved on the way, for those that begin like it."""
+        """Return at which tokens a prompt's state is to be saved for later prompts that begin alike."""
         if sequence.salt is None:
             return ()
         cuts = cuts_of(
@@ -494,21 +493,21 @@ class Scheduler:
         return tuple([n for n in cuts if not any(one.start < n <= one.end + 1 for one in rows)])
 
     def _state_pays(self, start: int, end: int) -> bool:
-        """Say whether computing these tokens again takes clearly longer than a state does, both ways."""
+        """Return whether computing these tokens takes clearly longer than saving and restoring a state."""
         compute_s = self._compute_s(start, end)
         return not compute_s or compute_s >= _STATE_MOVES * self.tiers.states.seconds
 
     def _compute_s(self, start: int, end: int) -> float:
-        """Return what computing these tokens of a prompt takes; 0: too little is known."""
+        """Return the seconds that these tokens of a prompt take; 0: too little is known."""
         model = self.pacer.model
         return model.chunk_s(start, end - start) if model.knows_prefill and end > start else 0.0
 
     def _next(self, now_s: float) -> Sequence | None:
-        """Return who gets the next slot: the head of the queue, past those who had better wait.
+        """Return the request for the next slot: the first in the queue that should not wait.
 
-        Those are programs that began later than one for which a slot is kept, and prompts whose beginning is
-        being computed for another and can be copied then: no later than if both were computed, for the two
-        would share what a tick computes.
+        Two kinds should: programs that began later than one for which a slot is kept, and prompts whose
+        beginning is being computed for another and can be copied then. That is no later than computing both,
+        which would share the ticks.
         """
         ready = self.queue.ready(now_s)
         if not self.slots.n_idle:
@@ -517,9 +516,9 @@ class Scheduler:
         return next((s for s in ready if not self.tiers.n_coming(s)), None)
 
     def _claim(self, now_s: float) -> Sequence | None:
-        """Return who gets a slot that others had to leave for it, if its class or its tenant's share says so.
+        """Preempt others for a request if its class or its tenant's share allows it; return the request.
 
-        It is whoever is next by class alone: having waited long gives a free slot, not another's.
+        It is the next one by class alone: a long wait entitles to a free slot, not to another's.
         """
         if not self.accounts.several:
             return None
@@ -534,7 +533,7 @@ class Scheduler:
         return None
 
     def _plan(self, now_s: float) -> None:
-        """Say what is computed next, if anything, after making room for it."""
+        """Decide what is computed next, if anything, and make room for it."""
         asked = self.planner.next(now_s, streams_gave=self._shared)
         while asked.plan.n_tokens and (n := self.slots.n_short(asked.plan.n_tokens)) > 0:
             if not self.tiers.drop_idle(n):
@@ -546,7 +545,7 @@ class Scheduler:
             self._instruct(messages.Compute(asked.plan))
 
     def _preempt_youngest(self, now_s: float, error: CobaliError) -> None:
-        """Preempt for want of cells; the only one ends with `error`: its room cannot be had."""
+        """Preempt the youngest sequence for its cells; the only one ends with `error`."""
         victim = self.slots.youngest()
         if victim is None:
             self._end(self.slots.running[0], now_s, error)
@@ -556,14 +555,14 @@ class Scheduler:
         self._preempt(victim, now_s)
 
     def _preempt(self, victim: Sequence, now_s: float) -> None:
-        """Send a sequence back to the head of its line; host memory keeps what is computed."""
+        """Put a sequence back to the head of its line; host memory keeps what is computed."""
         n = self._n_left(victim, victim.n_computed)
         self.tiers.save(victim.slot_id, victim.tokens, n, victim.salt)
         self._release(victim, now_s, victim.n_computed, keep=False)
         self._queue_again(victim, now_s)
 
     def _park(self, running: Sequence, now_s: float) -> None:
-        """Do the same where nobody else wants the slot: it keeps what is computed, for then."""
+        """Do the same when no other request wants the slot, which keeps what is computed."""
         self._release(running, now_s, running.n_computed, keep=True)
         self._queue_again(running, now_s)
 
@@ -587,7 +586,7 @@ class Scheduler:
         culprit = None if event.slot_id is None else self.slots.by_slot[event.slot_id]
         self._let_go(event.now_s)
         if event.slot_id is None:
-            # Our own count said it fits: believe the cache, give back what can be given back.
+            # Our own count is wrong: believe the cache, and free all idle prefixes.
             while self.tiers.drop_idle():
                 pass
             if self.slots.running:
@@ -613,7 +612,7 @@ class Scheduler:
         for row, problem in event.failed.items():
             if self._pass is not None and (failed := rows[row]).status is Status.RUNNING:
                 self._end(failed, now_s, problem)
-        plan = self._take_pass()  # who ended keeps its slot until `_let_go`, so rows are whose they were
+        plan = self._take_pass()  # ended requests keep their slots, and so their rows, until `_let_go`
         self.slots.n_cells_running += plan.n_tokens
         self.counts.n_drafted = self.counts.n_accepted = 0
         if plan.drafts and event.n_each is not None:
@@ -630,7 +629,7 @@ class Scheduler:
             if sequence.status is not running:
                 continue
             tokens = sequence.tokens
-            if len(tokens) >= sequence.n_most:  # its prompt was all that was wanted
+            if len(tokens) >= sequence.n_most:  # only its prompt was to be computed
                 sequence.first_token_s = now_s
                 ttfts.append(now_s - sequence.arrived_s)
                 self._end(sequence, now_s, "length")
@@ -660,7 +659,7 @@ class Scheduler:
             self._instruct(self._emit)
 
     def _judge(self, plan: Plan, rows: Seq[Sequence], event: messages.Sampled) -> None:
-        """Have what drafts were wrong of forgotten, and what they have behind the end of an answer."""
+        """Cut the cells of rejected draft tokens, and of those after the end of an answer."""
         end = 0
         for sequence, n in zip(rows, event.n_each or (), strict=True):
             start, end = end, end + n
@@ -668,7 +667,7 @@ class Scheduler:
             ends = (at for at in range(start, end) if _ends(sequence, event, at))
             n_kept = next(ends, end - 1) + 1 - start
             if sequence.status is not Status.RUNNING:  # it ended meanwhile, or failed
-                n_kept = 1  # it keeps what it had: its own token last
+                n_kept = 1  # it keeps its own token, and no draft
             if n_draft >= n_kept:
                 self.slots.n_cells_running -= n_draft + 1 - n_kept
                 self._instruct(messages.Truncate(sequence.slot_id, sequence.n_computed + n_kept))
@@ -688,13 +687,13 @@ class Scheduler:
                     self.tiers.keep_state(slot_id, sequence.tokens, end, sequence.salt)
 
     def _finish(self, sequence: Sequence, now_s: float, reason: FinishReason) -> None:
-        """Take the slot back of a sequence whose last token was sampled; its end is told with its text."""
+        """Free the slot of a sequence whose last token was sampled; its end is sent with its text."""
         sequence.ending = reason
         self._release(sequence, now_s, len(sequence.tokens) - 1, keep=True)
         sequence.change(StatusChange.FINISH)
 
     def _let_go(self, now_s: float, *, computed: bool = False) -> None:
-        """Take the slots back of those who ended during the pass that is over."""
+        """Free the slots of requests that ended during the pass that is over."""
         for sequence, keep in self._releasing:
             n_computed = sequence.n_computed + int(computed and sequence.decoding)
             self._release(sequence, now_s, n_computed, keep=keep)

@@ -1,4 +1,4 @@
-"""Story: the last events a scheduler took and what it answered, to be read, kept in a file and told again."""
+"""Story: a scheduler's last events and its instructions, to be read, written to a file and replayed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _N_SHOWN = 40
 
 
 class Story:
-    """The last `n_most` events with their answers, or all. `text` shows nothing that a request says."""
+    """The last `n_most` events with their instructions, or all. `text` has no text of any request."""
 
     def __init__(self, n_most: int | None = N_EVENTS) -> None:
         self.entries: deque[tuple[messages.Event, Seq[messages.Instruction]]] = deque(maxlen=n_most)
@@ -27,7 +27,7 @@ class Story:
         self._n_events = 0
 
     def begin(self, **opening: Any) -> None:
-        """Note what the scheduler is made with, and copy it: a pacer learns."""
+        """Record the scheduler's arguments, as copies: a pacer learns."""
         self.opening = deepcopy(opening)
 
     def add(self, event: messages.Event, instructions: Seq[messages.Instruction]) -> None:
@@ -58,7 +58,7 @@ def load(data: bytes) -> Story:
 
 
 def describe(one: messages.Event | messages.Instruction) -> str:
-    """Describe an event or an instruction in a few words, by what does not change later and nobody said."""
+    """Describe an event or an instruction in a few words, without text of requests or what changes later."""
     name = type(one).__name__
     if isinstance(one, messages.Submitted):
         request = one.request
@@ -82,7 +82,7 @@ def describe(one: messages.Event | messages.Instruction) -> str:
 
 
 def _short(value: object) -> str:
-    """Return a value; of a collection only its length: it may be long, or what a request says."""
+    """Return a value; of a collection only its length: it may be long, or text of a request."""
     return str(len(value)) if isinstance(value, Collection) and not isinstance(value, str) else repr(value)
 
 

@@ -1,4 +1,4 @@
-"""Tiers: where prefixes are kept, in slots, in host memory and on disk, and what moves between them. Pure.
+"""Tiers: which prefixes slots, host memory and the disk hold, and what moves between them. Pure.
 
 A prompt begins from the longest prefix that a slot or host memory holds for its salt. What a slot loses goes
 to host memory, what that takes in is written to disk, and what the disk has of a new prompt is read into host
@@ -39,13 +39,13 @@ _SAMPLE = 1024
 
 
 class _Part(NamedTuple):
-    """What is to be read of a text."""
+    """What to read from disk of a text."""
 
     start: int
-    """Where its cells begin, and where they end; there may be none."""
+    """First and last position of its cells; there may be none."""
     n_cells: int
     end: int
-    """How many tokens can be begun with then."""
+    """How many tokens of a prompt are held once it is read."""
     names: Seq[bytes]
 
 
@@ -57,7 +57,7 @@ class _Beginning(NamedTuple):
 
 
 class Tiers:
-    """The books of slots, host memory and the disk. `instruct` gets what is to be done, in order."""
+    """The books of slots, host memory and the disk. `instruct` takes instructions, in order."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Tiers:
         instruct: Callable[[messages.Instruction], None],
         compute_s: Callable[[int, int], float] = lambda _start, _end: 0.0,
     ) -> None:
-        """Begin with nothing. `compute_s` says what computing some tokens takes; 0 while that is unknown."""
+        """Begin empty. `compute_s` returns the seconds that a range of tokens takes; 0 while unknown."""
         self._limits, self._instruct, self._compute_s = limits, instruct, compute_s
         self.slots = Slots(limits)
         self.host = HostTier(limits.n_host_cells if limits.min_prefix else 0, limits.host_block)
@@ -75,13 +75,13 @@ class Tiers:
         self.backups = Backups()
 
     def begin_tick(self, now_s: float) -> None:
-        """Begin a tick; who waited long enough for the disk goes on without it."""
+        """Begin a tick; requests that waited long enough for the disk continue without it."""
         self.moves.begin()
         for sequence in self.disk.overdue(now_s):
             sequence.note_ready()
 
     def clear(self) -> None:
-        """Forget what slots and host memory hold, and who waits."""
+        """Forget what slots and host memory hold, and which requests wait for the disk."""
         self.slots = Slots(self._limits)
         self.host.clear()
         self.states.clear()
@@ -110,7 +110,7 @@ class Tiers:
         return [state.n for state in self.states.find(tokens, most, salt)]
 
     def _n_on_host(self, blocks: Seq[Block], most: int, depths: Seq[int] | None, rows: Seq[Rows] = ()) -> int:
-        """Return how much of a text can be begun with from host memory, which has these blocks of it."""
+        """Return how many tokens of a text host memory can give, which holds these blocks of it."""
         if self._limits.states_alone:
             return depths[-1] if depths else 0
         n = whole_prefix(min(blocks[-1].end, most), rows) if blocks else 0
@@ -119,7 +119,7 @@ class Tiers:
     # -- slots and host memory ------------------------------------------------------------------------
 
     def place(self, sequence: Sequence) -> Placement | None:
-        """Make a slot ready for the head of the queue. None: the next tick has time to."""
+        """Prepare a slot for a sequence. None: this tick has no time left for it."""
         stateful, salt = bool(self._limits.state_bytes), sequence.salt
         most = sequence.n_resumable if stateful else sequence.n_reusable
         blocks = [] if salt is None else self.host.match(sequence.tokens, most, salt)
@@ -154,7 +154,7 @@ class Tiers:
         return place
 
     def _costs(self) -> MoveCosts:
-        """Return what moving takes, in tokens of prefill, as far as that is known."""
+        """Return the costs of moving cells and states, in tokens of prefill."""
         token_s = self._compute_s(0, _SAMPLE) / recompute_cost(0, _SAMPLE)
         if not token_s:
             return GUESSED
@@ -162,7 +162,7 @@ class Tiers:
         return MoveCosts(self.moves.s_per_token / token_s, state)
 
     def _use_states(self, states: Seq[State], n_keep: int) -> None:
-        """Note that a prompt begins behind so many tokens: what it begins from is not to be given up now."""
+        """Record that a prompt reuses so many tokens: the states along them are not to be evicted now."""
         before = 0
         for state in states:
             if state.n <= n_keep:
@@ -186,7 +186,7 @@ class Tiers:
         return place
 
     def keep_state(self, slot_id: int, tokens: array[int], n: int, salt: str | None) -> None:
-        """Have the state of a slot kept, which holds the first `n` of these tokens, if that is worth it."""
+        """Save the state of a slot that holds the first `n` of these tokens, if it is worth it."""
         if salt is None:
             return
         new, gone = self.states.add(tokens, n, salt, self._limits.state_step)
@@ -196,7 +196,7 @@ class Tiers:
             self._instruct(messages.SaveState(slot_id, new.state_id, n))
 
     def drop_idle(self, n: int | None = None) -> bool:
-        """Have `n` tokens given up of the idle prefix that is worth least; say whether there was one.
+        """Evict `n` tokens of the idle prefix that is worth least; return whether there was one.
 
         All of it where `n` is None, or where slots cannot be cut.
         """
@@ -209,14 +209,14 @@ class Tiers:
         return True
 
     def close_gaps(self, runs_s: Callable[[Seq[int]], float]) -> bool:
-        """Have busy sequence ids be neighbours where that pays; say whether any changed."""
+        """Make busy sequence ids neighbours where that pays; return whether any changed."""
         swaps = self.slots.close_gaps(runs_s, 2 * self.moves.s_per_token)  # out of a slot and back
         for slot_id, other_id, n_cells in swaps:
             self._instruct(messages.Swap(slot_id, other_id, n_cells))
         return bool(swaps)
 
     def save(self, slot_id: int, tokens: array[int], n: int, salt: str | None) -> None:
-        """Have what a slot is about to lose kept in host memory, as far as it is worth and there is time."""
+        """Save to host memory what a slot is about to lose, as far as it is worth it and there is time."""
         if salt is None:
             return
         if self._limits.states_alone:
@@ -245,7 +245,7 @@ class Tiers:
         self._store(tokens, salt, self.host.match(tokens, n, salt), states)
 
     def _restore(self, held: SlotContents, sequence: Sequence, begin: _Beginning, n_keep: int) -> int:
-        """Have an emptied slot filled from host memory; return how many tokens it holds then."""
+        """Fill an emptied slot from host memory; return how many tokens it holds then."""
         self.slots.drop(held)
         while (n := self.slots.n_short(n_keep)) > 0 and self.drop_idle(n):
             pass
@@ -269,20 +269,20 @@ class Tiers:
         return n_keep
 
     def moved(self, event: messages.Moved) -> None:
-        """Take how long moving took, and forget what could not be saved."""
+        """Learn how long moving cells took, and forget blocks that could not be saved."""
         self.moves.learn(event.n_tokens, event.seconds)
         if event.lost and (gone := self.host.drop(event.lost)):
             self._instruct(messages.Forget(tuple(gone)))
 
     def states_moved(self, event: messages.StatesMoved) -> None:
-        """Take how long states took, and forget those that could not be saved or put back."""
+        """Learn how long moving states took, and forget those that could not be saved or restored."""
         self.states.learn(event.n, event.seconds)
         self.moves.spent_s += event.seconds
         if event.lost and (gone := self.states.drop(event.lost)):
             self._instruct(messages.ForgetStates(tuple(gone)))
 
     def unrestored(self, event: messages.Unrestored) -> None:
-        """Note that slots are empty that were to be filled: their prompts are computed."""
+        """Record that slots could not be restored: their prompts are computed."""
         if gone := self.host.drop(event.block_ids):
             self._instruct(messages.Forget(tuple(gone)))
         for slot_id in event.slot_ids:
@@ -295,7 +295,7 @@ class Tiers:
     # -- slots that are filled and emptied from outside -----------------------------------------------
 
     def fill(self, event: messages.Filled) -> None:
-        """Make room in an idle slot for tokens whose cells come from outside, and book them."""
+        """Make room in an idle slot for tokens whose cells come from a file, and book them."""
         held, n = self._take_off(event.slot_id), len(event.tokens)
         if held.n_tokens:
             self.save(held.slot_id, held.tokens, held.n_tokens, held.salt)
@@ -307,7 +307,7 @@ class Tiers:
         self._hold_states([(event.tokens, n, event.salt, name) for n, name in event.states])
 
     def _hold_states(self, came: Seq[tuple[array[int], int, str, bytes]]) -> None:
-        """Book states that came from outside: of which tokens, how many, the salt, what they came as."""
+        """Book states that came from a file: their tokens, how many of them, the salt, the name."""
         for tokens, n, salt, name in came:
             new, gone = self.states.add(tokens, n, salt)
             if gone:
@@ -330,9 +330,9 @@ class Tiers:
     # -- the disk -------------------------------------------------------------------------------------
 
     def look_on_disk(self, sequence: Sequence, now_s: float) -> None:
-        """Have read what the disk has of a prompt, if that is a block more than memory and slots have.
+        """Read what the disk has of a prompt, if that is a block more than slots and host memory hold.
 
-        And if reading it takes less time than computing it; nobody waits for longer than that.
+        And if reading takes less time than computing, which is the longest that the request waits.
         """
         tokens, most, salt = sequence.tokens, sequence.n_reusable, sequence.salt
         if salt is None or not self.disk.open:
@@ -356,7 +356,7 @@ class Tiers:
         sequence.hold_back()
 
     def _part_on_disk(self, tokens: array[int], most: int, salt: str, least: int) -> _Part | None:
-        """Return what would have to be read to begin with at least `least` tokens; None if that cannot be."""
+        """Return what to read so that at least `least` tokens are held; None if the disk has less."""
         if not self._limits.state_bytes:
             part = self._cells_on_disk(tokens, min(most, self.host.n_cells), salt)
             end = min(part.n_cells, most)
@@ -388,7 +388,7 @@ class Tiers:
         return _Part(start, n_cells, n, tuple(names))
 
     def loaded(self, event: messages.BlocksLoaded) -> None:
-        """Keep what came from the disk in host memory; the request goes on when nothing more comes."""
+        """Keep blocks read from disk in host memory; the request continues after the last of them."""
         self.disk.learn(event.n_bytes, event.seconds)
         loading = self.disk.loading(event.load_id)
         if loading is None:
@@ -413,18 +413,18 @@ class Tiers:
 
     @property
     def backup_due_s(self) -> float | None:
-        """When an idle engine is to write what a slot holds, if ever."""
+        """When an idle engine is to write what a slot holds to disk; None: never."""
         return None if self.disk.writing or not self.disk.open else self.backups.due_s(self._copy_s)
 
     def _copy_s(self, slot_id: int) -> float:
-        """Return what it takes to copy what an idle slot holds."""
+        """Return the seconds that copying what an idle slot holds takes."""
         if self.slots.by_slot[slot_id] is not None:
             return 0.0
         n = self.slots.held(slot_id).n_tokens
         return n * self.moves.s_per_token + (self.states.seconds if self._limits.state_bytes else 0.0)
 
     def back_up(self, now_s: float, *, idle: bool) -> None:
-        """Have what the disk lacks of an idle slot written, if it is time for that."""
+        """Write to disk what it lacks of an idle slot, if it is time for that."""
         if self.disk.writing or not self.disk.open:
             return
         slot_id = self.backups.next(now_s, self._copy_s, idle=idle)
@@ -453,7 +453,7 @@ class Tiers:
             self.moves.plan(n)
 
     def _newest(self, held: SlotContents, salt: str) -> list[State]:
-        """Return states that the disk lacks: the last saved of a slot's text, and that where it stands."""
+        """Return states that the disk lacks: the last one saved of a slot's text, and the present one."""
         tokens, n = held.tokens, held.n_tokens
         newest = self.states.find(tokens, n, salt)[-1:]
         if n - (newest[0].n if newest else 0) >= self._limits.host_block:
@@ -472,7 +472,7 @@ class Tiers:
         return n_before, parts
 
     def flush(self, event: messages.EngineStopping) -> None:
-        """Have all that slots hold kept, and so written to disk: the busy ones, then what is worth most."""
+        """Save all that slots hold, and so to disk: the busy ones, then by worth."""
         del event
         if self.disk.open:
             for one in sorted(self.slots.contents(), key=lambda one: (one.idle, -one.worth_until)):
@@ -480,7 +480,7 @@ class Tiers:
                 self.save(one.slot_id, one.tokens, one.n_tokens, one.salt)
 
     def _store(self, tokens: array[int], salt: str, blocks: Seq[Block], states: Seq[State]) -> None:
-        """Have blocks and states of a text written, or noted as needed where they are already."""
+        """Write blocks and states of a text to disk, or count those that are there as used."""
         if not self.disk.open:
             return
         known = whole(blocks, block := self._limits.host_block)

@@ -1,4 +1,4 @@
-"""Backups: when what an idle slot holds is written to disk, so that little is lost with an engine. Pure.
+"""Backups: when to write idle slots to disk, so that little is lost if the engine dies. Pure.
 
 What a slot loses goes to host memory and so to disk anyway; an engine that is killed never gets there. So
 a slot is written soon after its answer ended, without a place in host memory: blocks that the disk lacks, and
@@ -17,16 +17,16 @@ from math import inf
 from cobali_ray.core.cache.host_tier import MOVE_S
 
 QUIET_S = 0.25
-"""How long an engine has been idle, at least."""
+"""Seconds that an engine must have been idle."""
 BUSY_QUIET_S = 2.0
-"""How long nobody came back to a slot, in an engine that is busy."""
+"""Seconds that a slot must have been idle, in an engine that is busy."""
 _IDLE_TIMES = 5.0
 """Times that copying a slot takes for which nobody came before it, and for which none is copied after it."""
 _BUSY_TIMES = 100.0
 """The same after it, in an engine that is busy."""
 _LOOK_S = 0.05
 PART_BYTES = 256 << 20
-"""What is copied at once, at most: it takes memory until it is written."""
+"""Most bytes copied at once: they take memory until they are written."""
 
 
 class Backups:
@@ -38,7 +38,7 @@ class Backups:
         self._last_s = self._rests_until_s = -inf
 
     def ended(self, slot_id: int, now_s: float) -> None:
-        """Note that somebody has left a slot."""
+        """Record that a sequence has left a slot."""
         self._ended_s.pop(slot_id, None)
         self._ended_s[slot_id] = self._last_s = now_s
 
@@ -48,7 +48,7 @@ class Backups:
         return None if due_s is None else max(due_s, self._rests_until_s)
 
     def next(self, now_s: float, copy_s: Callable[[int], float], *, idle: bool) -> int | None:
-        """Return which slot is to be written now, and take it off the list."""
+        """Take the slot to be written now off the list, and return it."""
         if now_s < self._rests_until_s:
             return None
         for slot_id, ended_s in self._ended_s.items():
@@ -66,7 +66,7 @@ class Backups:
         return None
 
     def again(self, slot_id: int) -> None:
-        """Put a slot back of which there is more to be written."""
+        """Put a slot back that is not wholly written."""
         self._ended_s = {slot_id: self._last_s, **self._ended_s}
 
     def _idle_due_s(self, takes_s: float) -> float:

@@ -1,4 +1,4 @@
-"""Disk tier: which blocks lie in files, by name, and which requests wait for some. Pure: others move bytes.
+"""Disk tier: which blocks are on disk, by name, and which requests wait for some. Pure: it moves no bytes.
 
 A block's name is a hash of its tokens and of the name of the block before it, so that it stands for a whole
 beginning: a lookup is a hash and a set per block, nothing but names is remembered, and no other text has the
@@ -29,7 +29,7 @@ WAIT_S = 2.0
 """The longest that a request waits for the disk; what is read by then is used."""
 _LEARN = 0.2
 _FADE = 0.98
-"""What is left of a reading time that was not taken, each time."""
+"""Factor by which a predicted reading time falls each time that reading was not worth it."""
 
 
 @dataclass(slots=True)
@@ -39,19 +39,19 @@ class Loading:
     sequence: Request
     names: Sequence[bytes]
     n_cells: int
-    """Of how many of its first tokens there are cells when all is read."""
+    """How many of its first tokens have cells once all is read."""
     n_state: int
-    """Behind how many of them a state is read, too; 0: none is."""
+    """After how many of them a state is read, too; 0: none is."""
     due_s: float
-    """When it goes on without them."""
+    """When it continues without them."""
     waits: bool = True
     """Whether it still waits."""
     is_hit: bool = False
-    """Whether anything came of it."""
+    """Whether any of them could be read."""
 
 
 class DiskTier:
-    """The books of what is on disk. Before `listed` was told there is nothing, and nothing is kept."""
+    """The books of what is on disk. Before `listed` was called, nothing is there and nothing is written."""
 
     def __init__(self, block: int = 64) -> None:
         self._block = block
@@ -73,7 +73,7 @@ class DiskTier:
 
     @property
     def open(self) -> bool:
-        """Whether there is a disk tier, and it is known what it has."""
+        """Whether there is a disk tier, and its files are listed."""
         return self._names is not None
 
     def listed(self, names: Collection[bytes], n_bytes: int) -> None:
@@ -90,14 +90,14 @@ class DiskTier:
     def written(
         self, names: Collection[bytes], n_new: int, n_bytes: int, missing: Collection[bytes] = ()
     ) -> None:
-        """Note what is there, how many of these blocks are new, what all files take now, what is missing."""
+        """Record blocks on disk, how many are new, the bytes of all files, and blocks that are missing."""
         self._add(names)
         self.writing.difference_update(names, missing)
         self.n_written += n_new * self._block
         self.n_bytes = n_bytes
 
     def behind(self, name: bytes, tokens: array[int], start: int, most: int) -> list[bytes]:
-        """Return the names of the blocks on disk that `tokens` go on with, behind the one with this name.
+        """Return the names of the blocks on disk that continue `tokens` after the block with this name.
 
         The first of them begins at `start`, none at or beyond `most`.
         """
@@ -112,7 +112,7 @@ class DiskTier:
         return found
 
     def states(self, tokens: array[int], most: int, salt: str) -> list[tuple[int, bytes]]:
-        """Return the states of a text on disk, the shallowest first: behind how many tokens, and its name."""
+        """Return a text's states on disk, the shallowest first: after how many tokens, and the name."""
         blocks = chain(tokens, most, salt, self._block)
         found = self._states.along(blocks, tokens, most) if self._names else ()
         return [(n, name) for n, name in found if name in (self._names or ())]
@@ -121,14 +121,14 @@ class DiskTier:
         return self._names is not None and name in self._names
 
     def pays(self, n_bytes: int, compute_s: float) -> bool:
-        """Say whether reading so much takes less time than computing, as far as both are known."""
+        """Return whether reading `n_bytes` takes less time than computing, as far as both are known."""
         if not compute_s or n_bytes * self._s_per_byte <= compute_s:
             return True
         self._s_per_byte *= _FADE
         return False
 
     def learn(self, n_bytes: int, seconds: float) -> None:
-        """Take how long it took to read so much."""
+        """Learn how long a read took."""
         if n_bytes:
             known = self._s_per_byte
             self._s_per_byte = known + (_LEARN if known else 1.0) * (seconds / n_bytes - known)
@@ -143,7 +143,7 @@ class DiskTier:
         n_state: int = 0,
         most_s: float = WAIT_S,
     ) -> tuple[int, Sequence[bytes]]:
-        """Note that a request waits for these blocks; return a number for that, and what is to be read.
+        """Let a request wait for these blocks; return the load's id, and what is to be read.
 
         That is from the first that is not being read already: reads are done one after the other, so that
         those are there before.
@@ -157,11 +157,11 @@ class DiskTier:
         return self._next_id, wanted
 
     def loading(self, load_id: int) -> Loading | None:
-        """Return who waits, if what is being read for it is still of use."""
+        """Return the load, if what it reads is still of use."""
         return self._loading.get(load_id)
 
     def loaded(self, loading: Loading, n_new: int, missing: Collection[bytes], *, of_use: bool) -> None:
-        """Note that cells of so many tokens came, whether that or a state is new, and what was not read."""
+        """Record how many tokens' cells were read, whether anything is of use, and what could not be read."""
         self.n_loaded += n_new
         if of_use and not loading.is_hit:
             loading.is_hit = True
@@ -176,27 +176,27 @@ class DiskTier:
         self._coming.difference_update(self._loading.pop(load_id).names)
 
     def soonest(self) -> float | None:
-        """Return when the first of those that wait will have waited long enough."""
+        """Return when the first waiting request will have waited long enough; None: none waits."""
         return min([one.due_s for one in self._loading.values() if one.waits], default=None)
 
     def overdue(self, now_s: float) -> list[Request]:
-        """Return the requests that wait no longer."""
+        """Return the requests that have waited long enough."""
         late = [one for one in self._loading.values() if one.waits and one.due_s <= now_s]
         for one in late:
             one.waits = False
         return [one.sequence for one in late]
 
     def forget_requests(self) -> None:
-        """Forget who waits, and what is being read: nobody is here any more to whom it belonged."""
+        """Forget all waiting requests and loads, when all requests have ended."""
         self._loading.clear()
         self._coming.clear()
 
 
 def is_state(name: bytes) -> bool:
-    """Whether it is the name of a state, and not of a block."""
+    """Return whether this is the name of a state, and not of a block."""
     return len(name) > NAME_BYTES
 
 
 def whole(blocks: Sequence[Block], block: int) -> Sequence[Block]:
-    """Return the blocks of a beginning without its tail: what may lie on disk."""
+    """Return the whole blocks of a prefix, without a shorter tail: those that may be on disk."""
     return blocks[:-1] if blocks and blocks[-1].n_tokens < block else blocks

@@ -1,4 +1,4 @@
-"""Gaps: which sequence ids exchange what they hold, so that the busy ones are neighbours.
+"""Gaps: which slots exchange their sequence ids, so that the busy ones are neighbours.
 
 llama.cpp computes rows of a split cache in one pass over the weights as long as their ids follow each other,
 and in another one behind each gap. A slot is not the id that it computes under, so what two ids hold can be
@@ -17,7 +17,7 @@ from itertools import accumulate
 from cobali_ray.core.cost.runs import run_lengths
 
 HORIZON = 8
-"""Ticks in which an exchange must pay: about as often somebody comes or leaves."""
+"""Ticks in which an exchange must pay: about as often a request comes or leaves."""
 
 
 def closing(busy: Sequence[bool], cells: Sequence[int]) -> list[tuple[int, int]]:

@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterator, Sequence
 from hashlib import blake2b
 
 MOVE_S = 0.002
-"""Time of a tick that may go into moving cells between the tiers, beyond the first move."""
+"""Seconds of a tick that may go into moving cells between the tiers, beyond the first move."""
 _S_PER_BYTE = 1e-9
 _LEARN = 0.2
 NAME_BYTES = 20
@@ -32,7 +32,7 @@ NAME_BYTES = 20
 
 
 def name_behind(name: bytes, tokens: bytes) -> bytes:
-    """Return the name of the block with these tokens behind the one with that name: a hash of both.
+    """Return the name of a block with these tokens after the block `before`: a hash of both.
 
     So it stands for a whole beginning, and no other text has the same.
     """
@@ -40,7 +40,7 @@ def name_behind(name: bytes, tokens: bytes) -> bytes:
 
 
 def root_name(salt: str) -> bytes:
-    """Return what the first blocks under a salt lie behind, so that no other salt's have their names."""
+    """Return the name that stands before a salt's first blocks, so that no two salts share names."""
     return blake2b(salt.encode(), digest_size=NAME_BYTES).digest() if salt else b""
 
 
@@ -54,7 +54,7 @@ def chain(tokens: array[int], most: int, salt: str, block: int) -> Iterator[tupl
 
 
 class Block:
-    """A few tokens behind those of its parent."""
+    """Some tokens of a text, after those of its parent."""
 
     __slots__ = ("block_id", "children", "end", "key", "name", "parent", "start", "tails")
 
@@ -102,11 +102,11 @@ class HostTier:
 
     @property
     def n_salts(self) -> int:
-        """Salts under which there are any."""
+        """How many salts have blocks."""
         return len(self._roots)
 
     def match(self, tokens: array[int], most: int, salt: str = "") -> list[Block]:
-        """Return the blocks that hold the longest kept beginning; the last may reach beyond `most` tokens."""
+        """Return the blocks of the longest prefix kept; the last may reach beyond `most` tokens."""
         node, found = self._root_of(salt), list[Block]()
         while node.end < most:
             child = node.children.get(self._key(tokens, node.end))
@@ -118,13 +118,13 @@ class HostTier:
         return found
 
     def tail(self, tokens: array[int], end: int, salt: str, blocks: Sequence[Block]) -> Block | None:
-        """Return the shorter block with which the first `end` tokens end, behind these whole ones."""
+        """Return the shorter block at the end of the first `end` tokens, after these whole ones."""
         at = end // self._block
         parent = blocks[at - 1] if at else self._root_of(salt)
         return parent.tails.get(tokens[parent.end : end].tobytes())
 
     def use(self, blocks: Sequence[Block]) -> None:
-        """Note that a beginning is used: blocks from the first one on, all of which are kept."""
+        """Record that a prefix is used: its blocks from the first one on, all of which are kept."""
         for block in reversed(blocks):
             self._blocks.move_to_end(block.block_id)
 
@@ -132,7 +132,7 @@ class HostTier:
         return block.block_id in self._blocks
 
     def insert(self, tokens: array[int], n: int, salt: str = "") -> tuple[list[Block], list[int]]:
-        """Keep the first `n` tokens for requests with that salt, as far as they are worth it.
+        """Keep the first `n` tokens for requests with this salt, as far as they are worth it.
 
         Returns the blocks that are new, and the ids of those that were given up.
         """
@@ -175,7 +175,7 @@ class HostTier:
         return new, [block.block_id for block in [*gone, *evicted]]
 
     def drop(self, block_ids: Collection[int]) -> list[int]:
-        """Forget blocks whose cells are lost, and all that lies behind them; return the ids of both."""
+        """Forget blocks whose cells are lost, and all blocks after them; return the ids of both."""
         gone: list[Block] = []
         for block_id in block_ids:
             if (block := self._blocks.get(block_id)) is not None:
@@ -197,7 +197,7 @@ class HostTier:
         return tokens[start : start + self._block].tobytes()
 
     def _tail(self, node: Block, tokens: array[int], most: int) -> Block | None:
-        """Return the longest tail behind `node` that the tokens go on with, up to `most` of them."""
+        """Return the longest tail after `node` that matches the tokens, up to `most` of them."""
         if node.tails:
             for end in range(min(node.end + self._block - 1, most), node.end, -1):
                 if (tail := node.tails.get(tokens[node.end : end].tobytes())) is not None:
@@ -262,7 +262,7 @@ class HostTier:
 
 
 class Moves:
-    """What a tick may spend on moving cells between the tiers: the first move, and `MOVE_S` beyond it."""
+    """A tick's budget for moving cells between the tiers: the first move, and `MOVE_S` beyond it."""
 
     def __init__(self, cell_bytes: int) -> None:
         """`cell_bytes`: of one token. Until one was seen, moves are taken to be slow."""
@@ -277,7 +277,7 @@ class Moves:
         self._n_beyond, self.spent_s = None, 0.0
 
     def affords(self, n_tokens: int) -> bool:
-        """Say whether moving so many tokens fits in the tick."""
+        """Return whether moving so many tokens fits in the tick."""
         return self._n_beyond is None or (self._n_beyond + n_tokens) * self.s_per_token <= MOVE_S
 
     def plan(self, n_tokens: int) -> None:

@@ -1,4 +1,4 @@
-"""Placement: which slot a prompt gets, weighed by what is gained against what is destroyed.
+"""Placement: which slot a prompt gets, by what it can reuse there and what is lost.
 
 Every slot may hold tokens: an idle one those of the sequence it had last, a busy one those that are computed.
 A prompt can begin in place, after the prefix that an idle slot shares with it, or in any idle slot after a
@@ -36,11 +36,11 @@ its donor holds, whatever is kept of it."""
 
 
 class MoveCosts(NamedTuple):
-    """What bringing things back from host memory costs, in tokens of prefill; guesses until that is known."""
+    """Costs of restoring from host memory, in tokens of prefill; guesses until they are measured."""
 
     token: float = 1 / 64
     state: float = 16.0
-    """Beyond its tokens, where a slot has one."""
+    """Of a state, beyond the cost of its tokens."""
 
 
 GUESSED = MoveCosts()
@@ -52,32 +52,32 @@ class SlotContents(NamedTuple):
     slot_id: int
     tokens: array[int]
     n_tokens: int
-    """How many of `tokens` are computed: the prefix that is there."""
+    """How many of `tokens` are in the cache."""
     worth_until: float
     """The level at which the prefix will be worth nothing; of idle slots only."""
     idle: bool
     salt: str | None = ""
-    """Whose it is: requests with another salt never begin with it."""
+    """Only requests with the same salt can reuse it."""
 
 
 class Placement(NamedTuple):
-    """Where a prompt goes, and what it begins from."""
+    """The slot of a prompt, and the prefix that it reuses."""
 
     slot_id: int
     n_keep: int
     """Its first tokens that need not be computed."""
     donor_id: int | None = None
-    """The slot they are copied from; None: they lie in the chosen slot, or in host memory."""
+    """The slot they are copied from; None: they are in the chosen slot, or in host memory."""
     lost: float = 0.0
-    """What the tokens that this destroys were worth."""
+    """The worth of the tokens that this evicts."""
     from_host: bool = False
-    """Whether they are brought back from host memory, into a slot that is emptied for them."""
+    """Whether they are restored from host memory, into a slot that is emptied for them."""
     n_alike: int = 0
-    """Its first tokens that some slot holds too, whether it can begin behind them or not."""
+    """Its first tokens that some slot holds too, whether they can be reused or not."""
 
     @property
     def tier(self) -> Tier:
-        """Where they come from."""
+        """The tier they come from."""
         if not self.n_keep:
             return "none"
         return "host" if self.from_host else "slot" if self.donor_id is None else "copy"
@@ -150,7 +150,7 @@ def choose_placement(
 
 
 def reach(n: int, n_held: int, depths: Sequence[int] | None) -> int:
-    """Return how much can be begun with of `n` tokens that a slot shares, which holds `n_held`.
+    """Return how many can be reused of `n` tokens shared with a slot that holds `n_held`.
 
     All of it where slots can be cut anywhere (`depths` None), or where that is all that the slot holds.
     """
@@ -174,5 +174,5 @@ def _n_hit(tokens: array[int], held: SlotContents, min_prefix: int, salt: str | 
 
 
 def worth(held: SlotContents, n_keep: int, level: float) -> float:
-    """Return what a slot's tokens beyond the first `n_keep` are worth now."""
+    """Return the present worth of a slot's tokens beyond the first `n_keep`."""
     return min(max(held.worth_until - level, 0.0), recompute_cost(n_keep, held.n_tokens))

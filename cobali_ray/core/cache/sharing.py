@@ -1,4 +1,4 @@
-"""Sharing: which cells lie in several slots at once, where a copy of a prefix takes no cells of its own.
+"""Sharing: which cells belong to several slots at once, where a copied prefix takes no new cells.
 
 Slots share beginnings only, so what they share is a tree: a run of cells that several slots own, then runs
 that fewer of them own, then what each computed alone, which is not noted: who never shared costs nothing.
@@ -27,7 +27,7 @@ class Sharing:
         """Of each slot that shared cells, from its first token on without a gap."""
 
     def share(self, donor_id: int, slot_id: int, n: int) -> None:
-        """Let a slot that shares nothing own the first `n` cells of another's."""
+        """Let a slot that shares nothing also own the first `n` cells of another."""
         self._split(donor_id, n)
         runs = self._runs.setdefault(donor_id, [])
         n_known = runs[-1].end if runs else 0
@@ -38,7 +38,7 @@ class Sharing:
             run.owners.add(slot_id)
 
     def cut(self, slot_id: int, n: int) -> None:
-        """Let a slot own no more than its first `n` cells; the others keep theirs."""
+        """Take all but its first `n` cells from a slot; other owners keep them."""
         self._split(slot_id, n)
         while (runs := self._runs.get(slot_id)) and runs[-1].start >= n:
             runs.pop().owners.remove(slot_id)
@@ -46,11 +46,11 @@ class Sharing:
                 del self._runs[slot_id]
 
     def n_common(self, slot_id: int) -> int:
-        """Return how many of a slot's first cells others own too."""
+        """Return how many of a slot's first cells other slots own, too."""
         return max([run.end for run in self._runs.get(slot_id, ()) if len(run.owners) > 1], default=0)
 
     def n_twice(self, among: Callable[[int], bool] | None = None) -> int:
-        """Return how many cells too many the cells of all slots, or of these, are when they are added up."""
+        """Return by how much the sum of the cells of all slots, or of these, exceeds the cells they take."""
         n, seen = 0, set[int]()
         for slot_id, runs in self._runs.items():
             if among is not None and not among(slot_id):
@@ -61,7 +61,7 @@ class Sharing:
         return n
 
     def _split(self, slot_id: int, n: int) -> None:
-        """Divide the run of a slot that goes on beyond `n`, for all its owners."""
+        """Split a slot's shared cells at `n`, for all their owners."""
         whole = next((run for run in self._runs.get(slot_id, ()) if run.start < n < run.end), None)
         if whole is None:
             return

@@ -1,4 +1,4 @@
-"""Slots: the books of the KV cache, who holds which slot and what every slot holds.
+"""Slots: the books of the KV cache: which sequence has which slot, and what every slot holds.
 
 Cells are counted, one for each token: those of busy slots (`n_cells_running`), those of prefixes that ended
 requests left behind (`n_cells_idle`), and free ones; idle prefixes count as free. A waiting request gets a
@@ -46,15 +46,15 @@ from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.errors import InvariantError
 
 CUT = 256
-"""Tokens that an idle prefix loses at a time, where it is cut."""
+"""Tokens that are cut from an idle prefix at a time."""
 MIN_WAIT_TOKENS = 16
-"""Tokens that are worth waiting for."""
+"""Least tokens that a prompt waits for while another computes them."""
 
 _NOTHING: array[int] = array("i")
 
 
 class _Kept(NamedTuple):
-    """Whom a slot is kept for."""
+    """The program that an idle slot is kept for."""
 
     program: str
     line: tuple[int, str]
@@ -62,7 +62,7 @@ class _Kept(NamedTuple):
     until_s: float
 
     def before(self, sequence: Sequence) -> bool:
-        """Whether it goes before a sequence: of a worse class, or of the same line and begun later."""
+        """Return whether it goes before a sequence of a worse class, or of the same line that began later."""
         own = sequence.request.program
         if own is not None and (sequence.line[1], own.name) == (self.line[1], self.program):
             return False
@@ -72,7 +72,7 @@ class _Kept(NamedTuple):
 
 
 class Slots:
-    """Every cell belongs to a sequence in a slot, to the prefix that an idle slot holds, or to nobody."""
+    """Every cell belongs to a sequence in a slot or to the prefix of an idle slot, or is free."""
 
     def __init__(self, limits: EngineLimits) -> None:
         self._limits = limits
@@ -101,7 +101,7 @@ class Slots:
 
     @property
     def n_cells_idle(self) -> int:
-        """KV cells held by idle slots for prefix reuse, likewise."""
+        """KV cells that idle slots hold for prefix reuse, likewise."""
         return sum([held.n_tokens for held in self._held])
 
     def n_used(self) -> int:
@@ -109,11 +109,11 @@ class Slots:
         return self.n_cells_running + self.n_cells_idle - self._sharing.n_twice()
 
     def n_used_running(self) -> int:
-        """Return those of them that running sequences hold."""
+        """Return the KV cells that running sequences hold."""
         return self.n_cells_running - self._n_twice_running()
 
     def n_used_idle(self) -> int:
-        """Return those of them that only idle slots hold."""
+        """Return the KV cells that only idle slots hold."""
         return self.n_used() - self.n_used_running()
 
     def _n_twice_running(self, kept: AbstractSet[int] = frozenset()) -> int:
@@ -126,7 +126,7 @@ class Slots:
     def fits(
         self, sequence: Sequence, without: Seq[Sequence] = (), kept: AbstractSet[int] = frozenset()
     ) -> bool:
-        """Say whether a waiting sequence can get a slot now, or could `without` some of the running ones.
+        """Return whether a waiting sequence can get a slot now, or could `without` some running ones.
 
         Its known tokens must fit beside all tokens known of the running ones, with one cell of growth
         for each, so that only decode growth ever preempts. Idle prefixes count as free: they are dropped,
@@ -141,15 +141,15 @@ class Slots:
         return committed - freed + len(sequence.tokens) <= self._limits.n_cells
 
     def keep(self, slot_id: int, sequence: Sequence, until_s: float) -> None:
-        """Keep what an idle slot holds for the program of the sequence that left it."""
+        """Reserve an idle slot's prefix for the program of the sequence that left it."""
         if sequence.request.program is not None and until_s > self.now_s:
             name = sequence.request.program.name
             self._kept[slot_id] = _Kept(name, sequence.line, sequence.since_s, until_s)
 
     def keeps_out(self, sequence: Sequence) -> bool:
-        """Whether a sequence would fit, were it not for what is kept from it.
+        """Return whether a sequence fits only into what is kept for others.
 
-        Not where nobody else computes anything, nor for who brings no tools or has waited long.
+        False while no other sequence runs, and for one that is no program's or has waited long.
         """
         kept = self._kept_from(sequence)
         return bool(kept and self.running and self.fits(sequence)) and not self.fits(sequence, kept=kept)
@@ -162,12 +162,12 @@ class Slots:
         return {i for i, one in self._kept.items() if one.until_s > self.now_s and one.before(sequence)}
 
     def tokens(self, slot_id: int) -> array[int]:
-        """Return the tokens known of whoever is in a slot."""
+        """Return the tokens of the sequence in a slot."""
         sequence = self.by_slot[slot_id]
         return _NOTHING if sequence is None else sequence.tokens
 
     def at(self, slot_ids: Seq[int]) -> list[Sequence]:
-        """Return who is in these slots, in their order."""
+        """Return the sequences in these slots, in the same order."""
         return [s for i in slot_ids if (s := self.by_slot[i]) is not None]
 
     def n_tokens(self, slot_id: int) -> int:
@@ -236,7 +236,7 @@ class Slots:
         )
 
     def contents(self) -> list[SlotContents]:
-        """Return what slots hold for others, busy and idle ones, by their ids."""
+        """Return what slots hold that others can reuse, busy and idle ones, by their ids."""
         return [
             held
             if s is None
@@ -263,7 +263,7 @@ class Slots:
         self.running.append(sequence)
 
     def release(self, sequence: Sequence, *, n_computed: int, n_keep: int) -> None:
-        """Take the slot back, which holds `n_computed` tokens, and keep its first `n_keep` for reuse."""
+        """Free a sequence's slot, which holds `n_computed` tokens, and keep its first `n_keep` for reuse."""
         slot_id = sequence.slot_id
         if self.by_slot[slot_id] is not sequence:
             raise InvariantError(f"request {sequence.request_id} does not hold slot {slot_id}")
@@ -276,7 +276,7 @@ class Slots:
             self.hold(slot_id, sequence.tokens[:n_keep], sequence.salt)
 
     def hold(self, slot_id: int, tokens: array[int], salt: str | None) -> None:
-        """Note that an idle slot that held nothing holds these tokens."""
+        """Record that an empty idle slot now holds these tokens."""
         n_keep = len(tokens)
         worth_until = self.level + recompute_cost(0, n_keep)
         self._held[slot_id] = SlotContents(slot_id, tokens, n_keep, worth_until, idle=True, salt=salt)
@@ -319,7 +319,7 @@ class Slots:
         return least, n_keep
 
     def empty(self, sequence: Sequence) -> None:
-        """Note that a sequence's slot holds nothing of what it was to begin from."""
+        """Record that a sequence's slot is empty after all."""
         self.n_cells_running -= sequence.n_prefilled
         sequence.n_prefilled = 0
         self._sharing.cut(sequence.slot_id, 0)
@@ -413,5 +413,5 @@ class Slots:
 
 
 def _may_leave(sequence: Sequence) -> bool:
-    """Whether it may lose its slot once more. The last class always may: in it, it would compute nothing."""
+    """Return whether it may be preempted once more; always in the last class, which may compute nothing."""
     return sequence.n_parked < MAX_PARKED or sequence.priority == MAX_PRIORITY

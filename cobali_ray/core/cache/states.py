@@ -1,4 +1,4 @@
-"""States: what is kept of models that can only go back to where a state of theirs was saved. Pure.
+"""States: saved states of models whose slots can be cut only to where a state was saved. Pure.
 
 A recurrent layer keeps no cell per token but one state, and a sliding window its last tokens. So a slot is
 not cut to any prefix: it goes back to where its *state* was saved, and the cells of its other layers are cut
@@ -22,15 +22,15 @@ from cobali_ray.core.cache.host_tier import NAME_BYTES, chain, name_behind
 from cobali_ray.core.cache.placement import recompute_cost
 
 SPARSE_STEP = 1024
-"""Tokens of a prompt without any likely place to part at which there is a state all the same."""
+"""Tokens after which a state is saved even where prompts are not likely to part."""
 _MIDDLE = 8
 _SHARE = 4
-"""Part of all states that one prompt may take for such places: one in so many."""
+"""One prompt may take one in so many of all states for such places."""
 _LEARN = 0.2
 
 
 class State:
-    """What a slot remembered behind its first `n` tokens."""
+    """The state of a slot after its first `n` tokens."""
 
     __slots__ = ("n", "name", "state_id", "worth_until")
 
@@ -41,7 +41,7 @@ class State:
 
 
 class StateIndex:
-    """Where texts have states, to be looked up by a text. Read by any thread, changed by one."""
+    """Finds the states along a text. Read by any thread, changed by one."""
 
     def __init__(self, block: int) -> None:
         self._block = block
@@ -67,7 +67,7 @@ class StateIndex:
     def along(
         self, blocks: Iterable[tuple[int, bytes]], tokens: array[int], most: int
     ) -> Iterator[tuple[int, bytes]]:
-        """Yield what states of a text at up to `most` of its tokens would be called, the shallowest first.
+        """Yield the names that a text's states have, at up to `most` of its tokens, the shallowest first.
 
         `blocks` is its `chain`; of what is not asked for, nothing is hashed.
         """
@@ -79,7 +79,7 @@ class StateIndex:
 
 
 def state_name(before: bytes, tail: array[int]) -> bytes:
-    """Return the name of the state behind these tokens, which follow the block with the name `before`.
+    """Return the name of the state after these tokens, which follow the block with the name `before`.
 
     It begins with that name and the number of tokens, and ends like the name of a block of them.
     """
@@ -92,15 +92,15 @@ def _whole(name: bytes) -> bytes:
 
 
 class States:
-    """The books of saved states. Whoever keeps the bytes knows them by their ids."""
+    """The books of saved states, whose bytes are kept elsewhere by their ids."""
 
     def __init__(self, n_most: int, block: int = 64) -> None:
         """`n_most`: how many there is room for. `block`: tokens of a block, by which they are named."""
         self.n_most, self._block = n_most, block
         self.n_saved = self.n_restored = self.n_evicted = 0
-        """States so far: saved, put back into a slot, given up for room."""
+        """States so far: saved, restored, evicted."""
         self.seconds = 0.0
-        """How long it takes to save one or put it back; 0: nothing is known."""
+        """Seconds that saving or restoring one takes; 0: not known."""
         self._by_name: dict[bytes, State] = {}
         self._by_id: dict[int, State] = {}
         self._index = StateIndex(block)
@@ -122,11 +122,11 @@ class States:
         return state.state_id in self._by_id
 
     def use(self, state: State, before: int) -> None:
-        """Note that a state is of use, the next one before it in the same text being at `before` tokens."""
+        """Record that a state is used; the one before it in the same text is at `before` tokens."""
         state.worth_until = self._level + recompute_cost(before, state.n)
 
     def add(self, tokens: array[int], n: int, salt: str, least: int = 1) -> tuple[State | None, list[int]]:
-        """Keep the state behind the first `n` tokens; return it if it is new, and the ids of those given up.
+        """Keep the state after the first `n` tokens; return it if it is new, and the ids of those evicted.
 
         None where there is one less than `least` tokens before it, or all are worth more.
         """
@@ -164,7 +164,7 @@ class States:
         self._by_name, self._by_id, self._index = {}, {}, StateIndex(self._block)
 
     def learn(self, n: int, seconds: float) -> None:
-        """Take how long it took to save `n` states or put them back."""
+        """Learn how long saving or restoring `n` states took."""
         known = self.seconds
         self.seconds = known + (_LEARN if known else 1.0) * (seconds / n - known)
 

@@ -1,4 +1,4 @@
-"""Dispatcher: one pure state machine per ingress. It is told what happened and answers what to do.
+"""Dispatcher: one pure state machine per ingress, from events to instructions.
 
     RequestArrived ─► _place ─► Send ─► EventsReceived … ─► Deliver … End
                       ▲ │
@@ -68,11 +68,11 @@ from cobali_ray.errors import (
 )
 
 BACK_S: Final = 60.0
-"""How long a request waits for an engine that is away."""
+"""How long a request waits for an engine that is away, in seconds."""
 END_GRACE_S: Final = 5.0
 """How long the end may lag behind the return of the control call."""
 VERDICT_S: Final = 0.5
-"""How long the control call may lag behind an end that nobody here asked for."""
+"""How long the control call may lag behind an end event that this ingress did not ask for."""
 
 
 class Dispatcher:
@@ -86,11 +86,11 @@ class Dispatcher:
         self._model_of = {id_: model for model in self.models.values() for id_ in model.engines}
         self._open: dict[str, RequestRecord] = {}
         self._sent: dict[str, RequestRecord] = {}
-        """Those that an engine has, by the id that it knows. What comes under another id is nobody's."""
+        """Requests that an engine has, by the id that it knows. Events with another id are dropped."""
         self._out: list[Instruction] = []
         self._instruct = self._out.append
         self._now_s, self._wake_s = 0.0, inf
-        """The time of the event; the next one at which somebody's wait is over."""
+        """The time of the event; the next time at which a request's wait is over."""
         self._loader = Loader(self._model_of, self._instruct, self._load_over)
         self._handlers: dict[type, Callable[[Any], None]] = {
             RequestArrived: self._request_arrived,
@@ -131,7 +131,7 @@ class Dispatcher:
         self._place(one)
 
     def _supersede(self, one: RequestRecord) -> None:
-        """End the older requests whose place this one takes; those of its own call are as old as it is."""
+        """End older requests that this one supersedes; those of its own call are as old as it is."""
         older = [
             other
             for other in self._open.values()
@@ -182,7 +182,7 @@ class Dispatcher:
             self._end(one, EngineDiedError())
 
     def _wait_in_pause(self, one: RequestRecord) -> None:
-        """Let it wait, if it is not new, or fewer wait than its engine would queue after the pause."""
+        """Let a request wait for the end of a pause, unless it is new and as many wait as may."""
         model = one.model
         n_waiting = sum(
             o.stage is Stage.RETURN for o in self._open.values() if o.model is model and o is not one
@@ -208,13 +208,13 @@ class Dispatcher:
         engine, one.engine = one.engine, None
         del self._sent[one.sent_id]
         one.model.router.released(one.request_id)
-        if one.fair and not one.answered:  # it did not take it, and so was not told
+        if one.fair and not one.answered:  # the engine did not take it, so it did not count this either
             one.model.elsewhere.put_back(engine.engine_id, one.request.tenant, one.n_elsewhere)
         if cancels:
             self._instruct(Cancel(engine.engine_id, one.sent_id))
 
     def _cut(self, one: RequestRecord, *, cancels: bool = True) -> None:
-        """Take a request from an engine that is gone: it goes on at another one behind what was told."""
+        """Take a request from an engine that is gone: it continues on another one, after the tokens sent."""
         self._unsend(one, cancels=cancels)
         computing = one.computing
         if not one.move(self._now_s):
@@ -225,7 +225,7 @@ class Dispatcher:
         self._place(one)
 
     def _released(self, one: RequestRecord) -> None:
-        """Take a request from an engine that gives its memory back: it goes on behind what was told."""
+        """Take a request from an engine that frees its memory: it continues later, after the tokens sent."""
         engine, one.computing = one.engine, False
         self._unsend(one)
         if engine is not None:
@@ -236,7 +236,7 @@ class Dispatcher:
             self._end(one, EngineDiedError())
 
     def _refused(self, one: RequestRecord, error: RefusedError) -> None:
-        """Take a request from an engine that does not want it."""
+        """Take a request from an engine that refused it, and place it again."""
         engine = one.engine
         if engine is None:
             return
@@ -253,7 +253,7 @@ class Dispatcher:
         self._wake(one.due_s)
 
     def _end(self, one: RequestRecord, error: CobaliError) -> None:
-        """End a request with an error: raised where its client was told nothing, else as the last event."""
+        """End a request with an error: raised if its client has received nothing, else as the last event."""
         self._close(one)
         if one.begun:
             self._instruct(Deliver(one.request_id, one.broken_off(error, self._now_s)))
@@ -274,7 +274,7 @@ class Dispatcher:
         self._unsend(one, cancels=True)
         self._close(one)
 
-    # -- what engines say of requests -------------------------------------------------------------------
+    # -- events of requests -----------------------------------------------------------------------------
 
     def _events_received(self, received: EventsReceived) -> None:
         for event in received.events:
@@ -283,7 +283,7 @@ class Dispatcher:
                 self._take(one, event)
 
     def _take(self, one: RequestRecord, event: EngineEvent) -> None:
-        """Take one event of a request. Most are for its client, some say that another engine must go on."""
+        """Handle one event of a request. Most are for its client, some move it to another engine."""
         if isinstance(event, Computing):
             one.computing = event.on
             return
@@ -292,7 +292,7 @@ class Dispatcher:
             self._released(one)
             return
         if end is not None and isinstance(end.error, EngineDiedError | RequestCancelledError):
-            # It stops by itself, and another takes its place; or the control call broke, which says why.
+            # The engine stops and will be replaced; or the control call broke, and its error says why.
             self._wait(one, Stage.VERDICT, self._now_s + VERDICT_S)
             return
         if one.stage is Stage.VERDICT:
@@ -318,16 +318,16 @@ class Dispatcher:
             self._close(one)
 
     def _returned(self, event: Returned) -> None:
-        """Take the return of a control call, which travels apart from what is said.
+        """Handle the return of a control call, which travels apart from the events.
 
         | it returned | the request |
         |---|---|
         | nothing, and its end has come | has ended, and is not known here |
         | nothing, and its end has not | waits for that for END_GRACE_S |
-        | nothing, behind an end that nobody asked for | goes on elsewhere: the engine stops |
-        | that the engine is gone | goes on elsewhere |
+        | nothing, after an end that was not asked for | continues elsewhere: the engine stops |
+        | that the engine is gone | continues elsewhere |
         | that its memory was given back in a pause | waits for the end of that |
-        | a refusal, and it has said nothing | goes elsewhere |
+        | a refusal, before any event | goes elsewhere |
         | any other error | ends with it: the engine is there |
         """
         one = self._sent.get(event.request_id)
@@ -392,7 +392,7 @@ class Dispatcher:
             self._change(engine, EngineChange.FOUND)
 
     def _silent(self, event: Silent) -> None:
-        """Take an engine's silence: first it is only not sent anything, in the end it is given up."""
+        """Handle an engine's silence: at first it only gets no requests, in the end it is taken for dead."""
         engine = self.engines[event.engine_id]
         known = engine.attendance
         if event.ended:
@@ -409,7 +409,7 @@ class Dispatcher:
             self._lose(engine, EngineChange.SILENT, event.asked_s)
 
     def _give_up(self, engine: EngineRecord, since_s: float) -> None:
-        """Take an engine for ended. Serve would look for 15 s, and Ray ends no process that stands still."""
+        """Take an engine for dead. Serve would wait for 15 s, and Ray ends no process that hangs."""
         self._lose(engine, EngineChange.ENDED, since_s)
         self._instruct(Reattend(engine.engine_id))
         for one in self._sent_to(engine, engine.incarnation_id):
@@ -423,7 +423,7 @@ class Dispatcher:
         self._lose(self.engines[event.engine_id], EngineChange.ENDED, self._now_s)
 
     def _lose_engine_of(self, one: RequestRecord) -> None:
-        """Note that the process is gone that has a request; a successor is none the worse for it."""
+        """Record that the process that has a request is gone; its successor is not affected."""
         if one.engine is not None and one.incarnation_id == one.engine.incarnation_id:
             self._lose(one.engine, EngineChange.ENDED, self._now_s)
 
@@ -441,7 +441,7 @@ class Dispatcher:
                 self._place_waiting(model, {Stage.RETURN})
 
     def _change(self, engine: EngineRecord, change: EngineChange) -> None:
-        """Note how an engine is that is there; those who waited for that are placed."""
+        """Apply a change of an engine that answers; place the requests that waited for it."""
         model = self._model_of[engine.engine_id]
         if not engine.advance(change):
             return
@@ -456,7 +456,7 @@ class Dispatcher:
             self._place(one)
 
     def _publish(self, engine: EngineRecord) -> None:
-        """Have the router know what an engine said last of its load, if it is there."""
+        """Give the router an engine's last report of its load, if it is present."""
         router = self._model_of[engine.engine_id].router
         if not engine.present:
             router.left(engine.engine_id)
@@ -535,7 +535,7 @@ class Dispatcher:
     def _log(self, level: Any, event: str, **fields: Any) -> None:
         self._instruct(Log(level, event, fields))
 
-    # -- for whoever looks ------------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------------
 
     def find(self, asked: str, tenant: str) -> list[RequestRecord]:
         """Return a tenant's open requests of this name; see `named`."""
@@ -551,7 +551,7 @@ class Dispatcher:
         """Raise InvariantError where the books do not balance."""
         sent = {one.sent_id: one for one in self._open.values() if one.engine is not None}
         if sent != self._sent:
-            raise InvariantError(f"sent are {sorted(self._sent)}, and {sorted(sent)} say so")
+            raise InvariantError(f"sent are {sorted(self._sent)}, but by their records {sorted(sent)}")
         for one in self._open.values():
             if (one.engine is None) != (one.stage in {Stage.RETURN, Stage.LOAD}):
                 raise InvariantError(f"{one.request_id} is {one.stage.name} at {one.engine}")

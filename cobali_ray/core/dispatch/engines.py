@@ -1,4 +1,4 @@
-"""Engines as an ingress knows them: one table of what they may be and how that changes. Pure."""
+"""Engines as an ingress sees them: their phases, in one table of transitions. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from cobali_ray.core.views.stats import Attendance, EngineState, EngineStatus
 
 
 class Phase(Enum):
-    """How an engine is, seen from an ingress."""
+    """The phase of an engine, seen from an ingress."""
 
     UNKNOWN = auto()
     """It has not answered yet."""
     PRESENT = auto()
     """It takes requests."""
     STALLED = auto()
-    """It is silent, and may go on."""
+    """It is silent, and keeps the requests that it has."""
     RESTARTING = auto()
     """It ended, and another process takes its place."""
     UNLOADED = auto()
@@ -25,7 +25,7 @@ class Phase(Enum):
     FAILED = auto()
     """Its model could not be loaded; the next request tries again."""
     RELEASED = auto()
-    """It gave its model's memory back in a pause, and loads it again at the end of that by itself."""
+    """It freed its model's memory in a pause, and loads it again by itself when the pause ends."""
 
 
 class EngineChange(Enum):
@@ -47,7 +47,7 @@ class EngineChange(Enum):
 
 
 AWAY = frozenset({Phase.UNKNOWN, Phase.STALLED, Phase.RESTARTING})
-"""Nothing can be asked of these; they may come back."""
+"""Engines in these phases cannot be called; they may return."""
 LOADABLE = frozenset({Phase.UNLOADED, Phase.LOADING, Phase.FAILED})
 
 TRANSITIONS: dict[tuple[Phase, EngineChange], Phase] = {
@@ -87,11 +87,11 @@ TRANSITIONS: dict[tuple[Phase, EngineChange], Phase] = {
     (Phase.RELEASED, EngineChange.SILENT): Phase.STALLED,
     (Phase.RELEASED, EngineChange.ENDED): Phase.RESTARTING,
 }
-"""Where there is no row nothing changes: what is heard of an engine comes late, twice, or crosswise."""
+"""Without a row nothing changes: events of an engine arrive late, twice, or out of order."""
 
 
 class EngineRecord:
-    """One engine and what is known of it. Only the dispatcher changes it."""
+    """An engine as the dispatcher knows it. Nothing else changes it."""
 
     def __init__(self, engine_id: str, stall_timeout_s: float) -> None:
         self.engine_id, self.stall_timeout_s = engine_id, stall_timeout_s
@@ -103,12 +103,12 @@ class EngineRecord:
         self._away_since_s = 0.0
 
     def advance(self, change: EngineChange) -> bool:
-        """Note a change; say whether it is in another phase now."""
+        """Apply a change; return whether the phase is another one now."""
         before, self.phase = self.phase, TRANSITIONS.get((self.phase, change), self.phase)
         return self.phase is not before
 
     def lose(self, change: EngineChange, since_s: float) -> bool:
-        """Note that it is away, since then if it was not already; say whether that is news."""
+        """Record that it is away, since `since_s` if it was not already; return whether that is new."""
         was_away = self.phase in AWAY
         if not self.advance(change):
             return False
@@ -123,25 +123,25 @@ class EngineRecord:
 
     @property
     def incarnation_id(self) -> str:
-        """The process that it was when it answered last; "" before that."""
+        """The process that answered last; "" before that."""
         return "" if self.attendance is None else self.attendance.incarnation_id
 
     @property
     def model(self) -> str:
-        """What it answers with: other words for another file."""
+        """Identifies the model file that it serves."""
         return "" if self.attendance is None else self.attendance.model
 
     @property
     def lost_device(self) -> str:
-        """The device without which it ended, and why; "" where it did not end for that."""
+        """The lost device that ended it, and why; "" for another cause."""
         return "" if self.attendance is None else self.attendance.lost
 
     def away_s(self, now_s: float) -> float | None:
-        """Return since when it is away; None while it is there, or was never."""
+        """Return for how many seconds it has been away; None while it is present, or before it ever was."""
         return now_s - self._away_since_s if self.phase in AWAY and self.attendance is not None else None
 
     def away(self, now_s: float) -> EngineState | None:
-        """Return how it is while it is away; None while it is there, or was never."""
+        """Return its state while it is away; None while it is present, or before it ever was."""
         if (down_s := self.away_s(now_s)) is None:
             return None
         status = EngineStatus.RESTARTING

@@ -1,4 +1,4 @@
-"""Loads on demand: one model at a time, and others make room, the longest idle first. Pure."""
+"""Loads on demand: one model at a time; others are unloaded for it, the longest idle first. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RETRY_AFTER_S: Final = 5.0
 
 
 class LoadJob:
-    """Engines of a model that are to be loaded, and who waits for that."""
+    """Engines of a model that are to be loaded, and the callers that wait for them."""
 
     def __init__(self, model: ModelRecord, n_wanted: int, *, grows: bool) -> None:
         self.model, self.n_wanted, self.grows = model, n_wanted, grows
@@ -56,11 +56,11 @@ class Loader:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is being loaded or waits for it."""
+        """Whether no load is running or waiting."""
         return self._current is None and not self._jobs
 
     def want(self, model: ModelRecord, n_wanted: int, who: str) -> None:
-        """Have somebody wait until so many engines of a model are loaded. Raises QueueFullError."""
+        """Let a caller wait until `n_wanted` engines of a model are loaded. Raises QueueFullError."""
         if model.n_waiting >= model.plan.max_waiting:
             raise QueueFullError("requests", model.plan.max_waiting, RETRY_AFTER_S)
         job = next((job for job in self._all() if job.model is model and job.n_wanted == n_wanted), None)
@@ -72,7 +72,7 @@ class Loader:
         self._begin()
 
     def grow(self, model: ModelRecord) -> None:
-        """Have one more engine of a model loaded, for nobody. For that nothing makes room."""
+        """Load one more engine of a model, for no caller; nothing is unloaded for it."""
         model.growing = True
         self._jobs.append(LoadJob(model, 1, grows=True))
         self._begin()
@@ -130,7 +130,7 @@ class Loader:
         return job if job and job.engine and job.engine.engine_id == engine_id else None
 
     def loaded(self, engine_id: str) -> None:
-        """Note that an engine is loaded; its phase says so already."""
+        """Record that an engine is loaded; its phase shows it already."""
         if (job := self._of(engine_id)) is not None:
             job.n_loaded += 1
             self._next(job)
@@ -151,7 +151,7 @@ class Loader:
             self._finish(job, error)
 
     def surveyed(self, states: Sequence[EngineState]) -> None:
-        """Choose who makes room: idle engines of other models that need not stay, the longest idle first."""
+        """Choose engines to unload: idle ones of other models that need not stay, the longest idle first."""
         if (job := self._current) is None or job.no_room is None:
             return
         idle = [
@@ -173,7 +173,7 @@ class Loader:
             self._finish(job, no_room)
 
     def unloaded(self, engine_id: str, error: CobaliError | None) -> None:
-        """Note that an engine has made room; or not: a request has come in between, or it is away."""
+        """Record that an engine was unloaded, or was not: it got a request meanwhile, or is away."""
         job = self._current
         if job is None or job.no_room is None or not job.idle or job.idle[0].engine_id != engine_id:
             return

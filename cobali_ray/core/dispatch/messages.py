@@ -1,4 +1,4 @@
-"""What the dispatcher is told, and what it answers: events in, instructions out."""
+"""The dispatcher's vocabulary: events in, instructions out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RequestArrived(NamedTuple):
 
 
 class RequestLeft(NamedTuple):
-    """Nobody waits any longer for a request, or for a load; those that are over are ignored."""
+    """The client of a request, or of a load, has left; those that are over are ignored."""
 
     request_id: str
 
@@ -39,7 +39,7 @@ class Attended(NamedTuple):
 
 
 class Described(NamedTuple):
-    """What an engine's model is has been read here, so that requests for it can be."""
+    """An engine's model is known here, with its vocabulary: requests for it can be read."""
 
     engine_id: str
 
@@ -68,15 +68,15 @@ class EventsReceived(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """Something was said of these requests that cannot be read."""
+    """Events of these requests cannot be decoded."""
 
     request_ids: Sequence[str]
 
 
 class Unheard(NamedTuple):
-    """Nothing comes from these sources of an engine any more, or something of theirs is missing.
+    """These sources of an engine are silent, or messages of theirs are missing.
 
-    "" is the source of requests of which nothing was heard.
+    "" is the source of requests that have had no event.
     """
 
     engine_id: str
@@ -84,7 +84,7 @@ class Unheard(NamedTuple):
 
 
 class Returned(NamedTuple):
-    """The control call of a request is over. None: it ran to its end, and all its events are on their way."""
+    """The control call of a request has returned. None: it ran to its end, and its last events follow."""
 
     engine_id: str
     request_id: str
@@ -92,7 +92,7 @@ class Returned(NamedTuple):
 
 
 class LoadRequested(NamedTuple):
-    """Somebody waits until engines of a model are loaded."""
+    """A caller waits until engines of a model are loaded."""
 
     ticket: str
     model: str
@@ -100,20 +100,20 @@ class LoadRequested(NamedTuple):
 
 
 class EngineLoaded(NamedTuple):
-    """An engine holds its model, which is described; or not, for a reason."""
+    """An engine has loaded its model, or could not."""
 
     engine_id: str
     error: CobaliError | None = None
 
 
 class Surveyed(NamedTuple):
-    """How all engines are."""
+    """The state of all engines."""
 
     states: Sequence[EngineState]
 
 
 class EngineUnloaded(NamedTuple):
-    """An engine has given its model's memory back; or not, for a reason."""
+    """An engine has freed its model's memory, or could not."""
 
     engine_id: str
     error: CobaliError | None = None
@@ -169,7 +169,7 @@ class Deliver(NamedTuple):
 
 
 class Fail(NamedTuple):
-    """Raise this where the client waits, which got nothing. It is the end of the request."""
+    """End a request whose client has received nothing, by raising this error."""
 
     request_id: str
     error: CobaliError
@@ -188,18 +188,18 @@ class UnloadEngine(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """Ask all engines how they are."""
+    """Ask all engines for their state."""
 
 
 class AnswerLoad(NamedTuple):
-    """Tell who waited for a load how that went."""
+    """Send the result of a load to a caller that waits for it."""
 
     ticket: str
     error: CobaliError | None
 
 
 class Kill(NamedTuple):
-    """End a process that hangs, unless its id belongs to another one by now."""
+    """Kill a process that hangs, unless its id has been reused."""
 
     engine_id: str
     pid: int
@@ -213,13 +213,13 @@ class Reattend(NamedTuple):
 
 
 class HangUp(NamedTuple):
-    """Wait no longer for answers of an engine to questions; requests are not meant."""
+    """Cancel open calls to an engine, except those of requests."""
 
     engine_id: str
 
 
 class Describe(NamedTuple):
-    """Find out anew what an engine serves."""
+    """Ask an engine again what it serves."""
 
     engine_id: str
 
@@ -239,7 +239,7 @@ class Log(NamedTuple):
 
 
 ToEngine: TypeAlias = Kill | Reattend | HangUp | Describe
-"""What only an engine's client is concerned with."""
+"""Instructions for the client of an engine."""
 Instruction: TypeAlias = (
     Send | Cancel | Deliver | Fail | LoadEngine | UnloadEngine | Survey | AnswerLoad | ToEngine | Wake | Log
 )

@@ -16,22 +16,22 @@ from cobali_ray.core.request.request import Request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPlan:
-    """What an operator says of a model."""
+    """The operator's settings for a model."""
 
     name: str
     engine_ids: tuple[str, ...]
     n_stay: int
-    """The first of its engines that make no room for others, and that the router prefers."""
+    """How many of its first engines are never unloaded for others, and are preferred by the router."""
     scale_up_wait_s: float = 1.0
-    """One more is loaded where requests would wait so long."""
+    """One more engine is loaded when requests would wait this long."""
     max_waiting: int = 128
-    """Most that may wait for a load."""
+    """Most requests that may wait for a load."""
     stall_timeout_s: float = 60.0
-    """An engine that is silent for so long is given up."""
+    """An engine that is silent for this long is taken for dead."""
 
 
 class ModelRecord:
-    """A model and what is known of its engines."""
+    """A model and its engines, as the dispatcher knows them."""
 
     def __init__(self, plan: ModelPlan) -> None:
         self.plan, self.name = plan, plan.name
@@ -61,14 +61,14 @@ class ModelRecord:
         return self.router.choose(request.prompt, salt, now_s, without=others, common=common) or first
 
     def needs_more(self, route: Route, now_s: float) -> bool:
-        """Take the wait predicted for a request; say whether one more engine is to be loaded."""
+        """Record a request's predicted wait; return whether one more engine is to be loaded."""
         if self.growing or len(self.engines) == 1 or all(engine.present for engine in self.engines.values()):
             return False
         return self.demand.grows(route.ttft_s - route.own_s, now_s)
 
 
 def cost_of(event: EngineEvent) -> float:
-    """Return what an engine gave with this, as fairness counts."""
+    """Return what an event costs in the accounts of fairness."""
     if not isinstance(event, Delta):
         return 0.0
     prompt = event.stats.n_prompt - event.stats.n_cached if event.stats is not None and event.tokens else 0

@@ -3,8 +3,8 @@
 It keeps the ids of the tokens behind every delta. When its engine is gone, the next one gets them as
 `Request.sent_tokens` and computes them after the prompt: text, stop strings, penalties, grammar and reasoning
 take them without output, and the next token has the random number of its place in the answer. Tokens whose
-text was held back are sampled again. Each attempt has an id of its own, so that late messages of an old engine
-belong to nobody.
+text was held back are sampled again. Each attempt has an id of its own, so that late messages of an old
+engine are dropped.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from cobali_ray.core.request.request import Request
 from cobali_ray.errors import CobaliError, RefusedError
 
 MAX_DEATHS: Final = 2
-"""How often in a row a request goes on, without a new token, when an engine died that computed for it: what
-kills every engine that it comes to must not go round for ever."""
+"""How often in a row a request continues after the death of an engine that computed for it, without a new
+token: what kills every engine that it comes to must not go round for ever."""
 MAX_MOVES: Final = 30
-"""How often it goes on at all: what an engine said last may be lost with it."""
+"""How often it continues at all: an engine's last events may be lost with it."""
 
 
 class Stage(Enum):
@@ -34,13 +34,13 @@ class Stage(Enum):
     RETURN = auto()
     """An engine that is away."""
     LOAD = auto()
-    """A load of its model."""
+    """Until its model is loaded."""
     SENT = auto()
     """Its engine."""
     LAST_EVENTS = auto()
-    """The same; its control call is over, and the end is still on its way."""
+    """For its last events; its control call has returned."""
     VERDICT = auto()
-    """Its engine ended it unasked, and the control call is about to say why."""
+    """For its control call, which says why the engine ended it."""
 
 
 class RequestRecord:
@@ -50,30 +50,30 @@ class RequestRecord:
         self.request, self.model, self.began_s = request, model, now_s
         self.stage = Stage.RETURN
         self.due_s = inf
-        """How long it stays in this stage at most."""
+        """When it leaves this stage at the latest."""
         # Where it was sent.
         self.engine: EngineRecord | None = None
         self.sent_id = self.incarnation_id = self.source = ""
         self.responded = self.answered = False
-        """Whether its engine has said anything; whether that was some of the answer."""
+        """Whether its engine has sent any event; whether one was part of the answer."""
         self.computing = False
-        """Whether its engine computes for it, which may be what ends that."""
+        """Whether its engine computes for it, which may be what kills the engine."""
         self.n_elsewhere = 0.0
         self.refusals: dict[str, RefusedError] = {}
         self.loads = self.waited = False
-        """Whether its model was loaded for it; whether it has waited, so that some of its time is spent."""
-        # What was told.
+        """Whether its model was loaded for it; whether it has waited, which used some of its `timeout_s`."""
+        # What its client has received.
         self.n_moves = self.n_deaths = 0
-        """Engines that are gone; those of them that computed for it since it got a token."""
+        """Engines that it lost; those that computed for it since its last token."""
         self.file: str | None = None
-        """The model's file that it was sent to first. Another one does not go on with its answer."""
+        """The model file that it was sent to first. Another file never continues its answer."""
         self.tokens: list[int] = list(request.sent_tokens) if isinstance(request, Request) else []
         self.n_scored = 0
-        """Tokens of the prompt of which it was told how likely they are."""
+        """Prompt tokens whose logprobs its client has received."""
         self._first: RequestStats | None = None
         self._first_s = self._sent_s = now_s
         self.gone_s: float | None = None
-        """Since when an engine is gone and nothing came from the next one."""
+        """When it lost its engine; None once the next one has sent an event."""
 
     @property
     def request_id(self) -> str:
@@ -82,7 +82,7 @@ class RequestRecord:
 
     @property
     def supersedes(self) -> str:
-        """What it has in common with those whose place it takes; "": it takes nobody's."""
+        """Shared by requests of which a newer one cancels the older; "": none."""
         return self.request.supersedes if isinstance(self.request, Request) else ""
 
     @property
@@ -93,25 +93,25 @@ class RequestRecord:
 
     @property
     def begun(self) -> bool:
-        """Whether the client was told something."""
+        """Whether the client has received a part of the answer."""
         return bool(self.tokens or self.n_scored)
 
     @property
     def deadline_s(self) -> float:
-        """When the client's own time is over."""
+        """When the request's own `timeout_s` is over."""
         return inf if self.request.timeout_s is None else self.began_s + self.request.timeout_s
 
     @property
     def fair(self) -> bool:
-        """Whether its engine is told what its tenant got from others."""
+        """Whether its engine gets `served_elsewhere`, what other engines served its tenant."""
         return len(self.model.engines) > 1 and bool(self.request.tenant)
 
     def fits(self, engine: EngineRecord) -> bool:
-        """Whether an engine has the file that it was sent to first."""
+        """Whether an engine has the model file that it was sent to first."""
         return self.file is None or engine.model == self.file
 
     def send(self, engine: EngineRecord, now_s: float) -> AnyRequest:
-        """Note that it goes to an engine; return what that is asked."""
+        """Record that it is sent to an engine; return the request for that engine."""
         self.engine, self.stage, self.due_s, self._sent_s = engine, Stage.SENT, inf, now_s
         self.incarnation_id, self.file = engine.incarnation_id, engine.model
         self.source = "" if engine.attendance is None else engine.attendance.wire_key
@@ -134,7 +134,7 @@ class RequestRecord:
         return replace(request, **changes) if changes else request
 
     def move(self, now_s: float) -> bool:
-        """Note that its engine is gone; say whether it goes on at another one."""
+        """Record that its engine is gone; return whether it continues on another one."""
         self.n_deaths += self.computing
         if self.n_deaths > MAX_DEATHS or self.n_moves == MAX_MOVES:
             return False
@@ -144,7 +144,7 @@ class RequestRecord:
         return True
 
     def enter(self, event: Event, now_s: float) -> Event:
-        """Take what an engine said; return it as the client is told."""
+        """Record an engine's event; return it as the client gets it."""
         if isinstance(event, Delta):
             if event.tokens:
                 if self._first is None and event.stats is not None:
@@ -164,7 +164,7 @@ class RequestRecord:
         self._first = stats._replace(queue_s=queue_s, ttft_s=ttft_s)
 
     def _whole(self, stats: RequestStats, now_s: float) -> RequestStats:
-        """Return the numbers of the whole request: it began as it did then, and nothing was cached since."""
+        """Return the stats of the whole request: its beginning is the first engine's, cached tokens too."""
         received_s, first = self.request.received_s, self._first
         stats = stats._replace(
             e2e_s=now_s - self.began_s,
@@ -183,6 +183,6 @@ class RequestRecord:
         )
 
     def broken_off(self, error: CobaliError, now_s: float) -> End:
-        """Return the end of an answer that was begun and cannot go on."""
+        """Return the end event of an answer that has begun and cannot continue."""
         stats = RequestStats(self.request.n_prompt, 0, len(self.tokens), None, None, None, None, 0.0)
         return End(self.request_id, None, error, self._whole(stats, now_s))

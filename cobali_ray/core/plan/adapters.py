@@ -36,7 +36,7 @@ class Adapter(NamedTuple):
     """An adapter that is served beside its model."""
 
     name: str
-    """Under which clients ask for it."""
+    """The model name that clients ask for."""
     key: str
     """What it computes with: the file's hash and the scale, "" where that is what the model computes without.
     What is computed under one key is of no use under another."""
@@ -57,7 +57,7 @@ class Adapter(NamedTuple):
 
 
 class AdapterTurns:
-    """Says whose turn it is. All it knows is the run under way, and in which order turns were had."""
+    """Decides which adapter computes, from the run under way and the order of past turns."""
 
     def __init__(self) -> None:
         self.adapter = ""
@@ -68,7 +68,7 @@ class AdapterTurns:
         """Adapters by their last turn, that longest ago first; new ones behind all others."""
 
     def next(self, members: Seq[Sequence], now_s: float, times: Pacer) -> tuple[str, float]:
-        """Return under which adapter the next pass computes, and how long it may take for streams that wait.
+        """Return the adapter of the next pass, and how long that may take for streams that wait.
 
         That is in seconds, and inf if none waits. There is a member. The run under way goes on if it is
         short of `RUN` passes and one more lets the others have their next token in time, as far as is known;
@@ -98,7 +98,7 @@ class AdapterTurns:
         return chosen, max(run_s[chosen] - spent_s, 0.0) if waits else inf
 
     def begin(self, adapter: str, now_s: float) -> bool:
-        """Note that a pass is computed under an adapter; say whether that is another than before."""
+        """Record that a pass is computed under an adapter; return whether it is another than before."""
         changed = adapter != self.adapter
         if changed:
             self.adapter, self._n, self._began_s = adapter, 0, now_s
@@ -109,6 +109,6 @@ class AdapterTurns:
 
 
 def _run_s(adapter: str, own_s: Mapping[str, float], target_s: float) -> float:
-    """Return how long a run may take: whoever waits has a token after a run of each other adapter."""
+    """Return how long a run may take: a waiting stream gets a token after a run of each other adapter."""
     next_s = max([s for a, s in own_s.items() if a != adapter])
     return (target_s - next_s) / (len(own_s) - 1)

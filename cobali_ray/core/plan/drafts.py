@@ -1,9 +1,9 @@
-"""Drafts: guesses of what a stream says next, from what it has read and said before, or by the model's head.
+"""Drafts: guesses of a stream's next tokens, from its prompt and answer so far, or by the model's head.
 
-Whoever quotes, edits or repeats says again what stood in the prompt or in the answer so far: where the same
-few tokens stood before, what followed them there is the guess (prompt lookup decoding). Whoever is asked the
-same again finds the earlier answer in the slot that its prompt begins from. No index is kept: the last tokens
-are looked for in memory, which takes microseconds where a pass takes milliseconds.
+An answer that quotes, edits or repeats has tokens of the prompt, or earlier ones of its own, again: where the
+last few stood before, what followed them there is the guess (prompt lookup decoding). A prompt that was asked
+before has the earlier answer in the slot that it begins from. No index is kept: the last tokens are looked
+for in memory, which takes microseconds where a pass takes milliseconds.
 
 Some models bring a head that was trained to guess (multi-token prediction). What it guesses is known only
 once it has computed it, so here it is no more than a number of tokens, and how often such were right.
@@ -39,7 +39,7 @@ class Draft(NamedTuple):
 
 
 def look_up(tokens: array[int], most: int, end_tokens: Collection[int] = ()) -> Draft | None:
-    """Return up to `most` tokens that followed the last ones where those stood before; None: nowhere.
+    """Return up to `most` tokens that followed an earlier occurrence of the last ones; None: there is none.
 
     The latest place counts. What repeats itself at the end is taken to go on. An end token ends the draft
     without being part of it, and so does an image.
@@ -67,7 +67,7 @@ def look_up(tokens: array[int], most: int, end_tokens: Collection[int] = ()) -> 
 
 
 def _last_place(data: bytes, n: int) -> int:
-    """Return where the last `n` tokens stood before, as late as possible; -1: nowhere."""
+    """Return the latest earlier position of the last `n` tokens; -1: none."""
     wanted, end = data[-n * _WIDTH :], len(data) - _WIDTH
     at = data.rfind(wanted, 0, end)
     while at % _WIDTH and at > 0:  # it began inside a token
@@ -76,7 +76,7 @@ def _last_place(data: bytes, n: int) -> int:
 
 
 class StreamDrafts:
-    """What one stream will probably say next, and how often such guesses were right.
+    """One stream's drafts, and how often such guesses were right.
 
     What the stream says next judges every lookup, computed or not, for it costs nothing, and the head's
     guesses where they were computed. Every stream begins anew: the same two tokens before mean much where a
@@ -93,7 +93,7 @@ class StreamDrafts:
         self._lookups, self._head = DraftAcceptance(LOOKUP_ODDS), DraftAcceptance(head_odds)
 
     def renew(self, most: int) -> None:
-        """Learn from what was said since the last guess, and guess up to `most` tokens again."""
+        """Learn from the tokens since the last guess, and guess up to `most` tokens again."""
         tokens, earlier = self.sequence.tokens, self.sequence.earlier
         if self.draft is not None:
             said = tokens[self._n_tokens : self._n_tokens + len(self.draft.tokens)]
@@ -116,7 +116,7 @@ class StreamDrafts:
         return array("i") if self.draft is None else self.draft.tokens[:n]
 
     def judge_head(self, n: int) -> int:
-        """Learn how many of `n` tokens that the head guessed were said; return that."""
+        """Learn how many of `n` tokens that the head guessed were right; return that."""
         n_right = min(max(len(self.sequence.tokens) - self._n_tokens - 1, 0), n)
         self._head.learn(0, n_right, n)
         return n_right
@@ -155,7 +155,7 @@ class DraftAcceptance:
         return expected
 
     def learn(self, n_before: int, n_right: int, n: int) -> None:
-        """Take that of `n` guessed tokens the first `n_right` were said, and the next was not."""
+        """Learn that of `n` guessed tokens the first `n_right` were right, and the next was not."""
         for i in range(min(n_right + 1, n)):
             at = min(n_before + i, len(self._right) - 1)
             if self._tried[at] >= self._most:

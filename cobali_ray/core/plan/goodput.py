@@ -1,4 +1,4 @@
-"""Speculation: whether a tick computes drafts too, because more tokens per second are expected of it.
+"""Speculation: whether a tick computes drafts, too, by the tokens per second expected of it.
 
 A draft's rows cost time whether they turn out right or not: on two cores, 2 rows of a stream take 1.1 to 2
 times as long as one, and 8 take 2 to 4. So a tick gets drafts only if the tokens expected of it, divided by
@@ -24,7 +24,7 @@ from cobali_ray.core.plan.drafts import HEAD_ODDS, DraftAcceptance, StreamDrafts
 from cobali_ray.core.request.sequence import Sequence
 
 MAX_STREAMS = 4
-"""With more, even drafts that are all right gain next to nothing, and nothing is looked for."""
+"""With more streams even right drafts gain next to nothing, and none are made."""
 SIZES = (1, 3, 7, 15)
 """Tokens of a draft: with the token sampled last 2, 4, 8 and 16 rows, as the kernels have it."""
 MAX_ROWS = 32
@@ -45,7 +45,7 @@ _STEP, _FIRST_STEP = 0.03, 0.3
 
 
 class DraftPlan(NamedTuple):
-    """How many streams of how many draft how many tokens each, at most: ticks of one such take alike."""
+    """How many streams of how many draft how many tokens each, at most: the key for ticks of similar time."""
 
     n_streams: int
     n_drafting: int
@@ -59,21 +59,21 @@ class DraftPlan(NamedTuple):
 
 
 class Drafts(NamedTuple):
-    """Drafts for a tick, and what was weighed for them."""
+    """Drafts for a tick, and the numbers behind the choice."""
 
     tokens: Mapping[int, array[int]]
     """By slot; only their number counts where the head is to guess them."""
     plain_s: float
     """How long the tick would take without."""
     choice: DraftPlan | None = None
-    """None: nobody can say whether they pay."""
+    """None: too little is known to say whether they pay."""
     n_paid: int = 0
     n_unpaid: int = 0
     """1 if they were expected to pay, or would have but for their time."""
 
 
 class Speculation:
-    """Chooses the drafts of ticks without prefill, and learns from what became of them."""
+    """Chooses the drafts of ticks without prefill, and learns from the results."""
 
     def __init__(self, max_draft: int = SIZES[-1], *, head: bool = False) -> None:
         """`max_draft`: most tokens of a draft that can be cut off. `head`: whether the model has one."""
@@ -92,7 +92,7 @@ class Speculation:
         self._plain_s = 0.0
 
     def choose(self, streams: Seq[Sequence], *, plain_s: float, most_s: float, room: int) -> Drafts:
-        """Return drafts for a tick in which these streams decode. To ask changes nothing; `begin` takes them.
+        """Return drafts for a tick in which these streams decode. Changes nothing; `begin` records them.
 
         Without them it would take `plain_s`; with them it shall not take longer than `most_s`, nor compute
         more than `room` further tokens.
@@ -116,7 +116,7 @@ class Speculation:
         return Drafts(tokens, plain_s, best, n_paid, n_unpaid)
 
     def begin(self, drafts: Drafts | None) -> None:
-        """Take what the next tick computes; None: nobody asked."""
+        """Record what the next tick computes; None: no drafts were asked for."""
         self._choice, self._headed = None, {}
         if drafts is not None:
             if drafts.choice is not None and drafts.choice.head:
@@ -126,7 +126,7 @@ class Speculation:
             self._n_unpaid += drafts.n_unpaid
 
     def _renew(self, streams: Seq[Sequence]) -> list[StreamDrafts]:
-        """Return what is guessed of streams; the same until they go on."""
+        """Return the guesses of streams; the same until they have a new token."""
         before, self._guesses = self._guesses, {}
         for s in streams:
             guesses = before.get(s.slot_id)
@@ -164,7 +164,7 @@ class Speculation:
         room: int,
         ratio_of: Callable[[DraftPlan], float],
     ) -> tuple[DraftPlan | None, float]:
-        """Return the choice of which most tokens per second are expected, as a multiple of those without."""
+        """Return the choice with the most expected tokens per second, as a multiple of those without."""
         best, most, plain = None, 0.0, ratio_of(DraftPlan(n_streams, 0, 0))
         for head, size in product(self._heads, self._sizes):
             expected = float(n_streams)
@@ -187,7 +187,7 @@ class Speculation:
         return plain * _likely_ratio(choice)
 
     def learn(self, seconds: float) -> float:
-        """Take a tick's time; return what had been predicted if drafts were considered for it, else 0.
+        """Learn a tick's time; return its prediction if drafts were considered for it, else 0.
 
         Ratios follow the median, which other processes' bursts do not move. Ticks without drafts have one
         too: the tick-time model follows the mean, and it learns of few ticks where most have drafts.

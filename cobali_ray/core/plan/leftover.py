@@ -1,14 +1,14 @@
 """Leftovers: what requests of the last class may compute beside others. Pure.
 
-They take part in a pass as far as the others do not notice: as many of their streams as lengthen it by
+They take part in a pass as far as the others are not slowed down: as many of their streams as lengthen it by
 `NOTICED` at most, by the measured times of passes. On a device where a row more costs next to nothing that is
 all of them; on a CPU, where each row takes its time, it is mostly none while others are there. So that they
 go on under a load that never ends, one pass in `TURN` computes for all of them, and takes no longer than any
 other that has more to do than the streams' next tokens.
 
-Who comes while nobody else is there waits for the pass under way, half of it on average. So while others came
-lately, no pass takes longer than that their first tokens come `NOTICED` later, as far as passes can be so
-short. Else nothing of this holds.
+A request of another class that comes while only these run waits for the pass under way, on average for half
+of it. So while others came lately, no pass is longer than makes their first tokens `NOTICED` later, as far as
+passes can be so short. Otherwise passes have no such limit.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _LEARN: Final = 0.2
 
 
 class Turnout(NamedTuple):
-    """Who takes part in a pass."""
+    """The streams and prompts that take part in a pass."""
 
     streams: Seq[Sequence]
     prompts: Seq[Sequence]
     within_s: float = inf
     """How long the pass may take."""
     whole: bool = True
-    """Whether nobody is left out."""
+    """Whether none is left out."""
 
 
 def any_left(running: Iterable[Sequence]) -> bool:
@@ -51,7 +51,7 @@ def any_left(running: Iterable[Sequence]) -> bool:
 
 
 class Leftovers:
-    """Counts passes, and notes when others had their first tokens."""
+    """Counts passes, and remembers when others had their first tokens."""
 
     def __init__(self) -> None:
         self._ttft_s, self._last_s = 0.0, -inf
@@ -66,7 +66,7 @@ class Leftovers:
             self._last_s = now_s
 
     def beside(self, streams: Seq[Sequence], prompts: Seq[Sequence], pacer: Pacer, now_s: float) -> Turnout:
-        """Return who takes part. To ask changes nothing; `begin` takes what is computed."""
+        """Return what takes part. Changes nothing; `begin` records what is computed."""
         mine = [s for s in streams if s.priority == MAX_PRIORITY]
         others = [s for s in streams if s.priority != MAX_PRIORITY]
         prompts_of_others = [s for s in prompts if s.priority != MAX_PRIORITY]
@@ -102,7 +102,7 @@ def _waits_longest(stream: Sequence) -> float:
 
 
 def _n_within(mine: Seq[Sequence], others: Seq[Sequence], most_s: float, pacer: Pacer) -> int:
-    """Return how many of these streams the others' pass may have without taking longer."""
+    """Return how many of these streams fit in the others' pass without making it longer."""
     cells = sum([s.n_computed for s in others])
 
     def seconds(n: int) -> float:

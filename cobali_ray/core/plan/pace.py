@@ -29,7 +29,7 @@ FIRST_CHUNK = 64
 _GROWTH = 2
 """Chunks of passes that were never seen: at most 64 tokens, or twice as many as the largest pass."""
 PATIENCE_S = 4.0
-"""A gap of twice this length costs its reader as much as the gap is long: see `best_prefill_s`."""
+"""A gap of twice this length counts as much again as it is long: see `best_prefill_s`."""
 STRETCH = 1.3
 """How much longer a prompt's chunks may take beside streams than alone, where gaps may be long enough for
 that. What it waits for first, and what its chunks cannot have exactly, add some to it: 1.5 in all."""
@@ -96,13 +96,13 @@ def best_prefill_s(
 
 
 class PrefillPlan(NamedTuple):
-    """The prefill of a tick, and what bounded it."""
+    """The prefill of a tick, and its bound."""
 
     chunks: tuple[Span, ...] = ()
     target_s: float = 0.0
-    """The ITL target; 0 where nothing did."""
+    """The ITL target that bounded it; 0: none."""
     unmet_s: float | None = None
-    """What decoding alone takes if that is longer than the target asked for, else 0; None: nobody looked."""
+    """Seconds of decoding alone if they exceed the target asked for, else 0; None: not looked at."""
 
 
 class Pacer:
@@ -138,7 +138,7 @@ class Pacer:
     ) -> PrefillPlan:
         """Return the prefill of a tick in which all `streams` decode; `prompts` is oldest first.
 
-        First comes how long the tick may take, then who is first, then what fits. Streams of a worse class
+        Decides how long the tick may take, then the order of prompts, then what fits. Streams of a worse class
         than all prompts set no target. Beside streams that yield to a prompt, also those of tenants who had
         far more, the automatic one is `DUE_FACTOR` times as long; then, and without a target, only prompts
         are computed that yield to none. With a target, the tick also takes no longer than `within_s`, as
@@ -181,13 +181,13 @@ class Pacer:
         return PrefillPlan(tuple(chunks), target_s, unmet_s)
 
     def begin(self, prefill: PrefillPlan) -> None:
-        """Take what the next tick computes."""
+        """Record what the next tick computes."""
         self.target_s = prefill.target_s
         if prefill.unmet_s is not None:
             self.unmet_s = prefill.unmet_s
 
     def pace(self, n_decode: int, context: int, limits: EngineLimits) -> EnginePace | None:
-        """Return how fast prompts get on beside so many streams, and these; None while too little is known.
+        """Return how fast prompts are computed beside so many streams, and these; None: too little is known.
 
         Ticks are as long as the target allows, or as the token budget, and prefill has what decoding leaves
         of them.
@@ -281,13 +281,13 @@ class Pacer:
         return self._target_s if isinstance(self._target_s, float) else _round_s(decode_s)
 
     def most_s(self, decode_s: float) -> float:
-        """Return how long a tick may take that is given more to compute than the streams' next tokens."""
+        """Return how long a tick may take that computes more than the streams' next tokens."""
         if self._target_s == "auto":
             return _round_s(decode_s)
         return inf if self._target_s is None else self._target_s
 
     def learn(self, shape: TickShape, seconds: float) -> float:
-        """Take one finished tick of `seconds`; return what had been predicted (0: nothing known)."""
+        """Learn from a finished tick of `seconds`; return what was predicted (0: nothing was known)."""
         knows = self.model.knows_prefill if shape.chunks else self.model.knows_decode
         predicted = self.model.predict(shape) if knows else 0.0
         if predicted and shape.chunks and shape.n_decode:

@@ -33,7 +33,7 @@ class Span(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What one pass computes, by slot: whoever is in a slot stays there until the pass is over."""
+    """What one pass computes, by slot: a sequence stays in its slot until the pass is over."""
 
     streams: tuple[int, ...]
     """Slots that decode, in the order of the batch."""
@@ -42,23 +42,23 @@ class Plan(NamedTuple):
     spans: tuple[Span, ...]
     """All spans in the order of the batch."""
     rows: tuple[int, ...]
-    """Slots whose next token the pass gives, in that order too."""
+    """Slots whose next token the pass gives, in that order, too."""
     n_tokens: int
     context: int | None = None
     """Cells that the streams' attention pays for, in runs; None: those that they hold."""
     drafts: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    """A slot, and tokens that its stream computes behind its own, in case it says them next."""
+    """A slot, and the draft tokens that its stream computes after its own."""
     adapter: str = ""
     """The key of the adapter that all of it is computed under."""
     by_head: bool = False
     """Whether the model's head is still to guess the tokens of drafts, of which only the number is known."""
 
     def draft(self, slot_id: int) -> tuple[int, ...]:
-        """Return what a stream computes behind its own token."""
+        """Return the draft tokens of a stream."""
         return next((tokens for i, tokens in self.drafts if i == slot_id), ())
 
     def computes(self, slot_id: int) -> bool:
-        """Whether anything is computed in a slot."""
+        """Return whether anything is computed in a slot."""
         return slot_id in self.streams or any(chunk.slot_id == slot_id for chunk in self.chunks)
 
 
@@ -94,7 +94,7 @@ def lay_out(
 
 
 def _ends_known(span: Span, by_slot: Seq[Sequence | None]) -> bool:
-    """Whether a span ends with the last token known, and not only with one whose logprobs are wanted."""
+    """Return whether a span ends with the last token known, and not with one for logprobs only."""
     s = by_slot[span.slot_id]
     return s is not None and (s.n_unscored is None or span.start + span.length == len(s.tokens))
 
@@ -117,7 +117,7 @@ def order_prefill(prompts: Seq[Sequence], limits: EngineLimits) -> Seq[Sequence]
 
 
 def who_is_due(prompts: Seq[Sequence]) -> Seq[Sequence]:
-    """Return the prompts that yield to none of the others, and those that were passed too often."""
+    """Return the prompts that yield to no other, and those that were passed too often."""
     first = min([p.rank for p in prompts])
     return [p for p in prompts if not yields(p.rank, first) or _overdue(p)]
 
@@ -141,12 +141,12 @@ def chunk_of(prompt: Sequence, length: int) -> Span:
 
 
 def n_scored(prompt: Sequence, chunk: Span) -> int:
-    """Return how many rows a chunk takes of those that there are for the logprobs of prompts."""
+    """Return how many of the rows for logprobs of prompts a chunk takes."""
     return 0 if prompt.n_unscored is None else chunk.sample
 
 
 def within_rows(prompt: Sequence, length: int, n_rows: int) -> int:
-    """Return how much of a chunk can be computed where so many rows are left for logprobs of prompts."""
+    """Return how much of a chunk can be computed if so many rows are left for logprobs of prompts."""
     if (first := prompt.n_unscored) is None:
         return length
     return min(length, max(first - prompt.n_computed, 0) + (n_rows if n_rows >= MIN_SCORED_ROWS else 0))

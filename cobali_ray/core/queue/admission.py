@@ -1,4 +1,4 @@
-"""Accept or refuse at the door; how long until a retry makes sense."""
+"""Admission: accept or refuse new requests, and when to retry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
 
 
 class Occupancy(NamedTuple):
-    """Who is inside the door but not in a slot yet, and how fast they leave."""
+    """The requests that were admitted and have no slot yet, and how fast they get one."""
 
     n_queued: int
     n_queued_tokens: int
@@ -30,11 +30,11 @@ class Occupancy(NamedTuple):
     lines: Sequence[Line] = ()
     """The same requests by class and tenant."""
     prefill_s: float = 0.0
-    """What the rest of the prompt of whoever asks takes; 0 when unknown."""
+    """Seconds that the rest of the new request's prompt takes; 0 when unknown."""
 
 
 class Line(NamedTuple):
-    """Who of one tenant is inside the door in one class, but never had a slot yet."""
+    """One tenant's requests of one class that were admitted and never had a slot."""
 
     priority: int
     tenant: str
@@ -44,7 +44,7 @@ class Line(NamedTuple):
 
 
 class AdmissionSource(Protocol):
-    """Who has left the queues for good, and how fast they do: a scheduler."""
+    """Counts the requests that have left the queues for good: a scheduler."""
 
     @property
     def counts(self) -> Counts: ...
@@ -55,7 +55,7 @@ class AdmissionSource(Protocol):
 
 
 class AdmittedCounts:
-    """Counts who went in through the door. Of one thread; those who left again are counted by another."""
+    """Counts admitted requests, in one thread; those that left the queue are counted by another."""
 
     def __init__(self) -> None:
         self.requests, self.texts = LineCounts(), LineCounts()
@@ -69,14 +69,14 @@ class AdmittedCounts:
         self._weights[request.tenant] = request.weight
 
     def occupancy(self, inside: AdmissionSource, prefill_s: float = 0.0) -> Occupancy:
-        """Return who waits for a slot, as far as the scheduler's thread came."""
+        """Return the requests that wait for a slot, by the scheduler's latest counts."""
         waiting = self._waiting(self.requests, inside.counts.left)
         return waiting._replace(
             n_free_slots=inside.n_free_slots, drain_rps=inside.drain_rps, prefill_s=prefill_s
         )
 
     def occupancy_of_texts(self, inside: AdmissionSource) -> Occupancy:
-        """Return whose texts wait. Where nobody's do, the next pass is free, as a slot may be."""
+        """Return the requests whose texts wait. If there are none, the next pass counts as a free slot."""
         waiting = self._waiting(self.texts, inside.counts.texts_left)
         return waiting._replace(n_free_slots=int(not waiting.n_queued))
 
@@ -90,9 +90,9 @@ class AdmittedCounts:
 
 
 def fit(request: Request, n_most: int) -> Request:
-    """Return the request with no longer an answer than fits beside its prompt into a slot of `n_most` tokens.
+    """Return the request with its answer cut to what fits beside the prompt in a slot of `n_most` tokens.
 
-    Raises PromptTooLongError where not even one token does, if one is wanted.
+    Raises PromptTooLongError if a token is wanted and not even one fits.
     """
     n_left = n_most - request.n_prompt
     if n_left < min(request.max_tokens, 1):
@@ -101,7 +101,7 @@ def fit(request: Request, n_most: int) -> Request:
 
 
 def check_request(request: Request, limits: EngineLimits, n_vocab: int) -> Request:
-    """Return the request as it can be served. Raises BadRequestError for what never could be."""
+    """Return the request as it can be served. Raises BadRequestError for one that never could be."""
     request = fit(request, limits.n_most)
     request.check_tokens(n_vocab)
     return request
@@ -113,8 +113,8 @@ def admit(
     """Let the request in by counting, never by waiting. Raises QueueFullError or WaitTooLongError.
 
     Requests that a free slot will take at the next tick do not count against the queue. A full queue still
-    takes what is of a better class than some in it, or below its tenant's share: another goes for it, but
-    nobody who is next of its tenant and class. Who could not begin in time is refused at once.
+    takes a request of a better class than some in it, or of a tenant below its share: another one is refused
+    for it, but never the next of its tenant and class. A request that could not begin in time is refused.
     """
     drain_rps = occupancy.drain_rps
     n_before = max(n_ahead(request, occupancy.lines) - occupancy.n_free_slots, 0.0)
@@ -128,10 +128,10 @@ def admit(
 
 
 def admit_texts(request: EmbeddingRequest, occupancy: Occupancy, limits: EngineLimits, wait_s: float) -> None:
-    """Let an embedding request in by the same count, given how long the texts that wait take. As above.
+    """Admit an embedding request by the same count. `wait_s`: how long the texts that wait take.
 
-    Alone it may have more tokens than the queue takes of several. When it begins says little of when it ends,
-    so nobody is refused for that.
+    If no other waits, it may have more tokens than the queue's bound. None is refused for beginning late, as
+    that says little of when it ends.
     """
     _require_room(request, occupancy, limits, _sane_s(wait_s))
 
@@ -139,8 +139,8 @@ def admit_texts(request: EmbeddingRequest, occupancy: Occupancy, limits: EngineL
 def n_ahead(request: Request, lines: Sequence[Line]) -> float:
     """Return how many requests will get a slot before this one, if nobody comes after it.
 
-    All of better classes, all of its own tenant's, and of other tenants' at most as many as it has in line
-    itself, by weight.
+    Those are all of better classes, all of its own tenant, and of each other tenant at most as many as its
+    own tenant has in line, by weight.
     """
     mine = sum([x.n for x in lines if (x.priority, x.tenant) == (request.priority, request.tenant)])
     better = sum([x.n for x in lines if x.priority < request.priority])
@@ -156,7 +156,7 @@ def _require_room(
 
 
 def _without_worse(request: Request | EmbeddingRequest, occupancy: Occupancy) -> Occupancy:
-    """Return who would be left if all went for the request who may: of worse lines all but the next."""
+    """Return the occupancy without the requests that may be displaced: of worse lines all but the next."""
     worse = [x for x in occupancy.lines if x.priority > request.priority]
     return occupancy._replace(
         n_queued=occupancy.n_queued - sum([x.n - 1 for x in worse]),
@@ -189,10 +189,10 @@ def _check_room(
 def displaced(
     queue: WaitingQueue[_T], one: OpenRequest, n_free: int, limits: EngineLimits, drain_rps: float
 ) -> tuple[_T, QueueFullError] | None:
-    """Return who goes, if any, where the door let `one` in although the queue is full, and the refusal.
+    """Return the request to displace, if any, when `one` was admitted to a full queue, and its refusal.
 
-    It is the newest of a worse class, or of whoever fills the queue most; the refusal is the door's: to come
-    back when the queue has moved on.
+    It is the newest of a worse class, or of the tenant that fills the queue most; the refusal is the same as
+    at admission, with the time after which to retry.
     """
     most, most_tokens, n_ahead = limits.max_queue, limits.max_queue_tokens, len(queue) - n_free
     if n_ahead <= 0 or used(n_ahead, queue.n_tokens, most, most_tokens) <= 1:
@@ -207,10 +207,10 @@ def displaced(
 
 
 def retry_after_s(n_before: float, drain_rps: float) -> float:
-    """Return how long a refused request would have waited for its turn behind so many, within sane bounds.
+    """Return how long a refused request would have waited behind so many others, within bounds.
 
-    Not when the first of them leaves: that place is gone when all that were refused come back for it. Who
-    comes back after this time begins no later than in a queue without bounds, if nobody else came.
+    Not until the first of them leaves: all refused requests would come back for that one place. A request
+    that retries after this time begins no later than in a queue without bounds, if no other came.
     """
     if drain_rps <= 0:
         return MIN_RETRY_S
@@ -224,7 +224,7 @@ def _sane_s(wait_s: float) -> float:
 class DrainRate:
     """Requests leaving the queue per second while some wait, as a mean that forgets with `window_s`.
 
-    Time in which nobody waited says how many come, not how fast a queue drains: it does not count.
+    Time in which none waited does not count: it shows how many come, not how fast a queue drains.
     """
 
     __slots__ = ("_last_s", "_n_left", "_seconds", "_waited", "_window_s")

@@ -1,4 +1,4 @@
-"""What a scheduler counts, for whoever looks on."""
+"""What a scheduler counts, for telemetry and admission."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TextPass(NamedTuple):
     """What one pass of texts did."""
 
     n_texts: int
-    """Texts that have their vector now."""
+    """Texts whose vectors are done."""
     n_tokens: int
     seconds: float
 
@@ -25,7 +25,7 @@ NO_TEXTS = TextPass(0, 0, 0.0)
 
 
 class LineCounts:
-    """Requests and their tokens that passed some point, in all and by class and tenant. They only grow."""
+    """Requests and their tokens that passed some point, in all and by class and tenant; they only grow."""
 
     __slots__ = ("n", "n_of", "n_tokens", "n_tokens_of")
 
@@ -43,12 +43,12 @@ class LineCounts:
 
 @dataclass(slots=True)
 class Counts:
-    """Written by the scheduler's thread, read by others. What is not of the last pass only grows."""
+    """Written by the scheduler's thread, read by others. Counts that are not of the last pass only grow."""
 
     n_ended: int = 0
     n_preempted: int = 0
     n_preempted_class: Counter[int] = field(default_factory=Counter)
-    """Preemptions by the class of who was preempted."""
+    """Preemptions by the class of the preempted request."""
     n_adapter_changes: int = 0
     """Passes that were computed under another adapter than the one before."""
     left: LineCounts = field(default_factory=LineCounts)
@@ -57,14 +57,14 @@ class Counts:
     """Embedding requests that ended, and tokens of texts that were computed or dropped."""
 
     shape: TickShape = field(default_factory=lambda: TickShape(0, 0, ()))
-    """The pass computed last; likewise all that follow."""
+    """The last pass; so are all fields that follow."""
     predicted_s: float = 0.0
     gaps: list[float] = field(default_factory=list)
     """Seconds between two tokens of a stream."""
     ttfts: list[float] = field(default_factory=list)
-    """Seconds from arrival to first token of those that had theirs, and here."""
+    """Seconds from arrival to first token, of requests that got theirs in this pass, and not elsewhere."""
     n_drafted: int = 0
     n_accepted: int = 0
-    """Tokens guessed, and those of them that were right."""
+    """Draft tokens computed, and those that were accepted."""
     texts: TextPass = NO_TEXTS
     """The pass of texts in this tick."""

@@ -1,4 +1,4 @@
-"""Fairness: what every tenant was served, by virtual token counters, so that who had least goes next. Pure.
+"""Fairness: virtual token counters of what every tenant was served; the one with the least is next. Pure.
 
 A counter is what was computed for a tenant, by its weight: prompt tokens that were not cached, tokens of
 texts to embed, and output tokens twice. Of those who wait, the one with the least is served; so two that
@@ -26,21 +26,21 @@ from cobali_ray.core.request.sequence import Account, Sequence
 OUTPUT_COST = 2.0
 """What an output token counts, in prompt tokens."""
 CREDIT = 8192.0
-"""How far behind the others a tenant begins that had nothing waiting."""
+"""How far below the others' counters a tenant begins that had nothing waiting."""
 MAX_ELSEWHERE = 32768.0
-"""What others gave counts up to this at once: who had them for itself for long shall not be shut out here."""
+"""What other engines served counts up to this at once, so that long use of them shuts no tenant out here."""
 
 PARKING = 2048.0
-"""How much more than another a tenant must have been served to lose a slot to it."""
+"""How much more than another a tenant must have been served to be preempted for it."""
 
 
 def yields(rank: tuple[int, float], other: tuple[int, float]) -> bool:
-    """Whether one rank makes room for another: its class is worse, or its tenant was served far more."""
+    """Return whether a rank yields to another: its class is worse, or its tenant was served far more."""
     return rank[0] > other[0] or rank[1] > other[1] + PARKING
 
 
 class Accounts:
-    """All tenants that were ever seen; there are as many as the operator gave keys to."""
+    """The accounts of all tenants so far: at most as many as there are keys."""
 
     def __init__(self) -> None:
         self._accounts: dict[str, Account] = {}
@@ -51,17 +51,17 @@ class Accounts:
 
     @property
     def several(self) -> bool:
-        """Whether slots are to be shared: there are open requests of more than one tenant or class."""
+        """Whether slots are shared: there are open requests of more than one tenant or class."""
         return len(self._lines) > 1
 
     def enter(self, request: Request) -> Account:
-        """Take a request for a slot; see `open`."""
+        """Open a request for a slot; see `open`."""
         account = self.open(request, request.served_elsewhere)
         self._lines[request.priority, request.tenant] += 1
         return account
 
     def open(self, request: Request | EmbeddingRequest, served_elsewhere: float = 0.0) -> Account:
-        """Take a request that is about to wait; its tenant's counter is lifted if it had none waiting."""
+        """Open a request that is about to wait; its tenant's counter is lifted if it had none waiting."""
         account = self._accounts.get(request.tenant)
         if account is None:
             account = self._accounts[request.tenant] = Account(request.tenant, request.weight)
@@ -76,7 +76,7 @@ class Accounts:
         return account
 
     def leave(self, sequence: Sequence) -> None:
-        """Let an ended request for a slot go."""
+        """Close a request for a slot that has ended."""
         self._lines[sequence.line] -= 1
         if not self._lines[sequence.line]:
             del self._lines[sequence.line]
@@ -93,7 +93,7 @@ class Accounts:
 
 
 class ServedElsewhere:
-    """What the engines of a model gave to each tenant, for each other to know. There are as many as keys.
+    """What each engine of a model served to each tenant, so that the others can count it.
 
     n = elsewhere.take("a", tenant)  # sent along to engine a as Request.served_elsewhere
     elsewhere.put_back("a", tenant, n)  # it did not take the request
@@ -107,22 +107,22 @@ class ServedElsewhere:
         """Of the others' sum, what an engine knows, by engine and tenant."""
 
     def note(self, engine_id: str, tenant: str, n_tokens: float) -> None:
-        """Note what an engine gave, in prompt tokens."""
+        """Record what an engine served, in prompt tokens."""
         given = self._given[tenant]
         given[engine_id] = given.get(engine_id, 0.0) + n_tokens
 
     def take(self, engine_id: str, tenant: str) -> float:
-        """Return what the others gave since an engine was told last; it is told now."""
+        """Return what the other engines served since the last call for this engine."""
         others = sum([n for one, n in self._given[tenant].items() if one != engine_id])
         told = self._told[engine_id, tenant]
         self._told[engine_id, tenant] = others
         return min(others - told, MAX_ELSEWHERE)
 
     def put_back(self, engine_id: str, tenant: str, n_tokens: float) -> None:
-        """Note that an engine was not told after all."""
+        """Undo `take`: the engine did not get the number after all."""
         self._told[engine_id, tenant] -= n_tokens
 
 
 def used(n: int, n_tokens: int, most: int, most_tokens: int) -> float:
-    """Return what share of the queue's bounds some requests fill."""
+    """Return the share of the queue's bounds that some requests fill."""
     return max(n / max(most, 1), n_tokens / max(most_tokens, 1))

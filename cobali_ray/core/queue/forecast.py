@@ -1,4 +1,4 @@
-"""How long those who wait for a slot will wait, told by how long answers were lately. Pure.
+"""Forecast of how long requests wait for a slot, from the lengths of the last answers. Pure.
 
 Nobody knows when an answer ends. The lengths of the last ones say how many tokens those under way may still
 get: of those that were longer than it is already, one is as likely as another. So the slots are played to
@@ -21,12 +21,12 @@ from cobali_ray.core.request.events import RequestStats
 N_ANSWERS: Final = 64
 """The last answers that count."""
 MIN_ANSWERS: Final = 4
-"""Fewer say nothing."""
+"""With fewer there is no forecast."""
 N_GAMES: Final = 32
 
 
 class Stayer(NamedTuple):
-    """Who has a slot, as far as it says when that will be free."""
+    """A sequence in a slot: what tells when the slot will be free."""
 
     n_output: int
     n_left: int
@@ -34,7 +34,7 @@ class Stayer(NamedTuple):
     n_prompt: int = 0
     """Tokens of its prompt that are still to compute."""
     sure: bool = False
-    """Whether it goes on to its limit: no end token ends it."""
+    """Whether it continues to its limit: no end token ends it."""
 
 
 class AnswerLengths:
@@ -50,7 +50,7 @@ class AnswerLengths:
         return sorted([one.n_output for one in self._answers])
 
     def note(self, stats: RequestStats) -> None:
-        """Take an answer that ended by itself."""
+        """Record an answer that ended by itself."""
         self._answers.append(stats)
 
     def waits_s(

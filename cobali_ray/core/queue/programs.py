@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 from cobali_ray.core.request.request import Request
 
 MAX_PROGRAMS: Final = 4096
-"""Those that are known, the latest; and as many kinds of them."""
+"""Most programs that are remembered, the latest; and as many kinds of them."""
 N_CALLS: Final = 128
 """The last calls of a kind that count."""
 MIN_CALLS: Final = 8
@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 
 class _ToolRun:
-    """What a program does between an answer and its next request."""
+    """A program's time between an answer and its next request."""
 
     __slots__ = ("gap_s", "since_s")
 
@@ -49,7 +49,7 @@ class _Program:
 
 
 class Programs:
-    """Which are under way, and how soon they come back."""
+    """The programs under way, and how soon they come back."""
 
     def __init__(self) -> None:
         self._programs: OrderedDict[tuple[str, str], _Program] = OrderedDict()
@@ -57,7 +57,7 @@ class Programs:
         """By tenant, tools, and whether the program had come back before."""
 
     def enter(self, request: Request, now_s: float) -> float:
-        """Take a request; return when its program began, which is now where a person asks."""
+        """Record a request; return when its program began, which is now if a person asks."""
         if (program := request.program) is None:
             return now_s
         key = request.tenant, program.name
@@ -69,7 +69,7 @@ class Programs:
         return one.began_s
 
     def answered(self, request: Request, again_s: float, now_s: float) -> float:
-        """Take the end of an answer; return until when to keep what takes `again_s` to compute again."""
+        """Record the end of an answer; return until when to keep its prefix, which takes `again_s` to compute."""
         program = request.program
         if program is None or (one := self._programs.get((request.tenant, program.name))) is None:
             return now_s
@@ -103,7 +103,7 @@ def keep_s(gaps_s: Iterable[float], saved_s: float) -> float:
 
 
 def _put(latest: OrderedDict[_K, _T], key: _K, one: _T) -> _T:
-    """Put one last, and let the first go where there are too many."""
+    """Put an entry last, and drop the first one if there are too many."""
     latest[key] = one
     latest.move_to_end(key)
     if len(latest) > MAX_PROGRAMS:

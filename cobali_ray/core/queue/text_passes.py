@@ -1,4 +1,4 @@
-"""Passes of texts: whose texts the next pass between ticks takes, and how many. Pure.
+"""Passes of texts: which texts are embedded in the next pass, between ticks. Pure.
 
 An embedding request brings up to thousands of texts and ends when each has its vector. It waits in a queue of
 the same order as requests for slots, and its turn is one pass: after it the request goes behind the others of
@@ -24,9 +24,9 @@ from cobali_ray.core.request.events import RequestStats
 from cobali_ray.core.request.sequence import Account, OpenRequest
 
 MIN_CHUNK = 16
-"""Tokens of a text that is computed in pieces; it goes on at this pace even where streams leave no time."""
+"""Least tokens of a text that is computed in pieces, even where streams leave no time."""
 FIRST_PASS = 64
-"""Tokens of a pass beside streams, as long as nobody knows how long they take."""
+"""Tokens of a pass beside streams, while it is unknown how long they take."""
 _ALLOWED_LATE = 0.01
 """The share of passes beside streams that may take longer than these leave."""
 _STEP, _MIN_MARGIN = 0.04, 0.3
@@ -34,7 +34,7 @@ _GROWTH = 2
 
 
 class EmbeddingJob(OpenRequest):
-    """An embedding request until its end. It is queued until then, and a turn is a pass."""
+    """An embedding request until its end. It stays in the queue, and each turn is a pass."""
 
     __slots__ = ("n_texts", "n_tokens", "pending", "request")
 
@@ -52,7 +52,7 @@ class EmbeddingJob(OpenRequest):
         return self.n_tokens
 
     def stats(self, now_s: float) -> RequestStats:
-        """Return its life in numbers, as of `now_s`."""
+        """Return its stats as of `now_s`."""
         begun_s, arrived_s, received_s = self.assigned_s, self.arrived_s, self.request.received_s
         return RequestStats(
             n_prompt=self.request.n_prompt,
@@ -68,7 +68,7 @@ class EmbeddingJob(OpenRequest):
 
 
 class TextPasses:
-    """Packs the texts of those who wait into passes, and learns how long these take."""
+    """Packs waiting texts into passes, and learns how long these take."""
 
     def __init__(self, kind: EmbeddingKind) -> None:
         self.kind, self.times = kind, PassTimes()
@@ -86,19 +86,19 @@ class TextPasses:
 
     @property
     def wait_s(self) -> float:
-        """How long what waits takes alone; 0: nothing waits, or nobody knows."""
+        """How long the waiting texts take alone; 0: none waits, or unknown."""
         return self.queue.n_tokens * self.token_s
 
     @property
     def token_s(self) -> float:
-        """Seconds per token; 0: nobody knows."""
+        """Seconds per token; 0: unknown."""
         return self.times.token_s(self.kind.n_together)
 
     def clear(self) -> None:
         self.queue, self.n_texts, self._long, self.under_way = WaitingQueue(), 0, None, ()
 
     def takes_turn(self, *, prompts_wait: bool) -> bool:
-        """Say whether this tick has a pass: each, or each second one if prompts wait."""
+        """Return whether this tick has a pass: each has, or each second one if prompts wait."""
         self._had_turn = len(self.queue) > 0 and not (prompts_wait and self._had_turn)
         return self._had_turn
 
@@ -113,7 +113,7 @@ class TextPasses:
             self._long = None
 
     def begin(self, spare_s: float, now_s: float) -> tuple[TextPiece, ...]:
-        """Return the next pass: as many tokens as take `spare_s`, or more where no text is so short.
+        """Return the next pass: as many tokens as take `spare_s`, or more if no text is so short.
 
         Empty only where nobody waits.
         """
@@ -121,7 +121,7 @@ class TextPasses:
         return self.under_way
 
     def end(self, seconds: float) -> TextPass:
-        """Note that the pass under way is over and took so long; return what it was."""
+        """Record that the pass under way took so many seconds; return it."""
         pieces, self.under_way = self.under_way, ()
         n_tokens = sum([len(one.tokens) for one in pieces])
         self.times.learn(n_tokens, seconds, self._spare_s)
@@ -165,7 +165,7 @@ class TextPasses:
         job.assigned_s = now_s if job.assigned_s is None else job.assigned_s
 
     def computed(self, piece: TextPiece, job: EmbeddingJob) -> None:
-        """Note that a piece of an open request is computed."""
+        """Record that a piece of an open request is computed."""
         n = len(piece.tokens)
         self.queue.n_tokens -= n
         job.n_tokens -= n
@@ -184,7 +184,7 @@ class TextPasses:
 
 
 class PassTimes:
-    """How long a pass takes, learned from those that were, as a first chunk of so many tokens."""
+    """How long a pass takes, learned from past ones, as that of a first chunk of so many tokens."""
 
     def __init__(self) -> None:
         self._model = TickTimeModel()
@@ -192,7 +192,7 @@ class PassTimes:
         """What of the time there is a pass is planned to take: less, where many are late."""
 
     def learn(self, n_tokens: int, seconds: float, spare_s: float) -> None:
-        """Take one pass, which was to take at most `spare_s`."""
+        """Learn from a pass, which was to take at most `spare_s`."""
         self._model.learn(_shape(n_tokens), seconds)
         if 0 < spare_s < inf:
             self._margin += _STEP * (_ALLOWED_LATE - (seconds > spare_s))
@@ -203,7 +203,7 @@ class PassTimes:
         return self._model.predict(_shape(n_tokens)) / n_tokens if self._model.knows_prefill else 0.0
 
     def most(self, seconds: float) -> int:
-        """Return how many tokens take at most so long; never many more than were ever seen."""
+        """Return how many tokens take at most this long; never many more than were seen in one pass."""
         if seconds == inf:
             return 1 << 30
         if not self._model.knows_prefill:

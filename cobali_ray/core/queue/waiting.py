@@ -1,4 +1,4 @@
-"""The waiting line: who of those who wait goes next. Pure.
+"""The queue: which waiting request is next. Pure.
 
 The better class goes first, the lower number; in a class the tenant that was served least (`fair.py`); of a
 tenant who came first, and before that who was preempted. So with one tenant and one class: first come, first
@@ -20,21 +20,21 @@ from cobali_ray.core.request.sequence import Account, OpenRequest
 
 AGEING_S = 10.0
 PATIENCE_S = 120.0
-"""How long a request waits at most for programs that began before it, while it could have its turn."""
+"""How long a request that could have its turn waits at most for programs that began before it."""
 MAX_PARKED = 2
-"""Times that a sequence may lose its slot to others that are due."""
+"""Times that a sequence may be preempted for others that are due."""
 _T = TypeVar("_T", bound=OpenRequest)
 
 
 class _Line(Generic[_T]):
-    """Who waits of one tenant in one class, in order."""
+    """One tenant's waiting requests of one class, in order."""
 
     def __init__(self, account: Account) -> None:
         self.account = account
         self.requests: OrderedDict[str, _T] = OrderedDict()
 
     def add(self, one: _T, now_s: float) -> None:
-        """Put one behind those whose programs began before its own, and those who waited long."""
+        """Add a request behind those whose programs began before its own, and those that have waited long."""
         passed = []
         if one.since_s < one.arrived_s:
             long_ago_s = now_s - PATIENCE_S
@@ -45,7 +45,7 @@ class _Line(Generic[_T]):
             self.requests.move_to_end(request_id)
 
     def newest(self) -> _T | None:
-        """Return who came last and never had a turn, here or elsewhere, unless it is next."""
+        """Return the newest request that never had a turn, here or elsewhere, unless it is next."""
         last = next(reversed(self.requests.values()))
         began = last.assigned_s is not None or last.request.attempt
         return last if len(self.requests) > 1 and not began else None
@@ -56,7 +56,7 @@ def _served(line: _Line[_T]) -> float:
 
 
 class _Class(Generic[_T]):
-    """Who waits of one class, by tenant."""
+    """The waiting requests of one class, by tenant."""
 
     def __init__(self, priority: int, since_s: float) -> None:
         self.priority = priority
@@ -65,7 +65,7 @@ class _Class(Generic[_T]):
         self.lines: dict[str, _Line[_T]] = {}
 
     def level(self, now_s: float) -> float:
-        """Return what it counts as now: ever less while it has no turn."""
+        """Return the class that it counts as now: better the longer it has had no turn."""
         return self.priority - (now_s - self.since_s) / AGEING_S
 
     def __iter__(self) -> Iterator[_T]:
@@ -80,7 +80,7 @@ class _Class(Generic[_T]):
 
 
 class WaitingQueue(Generic[_T]):
-    """A line of requests that any of them can leave, with the tokens it holds counted."""
+    """A queue that any request can leave, with its tokens counted."""
 
     def __init__(self) -> None:
         self._classes: dict[int, _Class[_T]] = {}
@@ -110,12 +110,12 @@ class WaitingQueue(Generic[_T]):
         line.requests.move_to_end(one.request_id, last=False)
 
     def __iter__(self) -> Iterator[_T]:
-        """Yield everybody, the best class first."""
+        """Yield all requests, the best class first."""
         for _, of_class in sorted(self._classes.items()):
             yield from of_class
 
     def ready(self, now_s: float | None = None) -> Iterator[_T]:
-        """Yield who is ready, in the order of their turns; without a time classes do not age."""
+        """Yield the ready requests in the order of their turns; without a time classes do not age."""
         classes: Iterable[_Class[_T]] = self._classes.values()
         if len(self._classes) > 1:
             classes = sorted(classes, key=lambda one: one.priority if now_s is None else one.level(now_s))
@@ -131,11 +131,11 @@ class WaitingQueue(Generic[_T]):
 
     @property
     def n_lines(self) -> int:
-        """How many tenants wait, each counted in each of its classes."""
+        """How many tenants have waiting requests, each counted in each of its classes."""
         return sum([len(of_class.lines) for of_class in self._classes.values()])
 
     def fullest(self, beside: Account, most: int, most_tokens: int) -> Account | None:
-        """Return whose requests fill the queue's bounds most, by weight, if they do more than this one's."""
+        """Return the account that fills the queue's bounds most, by weight, if it does more than this one."""
         n, n_tokens = Counter[str](), Counter[str]()
         accounts = {beside.tenant: beside}
         for one in self:
@@ -151,14 +151,14 @@ class WaitingQueue(Generic[_T]):
         return account if use(account) > use(beside) else None
 
     def newest(self, account: Account) -> _T | None:
-        """Return who of a tenant came last and never had a turn, of its worst class first."""
+        """Return a tenant's newest request that never had a turn, of its worst class first."""
         for _, of_class in sorted(self._classes.items(), reverse=True):
             if (line := of_class.lines.get(account.tenant)) and (newest := line.newest()):
                 return newest
         return None
 
     def newest_worse(self, priority: int) -> _T | None:
-        """Return who came last and never had a turn, of the worst class, if that is worse than this one."""
+        """Return the newest request that never had a turn, of the worst class, if worse than this one."""
         for worst, of_class in sorted(self._classes.items(), reverse=True):
             found = [newest for line in of_class.lines.values() if (newest := line.newest())]
             if worst > priority and found:
@@ -166,7 +166,7 @@ class WaitingQueue(Generic[_T]):
         return None
 
     def turn(self, one: _T, now_s: float) -> bool:
-        """Give a request its turn, after which it is last in its line; say if its class's age gave it."""
+        """Give a request its turn, which puts it last in its line; return whether its class's age gave it."""
         its = self._classes[one.priority]
         better = [other for other in self._classes.values() if other.priority < its.priority]
         aged = any(other.level(now_s) > its.level(now_s) for other in better)

@@ -13,7 +13,7 @@ from cobali_ray.errors import InvalidParameterError, TextTooLongError
 Pooling: TypeAlias = Literal["mean", "cls", "last", "rank"]
 """How the vectors of a text's tokens become one; of `rank` it is a score."""
 ChosenPooling: TypeAlias = Literal["mean", "cls", "last"]
-"""What of it an operator may choose: a model without a head for scores gives none."""
+"""The poolings that an operator may choose: only a model with a head for scores has `rank`."""
 
 MAX_TEXTS = 4096
 """Texts of one request."""
@@ -50,11 +50,11 @@ class EmbeddingRequest:
     """Where each of them ends."""
     timeout_s: float | None = None
     reply_to: str = ""
-    """Where its events go; opaque to the engine."""
+    """The address for its events; opaque to the engine."""
     received_s: float | None = None
     """When its HTTP request began to arrive, on the machine's monotonic clock; None without HTTP."""
     attempt: int = 0
-    """Engines that did not finish it."""
+    """How many engines had it before and did not finish it."""
     tenant: str = ""
     weight: float = 1.0
     priority: int = 0

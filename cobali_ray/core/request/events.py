@@ -1,4 +1,4 @@
-"""What the engine says about a request: deltas, or vectors, then exactly one end; and when it computes.
+"""Events of a request, from its engine: deltas or vectors, then exactly one end; progress, computing.
 
 Named tuples, because they are made once per token and travel as plain arrays.
 """
@@ -11,7 +11,7 @@ from cobali_ray.errors import CobaliError
 
 FinishReason: TypeAlias = Literal["stop", "length"]
 Tier: TypeAlias = Literal["none", "slot", "copy", "host", "disk"]
-"""Where a prompt's beginning came from: its own slot held it, another slot did, host memory, or
+"""Which tier gave a prompt's reused prefix: its own slot, another slot, host memory, or
 files that were read into it."""
 TIERS: tuple[Tier, ...] = get_args(Tier)
 
@@ -22,7 +22,7 @@ class TokenLogprob(NamedTuple):
     token_id: int
     piece: bytes
     logprob: float | None
-    """None: nothing is before it, so nothing is known of it."""
+    """None: it is the first token, which has none."""
     top: tuple[tuple[int, bytes, float], ...]
     """(token_id, piece, logprob), likeliest first."""
     rank: int | None = None
@@ -40,7 +40,7 @@ class Delta(NamedTuple):
     stats: RequestStats | None = None
     """The request's life so far, with the first delta that has tokens only."""
     prompt: tuple[TokenLogprob, ...] = ()
-    """Tokens of the prompt, whose logprobs were asked for: each is told once, and in their order."""
+    """Tokens of the prompt whose logprobs were asked for: each is sent once, in order."""
 
     @property
     def n_tokens(self) -> int:
@@ -48,9 +48,9 @@ class Delta(NamedTuple):
 
 
 class RequestStats(NamedTuple):
-    """One request's life in numbers; durations in seconds, None where it never came that far.
+    """One request's numbers; durations in seconds, None for what it never reached.
 
-    Arrival is the engine's, where nothing else is said.
+    Arrival is that at the engine, unless stated otherwise.
     """
 
     n_prompt: int
@@ -71,9 +71,9 @@ class RequestStats(NamedTuple):
     intake_s: float | None = None
     """From the HTTP request's arrival at the server to its arrival at the engine; None without HTTP."""
     cached_from: Tier = "none"
-    """Where those that were not computed came from."""
+    """The tier that these came from."""
     n_said: int = 0
-    """Output tokens that another engine had said before; times are of those that came here."""
+    """Output tokens of earlier engines; times are of the tokens of this one."""
 
     @property
     def tpot_s(self) -> float | None:
@@ -94,26 +94,26 @@ class End(NamedTuple):
 
 
 class Vectors(NamedTuple):
-    """What became of some of a request's texts: of each a vector, or a score."""
+    """The vectors, or scores, of some of a request's texts."""
 
     request_id: str
     rows: bytes
     """32-bit floats, little-endian, one text after another."""
     texts: tuple[int, ...]
-    """Which texts they are of."""
+    """The numbers of these texts."""
 
     @property
     def stats(self) -> None:
-        """Nothing is told of its life before its end."""
+        """Only the end event has stats."""
         return
 
 
 class RequestProgress(NamedTuple):
-    """How far a request is that has no token yet; told only to clients who ask for it. Counts are tokens."""
+    """How far a request without a token is; sent only to clients that ask for it. Counts are tokens."""
 
     request_id: str
     n_processed: int
-    """Of its prompt, cached ones among them."""
+    """Computed tokens of its prompt, cached ones included."""
     n_cached: int
     n_prompt: int
     seconds: float
@@ -125,14 +125,14 @@ class RequestProgress(NamedTuple):
 
     @property
     def stats(self) -> None:
-        """Nothing is told of its life yet."""
+        """It has no stats."""
         return
 
 
 class Computing(NamedTuple):
-    """Said before anything is computed for a request, which may end the process, and when it only waits.
+    """Sent before anything is computed for a request, which may kill the process, and when it only waits.
 
-    Clients are not told. If the engine dies, it tells whose request may be why.
+    For the ingress, not for clients: if the engine dies, it knows which requests may be the cause.
     """
 
     request_id: str
@@ -140,6 +140,6 @@ class Computing(NamedTuple):
 
 
 Event: TypeAlias = Delta | Vectors | RequestProgress | End
-"""What clients are told."""
+"""Events for clients."""
 EngineEvent: TypeAlias = Event | Computing
-"""What an engine says."""
+"""Events that an engine sends."""

@@ -1,4 +1,4 @@
-"""Life: what may be shown of one request, open or ended, in numbers and moments."""
+"""Life: one request's numbers and times as telemetry shows them, open or ended."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Life(NamedTuple):
     cached_from: Tier = "none"
     """Where the cached tokens came from."""
     tenant: str = ""
-    """By the name of its key; "" where no key is wanted."""
+    """The name of its key; "" without keys."""
     priority: int = 0
     attempt: int = 0
-    """How many engines had it before and are gone."""
+    """How many engines had it before."""
     n_said: int = 0
-    """Tokens of its answer that were said there."""
+    """Tokens of its answer that those sent."""
     model: str = ""
-    """The name of what was asked for: the model or one of its adapters; "" without HTTP."""
+    """The name of the model or adapter asked for; "" without HTTP."""
     x_request_id: str = ""
     """The id of its HTTP request; "" without HTTP."""
 
@@ -54,11 +54,11 @@ _OF_SEQUENCE = (
     "priority",
 )  # fmt: skip
 _OF_REQUEST = ("received_s", "attempt", "model", "x_request_id")
-"""Fields that are called the same there."""
+"""Fields with the same name in `Request`."""
 
 
 def life_of(sequence: Sequence) -> Life:
-    """Look at an open request; may be called while its owner moves it, and is then at most one tick off."""
+    """Return an open request's life; may be called while a tick runs, and is then at most one tick off."""
     waiting = sequence.status.waiting
     n_computed, first_token_s, stays = sequence.n_computed, sequence.first_token_s, sequence.stays
     holds = bool(stays) and stays[-1].until_s is None
@@ -86,7 +86,7 @@ def life_of(sequence: Sequence) -> Life:
 
 
 def ended_life(sequence: Sequence, end: End) -> Life:
-    """Close the books of a request: what is kept of it once the sequence itself is let go."""
+    """Return an ended request's life, which is kept when its sequence is dropped."""
     ended_s = sequence.arrived_s + end.stats.e2e_s
     stays = sequence.stays
     if stays and stays[-1].until_s is None:

@@ -1,4 +1,4 @@
-"""The life of a request as a table: what it lacks is an error."""
+"""The states of a request, as a table of transitions: any other is an error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cobali_ray.errors import IllegalTransitionError
 
 
 class Status(Enum):
-    """Where a request stands."""
+    """The state of a request."""
 
     NOT_READY = auto()
     """Something it needs is still being prepared; it keeps its place, and the queue goes on without it."""
@@ -17,7 +17,7 @@ class Status(Enum):
     RUNNING = auto()
     """It holds a slot: prefilling or decoding."""
     FINISHED = auto()
-    """Its last token is sampled and its slot is free; the text of that token is still to be told."""
+    """Its last token is sampled and its slot is free; the text of that token is still to be sent."""
     RELEASING = auto()
     """It ended while the pass under way computes for it; its slot is free once that is over."""
     ENDED = auto()
@@ -41,7 +41,7 @@ class StatusChange(Enum):
     FINISH = auto()
     """Its last token was sampled."""
     END = auto()
-    """Its end is told, whatever the reason."""
+    """Its end event is sent, whatever the reason."""
     END_IN_FLIGHT = auto()
     """The same, while a pass computes for it."""
     RELEASE = auto()
