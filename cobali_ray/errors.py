@@ -76,8 +76,7 @@ class MissingExtraError(CobaliError):
 class BadRequestError(CobaliError):
     """The client asked for something that cannot be done as asked."""
 
-    status = 400
-    code = "invalid_request"
+    status, code = 400, "invalid_request"
     outcome = "bad_request"
 
 
@@ -188,24 +187,21 @@ class TooManyTokensError(BadRequestError):
 @dataclass(eq=False)
 class HeadersTooLargeError(BadRequestError):
     limit_bytes: int
-    status = 431
-    code = "headers_too_large"
+    status, code = 431, "headers_too_large"
     template = "The headers are too large: a request may have {limit_bytes} bytes of them."
 
 
 @dataclass(eq=False)
 class BodyTooLargeError(BadRequestError):
     limit_bytes: int
-    status = 413
-    code = "body_too_large"
+    status, code = 413, "body_too_large"
     template = "The request body is larger than {limit_bytes} bytes (setting max_body_bytes)."
 
 
 @dataclass(eq=False)
 class BodyTimeoutError(BadRequestError):
     timeout_s: float
-    status = 408
-    code = "body_timeout"
+    status, code = 408, "body_timeout"
     template = "The request body stopped arriving: nothing came for {timeout_s:g} s."
 
 
@@ -213,8 +209,7 @@ class BodyTimeoutError(BadRequestError):
 class UnsupportedEncodingError(BadRequestError):
     encoding: str
     known: str
-    status = 415
-    code = "unsupported_encoding"
+    status, code = 415, "unsupported_encoding"
     template = "The content encoding {encoding!r} is not supported; send {known} or none."
 
 
@@ -236,17 +231,15 @@ class MalformedFormError(BadRequestError):
 class UnknownModelError(BadRequestError):
     asked: str
     served: str
-    status = 404
+    status, code = 404, "model_not_found"
     path = ("model",)
-    code = "model_not_found"
     template = "The model '{asked}' does not exist here; this server serves '{served}'."
 
 
 class NoStoreError(BadRequestError):
     """Nothing is kept here."""
 
-    status = 501
-    code = "not_supported"
+    status, code = 501, "not_supported"
     template = (
         "This server keeps no files, batches, responses, conversations or chats: start it with the setting "
         "data_dir, the folder to keep them in, as in `cobali serve --set data_dir=~/cobali-data`, or with "
@@ -258,8 +251,7 @@ class NoStoreError(BadRequestError):
 class NotInStoreError(BadRequestError):
     what: str
     asked: str
-    status = 404
-    code = "not_found"
+    status, code = 404, "not_found"
     template = "There is no {what} with the id '{asked}'."
 
 
@@ -267,8 +259,7 @@ class NotInStoreError(BadRequestError):
 class FileInUseError(BadRequestError):
     file_id: str
     batch_id: str
-    status = 409
-    code = "file_in_use"
+    status, code = 409, "file_in_use"
     template = "The file '{file_id}' is the input of the batch '{batch_id}', which has not ended."
 
 
@@ -278,8 +269,7 @@ class StoreFullError(BadRequestError):
 
     what: str
     setting: str
-    status = 413
-    code = "store_full"
+    status, code = 413, "store_full"
     template = "This key keeps {what} already (setting {setting}): delete some of it first."
 
 
@@ -289,8 +279,7 @@ class ChatChangedError(BadRequestError):
 
     chat_id: str
     version: int
-    status = 409
-    code = "chat_changed"
+    status, code = 409, "chat_changed"
     template = "The chat '{chat_id}' is at version {version} now: read it, and send version {version}."
 
 
@@ -299,8 +288,7 @@ class StoreFailedError(CobaliError):
     """The store cannot be read or written, for instance because the disk is full or its database is away."""
 
     why: str
-    status = 503
-    code = "store_failed"
+    status, code = 503, "store_failed"
     template = "The server cannot use its store: {why}"
 
 
@@ -318,37 +306,32 @@ class BatchStateError(BadRequestError):
     batch_id: str
     status_text: str
     wanted: str
-    status = 409
-    code = "wrong_batch_state"
+    status, code = 409, "wrong_batch_state"
     template = "The batch '{batch_id}' is {status_text} and cannot be {wanted}."
 
 
 @dataclass(eq=False)
 class ModelNotAllowedError(BadRequestError):
     asked: str
-    status = 403
+    status, code = 403, "model_not_allowed"
     path = ("model",)
-    code = "model_not_allowed"
     template = "This API key may not use the model '{asked}'."
 
 
 class OperatorKeyError(BadRequestError):
-    status = 403
-    code = "operator_key_needed"
+    status, code = 403, "operator_key_needed"
     template = "This API key may not do that: it needs operator: true in the setting api_keys_file."
 
 
 class WrongKeyError(BadRequestError):
-    status = 401
-    code = "invalid_api_key"
+    status, code = 401, "invalid_api_key"
     template = "Missing or wrong API key: send one of the configured api_keys as 'Authorization: Bearer KEY'."
 
 
 @dataclass(eq=False)
 class ForeignOriginError(BadRequestError):
     origin: str
-    status = 403
-    code = "origin_not_allowed"
+    status, code = 403, "origin_not_allowed"
     template = (
         "Pages of the origin {origin!r} may not use this server; "
         "operators can add it to the setting allowed_origins."
@@ -358,8 +341,7 @@ class ForeignOriginError(BadRequestError):
 @dataclass(eq=False)
 class ForeignHostError(BadRequestError):
     host: str
-    status = 403
-    code = "host_not_allowed"
+    status, code = 403, "host_not_allowed"
     template = (
         "This server listens on loopback and does not answer to the name {host!r}; operators can "
         "add the origin of its pages, such as https://NAME, to the setting allowed_origins."
@@ -370,41 +352,35 @@ class ForeignHostError(BadRequestError):
 class SlotBusyError(BadRequestError):
     slot_id: int
     why: str
-    status = 409
-    code = "slot_busy"
+    status, code = 409, "slot_busy"
     template = "Slot {slot_id} is not free: {why}; try again later."
 
 
 @dataclass(eq=False)
 class ModelBusyError(BadRequestError):
     n_open: int
-    status = 409
-    code = "model_busy"
+    status, code = 409, "model_busy"
     template = "The model is still working on {n_open} requests; try again when they have finished."
 
 
 class UnknownStreamError(BadRequestError):
-    status = 404
-    code = "stream_not_found"
+    status, code = 404, "stream_not_found"
     template = "This key has no such stream: it was not resumable, or nobody read it for too long."
 
 
 class StreamExistsError(BadRequestError):
-    status = 409
+    status, code = 409, "stream_exists"
     path = ("x-cobali-stream",)
-    code = "stream_exists"
     template = "A stream with this id exists already: choose another id, or continue reading that stream."
 
 
 class StreamStoppedError(BadRequestError):
-    status = 410
-    code = "stream_stopped"
+    status, code = 410, "stream_stopped"
     template = "This answer was stopped by DELETE /v1/streams/{{id}}."
 
 
 class UnknownRequestError(BadRequestError):
-    status = 404
-    code = "request_not_found"
+    status, code = 404, "request_not_found"
     template = "This key has no request with this id that is running or has ended recently."
 
 
@@ -419,8 +395,7 @@ class SlotFileError(BadRequestError):
 @dataclass(eq=False)
 class NoInfillError(BadRequestError):
     model: str
-    status = 501
-    code = "infill_not_supported"
+    status, code = 501, "infill_not_supported"
     template = (
         "The model {model} was not trained to fill text in: its vocabulary has no tokens for it. "
         "Serve one that was, such as Qwen2.5-Coder."
@@ -432,14 +407,12 @@ class NotOfferedError(BadRequestError):
     """Something that another server does with its models."""
 
     what: str
-    status = 403
-    code = "not_offered"
+    status, code = 403, "not_offered"
     template = "This server does not support {what}: its models are named in its settings."
 
 
 class SlotFilesOffError(BadRequestError):
-    status = 501
-    code = "not_supported"
+    status, code = 501, "not_supported"
     template = (
         "This server does not save slots: the setting slot_save_path is not set, "
         "or the model's cache cannot be split by slot."
@@ -447,14 +420,12 @@ class SlotFilesOffError(BadRequestError):
 
 
 class DownloadsOffError(BadRequestError):
-    status = 501
-    code = "not_supported"
+    status, code = 501, "not_supported"
     template = "This server does not download models for clients: the setting allow_downloads is off."
 
 
 class FixedScalesError(BadRequestError):
-    status = 501
-    code = "not_supported"
+    status, code = 501, "not_supported"
     template = (
         "Scales are set in the setting adapters and cannot change while the server runs: "
         "name an adapter as the model, or in the field lora."
@@ -464,8 +435,7 @@ class FixedScalesError(BadRequestError):
 class RefusedError(CobaliError):
     """The server declines new work now; the same request may succeed later."""
 
-    status = 503
-    code = "unavailable"
+    status, code = 503, "unavailable"
     outcome = "refused"
     retry_after_s: float = 1.0
 
@@ -477,8 +447,7 @@ class QueueFullError(RefusedError):
     what: str
     limit: int
     retry_after_s: float
-    status = 429
-    code = "queue_full"
+    status, code = 429, "queue_full"
 
     @property
     def reason(self) -> str:
@@ -501,8 +470,7 @@ class RateLimitError(RefusedError):
     what: str
     limit: int
     retry_after_s: float
-    status = 429
-    code = "rate_limit_exceeded"
+    status, code = 429, "rate_limit_exceeded"
 
     def __str__(self) -> str:
         return (
@@ -516,8 +484,7 @@ class WaitTooLongError(RefusedError):
     predicted_s: float
     allowed_s: float
     allowed_by: str
-    status = 429
-    code = "wait_too_long"
+    status, code = 429, "wait_too_long"
     template = (
         "The answer could not begin within {allowed_s:g} s ({allowed_by}): "
         "it is predicted to begin in {predicted_s:.1f} s."
@@ -573,8 +540,7 @@ class ModelTooLargeError(CobaliError):
 
     n_bytes: int
     most_bytes: int
-    status = 507
-    code = "model_too_large"
+    status, code = 507, "model_too_large"
 
     def __str__(self) -> str:
         return (
@@ -593,8 +559,7 @@ class AdapterGoneError(RefusedError):
 @dataclass(eq=False)
 class DeadlineExceededError(CobaliError):
     timeout_s: float
-    status = 504
-    code = "deadline_exceeded"
+    status, code = 504, "deadline_exceeded"
     path = ("timeout_s",)
     outcome = "deadline"
     template = "The request did not finish within its deadline of {timeout_s:g} s (timeout_s)."
@@ -611,8 +576,7 @@ class RequestCancelledError(CobaliError):
 class SupersededError(CobaliError):
     """A newer request of the same key, user and route took its place, as both had asked for."""
 
-    status = 409
-    code = "superseded"
+    status, code = 409, "superseded"
     outcome = "cancelled"
     template = "A newer request replaced this one (supersedes)."
 

@@ -10,7 +10,8 @@ from cobali_ray.backend.device_watch import DeviceWatch
 from cobali_ray.backend.devices import Devices, open_devices
 from cobali_ray.backend.embedder import LlamaEmbedder, only_embeds, pooling_of
 from cobali_ray.backend.fit import fitting, too_large
-from cobali_ray.backend.llama import LlamaBackend, load_model
+from cobali_ray.backend.llama import LlamaBackend
+from cobali_ray.backend.loading import load_model
 from cobali_ray.backend.port import Backend, DeviceWatcher, Embedder, Words
 from cobali_ray.backend.vocab import Vocab
 from cobali_ray.core.plan.adapters import Adapter

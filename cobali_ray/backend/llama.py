@@ -16,21 +16,27 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from cobali_ray.backend import attention, library, memory
+from cobali_ray.backend import library
 from cobali_ray.backend.advice import advised
 from cobali_ray.backend.batch import TickBatch, by_length, check_batch
 from cobali_ray.backend.cells import CellLayout, Cells, alone, beside
-from cobali_ray.backend.config import FLASH, LlamaConfig
+from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.device_candidates import DeviceCandidates
 from cobali_ray.backend.device_watch import DeviceWatch
 from cobali_ray.backend.devices import Devices, open_devices
 from cobali_ray.backend.embedder import LlamaEmbedder
 from cobali_ray.backend.head import DraftHead, open_head
 from cobali_ray.backend.image_pass import ImagePasses
+from cobali_ray.backend.loading import (
+    check_types,
+    load_model,
+    open_context,
+    plain_attention,
+    plain_micro_batch,
+)
 from cobali_ray.backend.logprobs import PromptRows, n_scored_rows
 from cobali_ray.backend.lora import LoraAdapters
-from cobali_ray.backend.micro_batch import micro_batch
-from cobali_ray.backend.params import attends, context_params, forgets, model_params
+from cobali_ray.backend.params import attends, forgets
 from cobali_ray.backend.pass_rows import n_rows_of, use_rows
 from cobali_ray.backend.port import DeviceWatcher, Embedder, State, Words
 from cobali_ray.backend.projector import Projector
@@ -40,46 +46,15 @@ from cobali_ray.backend.vocab import Vocab
 from cobali_ray.core.plan.goodput import SIZES
 from cobali_ray.core.plan.plan import Span
 from cobali_ray.core.request.limits import PLAIN_CELL_TYPES
-from cobali_ray.errors import (
-    BackendError,
-    CacheFullError,
-    ConfigError,
-    ModelNotFoundError,
-    SlotFaultError,
-)
+from cobali_ray.errors import BackendError, CacheFullError, SlotFaultError
 
 _log = structlog.get_logger(__name__)
-MICRO_BATCH = 256
-"""Tokens that plain attention computes at once; more are no faster each, and take more memory."""
-_SCORE_BYTES = 8
-"""Of a row, a head and a cell: a score and, where the allocator needs it, its softmax."""
-SLOW_CELLS = "with flash attention on a CPU, prompts take 2 to 7 times as long as f16 where much is cached"
 _NO_ROOM = 1
 _NOT_ROTATED = re.compile(r"\s*[+-]?0*[1-9]")
 """What C reads as a number other than 0."""
 _PARTIAL_HEAD = 8
 """Bytes in front of a state without cells that one with cells has once: a magic number, and the slot."""
 _PROBE = array("i", [0] * 5)
-
-
-def load_model(config: LlamaConfig, devices: Devices) -> Any:
-    """Load the model. Raises ConfigError."""
-    lc = library.load()
-    params = model_params(lc, config, devices)
-    library.forget_errors()
-    model = lc.llama_model_load_from_file(str(config.path).encode(), params)
-    if not model:
-        raise ModelNotFoundError("model", f"llama.cpp cannot load {config.path}: {_cause(library.errors())}")
-    if lc.llama_model_has_encoder(model):
-        lc.llama_model_free(model)
-        raise ConfigError("model", f"{config.path} is not a decoder-only language model")
-    return model
-
-
-def _cause(said: str) -> str:
-    """Return why a model does not load, without the lines that only say that it does not."""
-    lines = [line.removeprefix("llama_model_load: error loading model: ") for line in said.split("; ")]
-    return "; ".join(line for line in lines if not line.endswith(": failed to load model")) or said
 
 
 class LlamaBackend:
@@ -110,7 +85,7 @@ class LlamaBackend:
         self.piece = vocab.piece
         n_layers = int(lc.llama_model_n_layer(self._model))
         self.overlaps = config.all_on_gpu(n_layers) and bool(self._devices.used)
-        self._check_types(config)
+        check_types(lc, self._model, config)
         if config.mmproj is not None:
             on_gpu = config.n_gpu_layers != 0
             self.projector = Projector(self._model, config.mmproj, n_threads=config.n_threads, on_gpu=on_gpu)
@@ -121,12 +96,17 @@ class LlamaBackend:
         self.n_scored_rows = n_scored_rows(vocab.n_vocab)
         self._windows = lc.llama_model_n_swa(self._model) > 0
         self._forgets, self._attends = forgets(lc, self._model, config), attends(lc, self._model)
-        plain = self._plain(config)
-        self._context = self._open(config, plain=plain is not None)
-        if plain is None and config.flash_attn != "off" and not config.n_gpu_layers:
-            for setting, kind in (("type_k", config.type_k), ("type_v", config.type_v)):
-                if kind != "f16":
-                    _log.warning("slow_cells", setting=setting, type=kind, detail=SLOW_CELLS)
+        whole = self.projector is not None and not self.projector.causal
+        plain = plain_attention(lc, self._model, config, plain_micro_batch(config, whole=whole))
+        self._context, self._n_outputs = open_context(
+            lc,
+            self._model,
+            config,
+            plain=plain is not None,
+            whole=whole,
+            n_devices=len(self._devices.used) if self.overlaps else 0,
+            configure=None if self._device is None else self._device.configure,
+        )
         self._memory = lc.llama_get_memory(self._context)
         self.n_slots, self.n_vocab = config.n_slots, vocab.n_vocab
         self.n_batch = int(lc.llama_n_batch(self._context))
@@ -182,61 +162,6 @@ class LlamaBackend:
         if self._lora.keys:
             self._try_adapters()
 
-    def _plain(self, config: LlamaConfig) -> attention.AttentionTimes | None:
-        """Measure both kinds of attention if need be; None where llama.cpp's own choice holds.
-
-        Plain attention keeps the scores of a whole micro-batch, which must fit beside the cache.
-        """
-        lc, model = self._lc, self._model
-        windows = lc.llama_model_n_swa(model) > 0
-        if not config.measures_attention or windows or not self._attends:
-            return None
-        found = attention.measured(
-            lc,
-            model,
-            path=config.path,
-            n_ctx=config.n_ctx,
-            n_threads=config.n_threads,
-            types=config.ggml_types,
-            known=config.measurements,
-        )
-        scores = self._micro_batch(config) * config.n_ctx * int(lc.llama_model_n_head(model)) * _SCORE_BYTES
-        available = memory.available_bytes()
-        fits = available is None or self._kv_bytes(config) + scores <= available
-        return found if found is not None and found.off_wins and fits else None
-
-    def _micro_batch(self, config: LlamaConfig) -> int:
-        """Return how many tokens plain attention computes at once; all, if rows are to see each other."""
-        if self._sees_rows_whole:
-            return config.n_batch
-        return min(config.n_batch, max(MICRO_BATCH, config.n_slots))
-
-    @property
-    def _sees_rows_whole(self) -> bool:
-        """Whether the rows of an image must be in one micro-batch, as they attend to each other."""
-        return self.projector is not None and not self.projector.causal
-
-    def _open(self, config: LlamaConfig, *, plain: bool) -> Any:
-        lc = self._lc
-        params = context_params(lc, self._model, config)
-        self._n_outputs = int(params.n_outputs_max)
-        if plain:
-            params.flash_attn_type, params.n_ubatch = FLASH["off"], self._micro_batch(config)
-        elif self.overlaps and config.split_mode == "layer" and not self._sees_rows_whole:
-            params.n_ubatch = micro_batch(lc, self._model, config, len(self._devices.used))
-        if self._device is not None:
-            self._device.configure(params)
-        if not config.n_gpu_layers:
-            self._require_memory(config)
-        library.forget_errors()
-        context = lc.llama_init_from_model(self._model, params)
-        if not context:
-            raise ConfigError(
-                "n_ctx",
-                f"no context for {config.n_slots} slots of n_ctx {config.n_ctx}: {library.errors()}",
-            )
-        return context
-
     def _try_device(self, device: DeviceCandidates) -> None:
         """Compute one token; where no candidates come of it (a device without top_k), do without."""
         self._part.fill((Span(0, 0, 1, sample=True),), [array("i", [0])])
@@ -259,39 +184,6 @@ class LlamaBackend:
             self._part.fill((Span(0, 0, 1, sample=True),), [array("i", [0])])
             self._decode(self._part)
             self.clear()
-
-    def _require_memory(self, config: LlamaConfig) -> None:
-        needed = self._kv_bytes(config)
-        available = memory.available_bytes()
-        if available is not None and needed > available:
-            raise ConfigError(
-                "n_ctx",
-                f"a KV cache of {config.n_cells_requested} tokens takes {needed / 1e9:.1f} GB and "
-                f"{available / 1e9:.1f} GB are free: lower n_ctx ({config.n_ctx}), "
-                f"n_slots ({config.n_slots}) or kv_cells",
-            )
-
-    def _kv_bytes(self, config: LlamaConfig) -> int:
-        if config.cache_bytes is not None:
-            return config.cache_bytes
-        return memory.kv_bytes(
-            self._lc, self._model, config.n_cells_requested, type_k=config.type_k, type_v=config.type_v
-        )
-
-    def _check_types(self, config: LlamaConfig) -> None:
-        """Refuse types that the model's heads do not fit."""
-        for setting, kind, width in zip(
-            ("type_k", "type_v"),
-            (config.type_k, config.type_v),
-            memory.widths(self._lc, self._model),
-            strict=True,
-        ):
-            together = memory.TYPES[kind].n_together
-            if width % together:
-                raise ConfigError(
-                    setting,
-                    f"{kind} stores {together} numbers in a group; this model's heads have {width}",
-                )
 
     def _raw_batch(self, batch: TickBatch) -> Any:
         """Return a batch as llama.cpp reads it, over the arrays' memory, made once per TickBatch."""

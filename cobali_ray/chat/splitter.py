@@ -9,111 +9,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
-from cobali_ray.chat.format import CallFormat, Format, Kind
+from cobali_ray.chat.answer_events import (
+    CallArguments,
+    CallBegun,
+    CallBroken,
+    CallEnded,
+    ContentText,
+    Event,
+    ReasoningText,
+    append,
+)
+from cobali_ray.chat.format import Format, Kind
 from cobali_ray.chat.reading import BrokenError, Reader, Reading, Sink, escaped
 from cobali_ray.chat.values import converted, from_elements, is_string, json_of, properties_of
 
 MAX_HEAD = 300
 """Characters of a call before its arguments; longer ones are none."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReasoningText:
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ContentText:
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class CallBegun:
-    """A call's name is known. `call_id` is the model's own, if it wrote one before the arguments."""
-
-    index: int
-    name: str
-    call_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class CallArguments:
-    """The next part of a call's arguments, as JSON text."""
-
-    index: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class CallEnded:
-    """The arguments are one complete JSON object."""
-
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class CallBroken:
-    """What looked like a call turned out to be none after its name was told, or the answer ended in it.
-
-    `text` is all of it as the model wrote it, which is content.
-    """
-
-    index: int
-    text: str
-
-
-Event = ReasoningText | ContentText | CallBegun | CallArguments | CallEnded | CallBroken
-
-
-@dataclass(slots=True)
-class ToolCall:
-    name: str
-    arguments: str = ""
-    call_id: str = ""
-
-
-@dataclass(slots=True)
-class ParsedAnswer:
-    """Events added up."""
-
-    reasoning: str = ""
-    content: str = ""
-    calls: dict[int, ToolCall] = field(default_factory=dict)
-
-    def add(self, events: Iterable[Event]) -> ParsedAnswer:
-        for event in events:
-            match event:
-                case ReasoningText(text):
-                    self.reasoning += text
-                case ContentText(text):
-                    self.content += text
-                case CallBegun(index, name, call_id):
-                    self.calls[index] = ToolCall(name, call_id=call_id)
-                case CallArguments(index, text):
-                    self.calls[index].arguments += text
-                case CallBroken(index, text):
-                    del self.calls[index]
-                    self.content += text
-                case CallEnded():
-                    pass
-        return self
-
-
-def append(events: list[Event], event: Event) -> None:
-    """Add an event, as part of the last one if it says more of the same."""
-    last = events[-1] if events else None
-    if isinstance(event, ContentText) and isinstance(last, ContentText):
-        events[-1] = ContentText(last.text + event.text)
-    elif isinstance(event, ReasoningText) and isinstance(last, ReasoningText):
-        events[-1] = ReasoningText(last.text + event.text)
-    elif isinstance(event, CallArguments) and isinstance(last, CallArguments) and last.index == event.index:
-        events[-1] = CallArguments(last.index, last.text + event.text)
-    else:
-        events.append(event)
 
 
 class Splitter(Reader):
@@ -203,7 +117,7 @@ class Splitter(Reader):
                 # Further on these are words like any other.
                 found |= {form.reasoning_end: "noise", form.reasoning_start: "reasoning"}
         if self._tools:
-            found |= dict.fromkeys(_openers(calls), "call")
+            found |= dict.fromkeys([calls.section_start, *calls.starts], "call")
         found.pop("", None)
         return found
 
@@ -568,10 +482,6 @@ class Splitter(Reader):
         if not is_object or (not text and parts[0] != '"'):
             raise BrokenError
         sink(text.strip() or "{}")
-
-
-def _openers(calls: CallFormat) -> list[str]:
-    return [calls.section_start, *calls.starts]
 
 
 def _string(parts: list[str]) -> str:

@@ -11,9 +11,10 @@ from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 
+from cobali_ray.chat.answer_events import ParsedAnswer
 from cobali_ray.chat.derivation import derive
 from cobali_ray.chat.format import KNOWN_FORMATS, Kind
-from cobali_ray.chat.splitter import ParsedAnswer, Splitter
+from cobali_ray.chat.splitter import Splitter
 from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.errors import InvalidParameterError
 from tests.chat.comparison import sources

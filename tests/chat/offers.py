@@ -5,8 +5,8 @@ from held import Vocabulary, controls_of
 from jsonschema import Draft202012Validator
 
 from cobali_ray.backend.grammar import check
+from cobali_ray.chat.answer_events import CallBroken, ParsedAnswer
 from cobali_ray.chat.call_grammar import call_grammar
-from cobali_ray.chat.splitter import CallBroken, ParsedAnswer
 
 
 def tool(name, properties, required=(), **more):

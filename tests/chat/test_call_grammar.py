@@ -25,11 +25,11 @@ from held import Vocabulary, controls_of
 from offers import CITY, calls_in, hold, only, tool, vocabulary_of
 
 from cobali_ray.backend.grammar import check
+from cobali_ray.chat.answer_events import ParsedAnswer
 from cobali_ray.chat.call_grammar import after_reasoning, call_grammar
 from cobali_ray.chat.derivation import derive
 from cobali_ray.chat.format import GENERIC, Format, Kind
 from cobali_ray.chat.generic import written
-from cobali_ray.chat.splitter import ParsedAnswer
 from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.errors import InvalidParameterError
 from tests.chat.comparison import sources

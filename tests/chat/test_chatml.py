@@ -5,9 +5,10 @@ from importlib import resources
 
 import pytest
 
+from cobali_ray.chat.answer_events import ParsedAnswer
 from cobali_ray.chat.derivation import derive
 from cobali_ray.chat.format import Kind
-from cobali_ray.chat.splitter import ParsedAnswer, Splitter
+from cobali_ray.chat.splitter import Splitter
 from cobali_ray.chat.template import CHATML, ChatTemplate
 
 FILE = resources.files("cobali_workloads.models") / "chatml.jinja"

@@ -12,10 +12,7 @@ if not any(TEMPLATES.glob("*.jinja")):
 
 from formats import NO_CALLS, TOOLS, USER, calls_of, chunks, format_of, read, split, template_of
 
-from cobali_ray.chat.derivation import derive
-from cobali_ray.chat.format import GENERIC, Format
-from cobali_ray.chat.generic import explanation, tell
-from cobali_ray.chat.splitter import (
+from cobali_ray.chat.answer_events import (
     CallArguments,
     CallBegun,
     CallBroken,
@@ -23,8 +20,11 @@ from cobali_ray.chat.splitter import (
     ContentText,
     ParsedAnswer,
     ReasoningText,
-    Splitter,
 )
+from cobali_ray.chat.derivation import derive
+from cobali_ray.chat.format import GENERIC, Format
+from cobali_ray.chat.generic import explanation, tell
+from cobali_ray.chat.splitter import Splitter
 from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.errors import InvalidParameterError
 

@@ -8,9 +8,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from cobali_ray.chat.answer_events import ParsedAnswer
 from cobali_ray.chat.derivation import derive
 from cobali_ray.chat.format import Format
-from cobali_ray.chat.splitter import ParsedAnswer, Splitter
+from cobali_ray.chat.splitter import Splitter
 from training.corpus.example import Check
 from training.corpus.template import template
 

@@ -14,7 +14,7 @@ from cobali_ray.api.door.faults import Fault
 from cobali_ray.api.door.timings import Timings
 from cobali_ray.api.reply.answer import Writer
 from cobali_ray.api.reply.turn import Update, choice_states
-from cobali_ray.chat.splitter import (
+from cobali_ray.chat.answer_events import (
     CallArguments,
     CallBegun,
     CallBroken,

@@ -15,7 +15,7 @@ from cobali_ray.api.reply.answer import Writer
 from cobali_ray.api.reply.logprobs import chat_logprob_items
 from cobali_ray.api.reply.turn import Update, choice_states
 from cobali_ray.api.reply.vectors import Rows, in_parts
-from cobali_ray.chat.splitter import (
+from cobali_ray.chat.answer_events import (
     CallArguments,
     CallBegun,
     CallBroken,

@@ -17,7 +17,7 @@ from cobali_ray.api.door.timings import Timings
 from cobali_ray.api.reply.answer import Choice, Choices, timings, usage
 from cobali_ray.api.reply.logprobs import ChatLogprobs, CompletionLogprobs, WholeLogprobs, chat_logprob_items
 from cobali_ray.api.reply.turn import Update, choice_states, delta_of, message_of
-from cobali_ray.chat.splitter import ParsedAnswer as TakenApart
+from cobali_ray.chat.answer_events import ParsedAnswer as TakenApart
 from cobali_ray.core.request.events import End, RequestStats, TokenLogprob
 
 DONE = b"data: [DONE]\n\n"

@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from cobali_ray.api.call.prompt import Speech
-from cobali_ray.chat.splitter import (
+from cobali_ray.chat.answer_events import (
     CallArguments,
     CallBegun,
     CallBroken,
@@ -16,9 +16,9 @@ from cobali_ray.chat.splitter import (
     Event,
     ParsedAnswer,
     ReasoningText,
-    Splitter,
     append,
 )
+from cobali_ray.chat.splitter import Splitter
 from cobali_ray.core.request.events import Delta, End, TokenLogprob
 
 ID_CHARS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"

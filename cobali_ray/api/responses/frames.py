@@ -15,7 +15,7 @@ from cobali_ray.api.reply.answer import Writer, timings, usage
 from cobali_ray.api.reply.turn import Update, choice_states
 from cobali_ray.api.responses.output import ResponseOutput, StreamEvent
 from cobali_ray.api.responses.read import ResponseTemplate
-from cobali_ray.chat.splitter import ContentText
+from cobali_ray.chat.answer_events import ContentText
 from cobali_ray.core.request.events import End, RequestStats
 from cobali_ray.errors import StoreFailedError, StoreFullError
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from cobali_ray.api.reply.logprobs import ChatLogprobs, WholeLogprobs, chat_logprob_items
 from cobali_ray.api.responses.tools import Callee, custom_input
-from cobali_ray.chat.splitter import (
+from cobali_ray.chat.answer_events import (
     CallArguments,
     CallBegun,
     CallBroken,

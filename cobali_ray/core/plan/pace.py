@@ -138,13 +138,12 @@ class Pacer:
     ) -> PrefillPlan:
         """Return the prefill of a tick in which all `streams` decode; `prompts` is oldest first.
 
-        Decides how long the tick may take, then the order of prompts, then what fits. Streams of a worse class
-        than all prompts set no target. Beside streams that yield to a prompt, also those of tenants who had
-        far more, the automatic one is `DUE_FACTOR` times as long; then, and without a target, only prompts
-        are computed that yield to none. With a target, the tick also takes no longer than `within_s`, as
-        streams that have no part in it wait for its end.
-
-        To ask changes nothing; `begin` takes what is computed.
+        Decides how long the tick may take, then the order of prompts, then what fits. Streams of a worse
+        class than all prompts set no target. Beside streams that yield to a prompt, also those of tenants who
+        had far more, the automatic one is `DUE_FACTOR` times as long; then, and without a target, only
+        prompts are computed that yield to none. With a target, the tick also takes no longer than `within_s`,
+        as streams that have no part in it wait for its end. To ask changes nothing; `begin` takes what is
+        computed.
         """
         if not prompts:
             return PrefillPlan()

@@ -69,7 +69,7 @@ class Programs:
         return one.began_s
 
     def answered(self, request: Request, again_s: float, now_s: float) -> float:
-        """Record the end of an answer; return until when to keep its prefix, which takes `again_s` to compute."""
+        """Record the end of an answer; return until when to keep its prefix, which costs `again_s`."""
         program = request.program
         if program is None or (one := self._programs.get((request.tenant, program.name))) is None:
             return now_s
