@@ -1,155 +1,46 @@
-"""ServeEngineClient over a whole EngineServer in one process: everything of the stack but Ray and HTTP."""
+"""ServeEngineClient over a whole EngineServer in one process."""
 
 import asyncio
 import os
 import threading
 import time
-import warnings
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import orjson
 import pytest
+from engine_in_process import WAIT_S, Setup, setups, text_of
 from ray.exceptions import ActorDiedError, RayTaskError
 from telemetry_records import waited
 
-with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
-    # Ray Serve's own models use pydantic's old ways when they are imported; nothing of Ray is started here.
-    import ray.serve
-
-from cobali_ray.actors import client, engine_server, loaded_model, model_host, remote_wire, startup, wire
-from cobali_ray.actors.client import ServeEngineClient, Vocabularies
+from cobali_ray.actors import client, engine_server, startup, wire
+from cobali_ray.actors.client import Vocabularies
 from cobali_ray.actors.engine_server import EngineServer
-from cobali_ray.api.engines.fleet import Fleet, ServedModel
 from cobali_ray.backend.scripted import ByteVocab, ScriptedEmbedder
-from cobali_ray.core.dispatch.engines import Phase
 from cobali_ray.core.dispatch.messages import EventsReceived, Lost
 from cobali_ray.core.request.embedding import EmbeddingRequest, TextPiece
 from cobali_ray.core.request.events import Delta, End
 from cobali_ray.core.request.request import Request, SamplingParams
 from cobali_ray.core.views.stats import DeviceView, EngineStatus
 from cobali_ray.errors import (
-    CobaliError,
     ConfigError,
     EngineDiedError,
     EventsLostError,
     InternalError,
     LoadingError,
-    ModelBusyError,
-    ModelTooLargeError,
-    NoRoomError,
     SlotFileError,
-    UnloadedError,
 )
 from cobali_ray.settings import EngineSettings
 from cobali_ray.telemetry.exposition import render
 from cobali_ray.telemetry.names import ONLY_ENGINE, HttpAnswer
-from cobali_ray.testing import LocalHandle, LocalResponse
 from tests.waiting import until
-
-WAIT_S = 60
-
-
-class Handle(LocalHandle):
-    """A Serve handle of an engine in this process; `kill` is what kill -9 looks like from the ingress."""
-
-    def __init__(self, settings):
-        self.server = EngineServer(settings)
-        self.responses, self.before_run, self.attends = [], None, []
-
-    def call(self, name, args):
-        if name == "run" and self.before_run is not None:
-            self.before_run(*args)
-        response = LocalResponse(getattr(self.server, name)(*args))
-        if name == "run":
-            self.responses.append(response)
-        if name == "attend":
-            self.attends = [response]
-        return response
-
-    def kill(self):
-        for response in self.responses + self.attends:
-            response.die(ActorDiedError())
-
-
-class Setup:
-    def __init__(self, **settings):
-        values = {"n_slots": 2, "n_ctx": 4096, "model": "builtin:scripted:0.0005"} | settings
-        self.settings = EngineSettings(**values)
-        self.handle = Handle(self.settings)
-        self.client = ServeEngineClient(self.handle)
-        self.fleet = Fleet([ServedModel({ONLY_ENGINE: self.client})])
-        (self.model,) = self.fleet.models
-        self.known = self.model.dispatch.state.engines[ONLY_ENGINE]
-
-    async def connect(self):
-        self.client.start()
-        await asyncio.wait_for(asyncio.shield(self.client._connecting), WAIT_S)
-        await until(lambda: self.known.attendance is not None)
-
-    def generate(self, request_id="a", *, max_tokens=5, n_prompt=3):
-        return self.model.ask(Request(request_id=request_id, prompt=(1,) * n_prompt, max_tokens=max_tokens))
-
-    async def collect(self, *args, **kwargs):
-        async with asyncio.timeout(WAIT_S):
-            return [event async for events in self.generate(*args, **kwargs) for event in events]
-
-    async def error(self, *args, **kwargs):
-        """Return what a request ends with, raised or told."""
-        try:
-            return (await self.collect(*args, **kwargs))[-1].error
-        except CobaliError as error:
-            return error
-
-    async def counted(self, **outcomes):
-        """Wait until the engine has counted these ends, and no others."""
-
-        async def are_counted():
-            requests = (await self.handle.server.snapshot()).requests
-            return {outcome: n for outcome, n in requests.items() if n} == outcomes
-
-        await until(are_counted)
-
-    async def idle(self):
-        """Wait until nothing runs and no control call is open."""
-
-        async def is_idle():
-            return not ((await self.client.state()).n_running or self.client._calls)
-
-        await until(is_idle)
-
-    async def reaches(self, holds):
-        """Wait until this holds for the engine's state."""
-
-        async def is_so():
-            return holds(await self.client.state())
-
-        await until(is_so)
-
-    def close(self):
-        self.client.close()
-        self.handle.server.__del__()
-
-
-def text_of(events):
-    return "".join(event.text for event in events if isinstance(event, Delta))
 
 
 @pytest.fixture
 async def make(monkeypatch):
-    monkeypatch.setattr(engine_server, "ATTEND_S", 0.01)
-    made = []
-
-    async def make(*, connected=True, **kwargs):
-        made.append(Setup(**kwargs))
-        if connected:
-            await made[-1].connect()
-        return made[-1]
-
-    yield make
-    for setup in made:
-        setup.close()
+    async with setups(monkeypatch) as make:
+        yield make
 
 
 async def test_a_request_runs_to_its_one_end(make):
@@ -162,18 +53,13 @@ async def test_a_request_runs_to_its_one_end(make):
     assert s.handle.responses[0].n_cancels == 0, "a finished call is not cancelled"
 
 
-async def test_closing_the_generator_frees_the_slot(make):
-    s = await make()
+async def test_leaving_frees_the_slot_also_before_the_first_event(make):
+    s = await make(model="builtin:scripted:0.01")
     events = s.generate(max_tokens=4000)
     await anext(events)
     await events.aclose()
     await s.idle()
     assert s.handle.responses[0].n_cancels == 1
-    assert not s.model.dispatch._streams
-
-
-async def test_cancelling_the_reader_frees_the_slot_also_before_the_first_event(make):
-    s = await make(model="builtin:scripted:0.01")
     for n_steps in range(6):
         reader = asyncio.ensure_future(s.collect(f"r{n_steps}", max_tokens=4000))
         for _ in range(n_steps):
@@ -182,6 +68,7 @@ async def test_cancelling_the_reader_frees_the_slot_also_before_the_first_event(
         with pytest.raises(asyncio.CancelledError):
             await reader
         await s.idle()
+    assert not s.model.dispatch._streams
 
 
 def tokens_of(events):
@@ -205,7 +92,7 @@ async def test_what_is_drawn_goes_on_by_the_seed_that_was_chosen_here(make):
         seeds.add(request.sampling.seed)
 
     s.handle.before_run = note
-    request = Request(request_id="a", prompt=(1, 2, 3), max_tokens=200, sampling=SamplingParams())
+    request = Request(request_id="a", prompt=(1, 2, 3), max_tokens=40, sampling=SamplingParams())
     told = []
     async with asyncio.timeout(WAIT_S):
         async for events in s.model.ask(request):
@@ -266,8 +153,10 @@ async def test_an_end_that_does_not_get_out_is_told_over_the_control_call(make):
     assert not s.handle.server._requests._lost
 
 
-@pytest.mark.parametrize("over_grpc", [False, True])
-@pytest.mark.parametrize("name", ["run", "attend", "state", "snapshot", "ticks"])
+@pytest.mark.parametrize(
+    ("name", "over_grpc"),
+    [("run", True), *((name, False) for name in ("run", "attend", "state", "snapshot", "ticks"))],
+)
 async def test_an_engine_that_answers_with_a_bug_is_not_dead(make, name, over_grpc, monkeypatch):
     monkeypatch.setattr(engine_server, "ATTEND_S", 0.001)
     s = await make()
@@ -398,7 +287,7 @@ async def test_what_clients_waited_for_is_counted_by_the_engine(make, monkeypatc
     assert (await s.client.counts()).answers == {answer: 2}
 
 
-async def test_the_feed_of_ticks_and_a_dead_engine_is_loading(make):
+async def test_the_feed_of_ticks_says_whose_it_is(make):
     s = await make(log_prompts=True)
     await s.collect("a", max_tokens=3)
 
@@ -414,15 +303,7 @@ async def test_the_feed_of_ticks_and_a_dead_engine_is_loading(make):
     (life,) = body["requests"]
     assert (life["request_id"], life["state"], life["n_output"]) == ("a", "ended", 3)
     assert life["prompt"] == "\x01" * 3
-    assert 0 <= body["now_s"] - life["ended_s"] < WAIT_S
     assert orjson.loads((await s.client.ticks(last=10, since=feed.next)).body)["ticks"] == []
-
-    async def dead(*_):
-        raise ActorDiedError
-
-    s.handle.server.ticks = dead
-    with pytest.raises(LoadingError):
-        await s.client.ticks(last=10)
 
 
 async def test_before_the_engine_answers_everything_is_loading(make):
@@ -520,7 +401,7 @@ async def dead(*_):
 )
 def test_serve_tells_why_it_could_not_start_an_engine(monkeypatch, message, why):
     app = SimpleNamespace(deployments={"engine": SimpleNamespace(message=message)})
-    monkeypatch.setattr(ray.serve, "status", lambda: SimpleNamespace(applications={"mine": app}))
+    monkeypatch.setattr("ray.serve.status", lambda: SimpleNamespace(applications={"mine": app}))
     assert startup.why_down("mine", "engine") == why
     assert startup.why_down("another", "engine") == startup.why_down("mine", "other") == ""
 
@@ -533,10 +414,6 @@ async def test_an_engine_that_goes_without_a_device_says_so_and_what_it_has_less
     assert (await s.client.state()).detail == "without far:1"
     model.room = "5 of 8 slots"
     assert (await s.client.state()).detail == "without far:1, with 5 of 8 slots"
-
-
-async def to_end(events):
-    return [event async for batch in events for event in batch]
 
 
 @pytest.fixture
@@ -555,53 +432,12 @@ async def known(s):
 
 async def test_an_engine_on_another_node_answers_as_one_here(make, on_two_nodes):
     s = await make()
+    await until(lambda: s.handle.server._pusher.n_readers)
     events = await s.collect("at-once")
     assert (len(text_of(events)), events[-1].finish_reason) == (5, "length")
     await known(s)
     texts = await asyncio.gather(*(s.collect(f"r{n}", max_tokens=300) for n in range(4)))
     assert len({text_of(events) for events in texts}) == 1
-
-
-async def test_an_engine_on_another_node_is_heard_before_anybody_asks_it_anything(make, on_two_nodes):
-    s = await make()
-    await known(s)
-    await until(lambda: s.handle.server._pusher.n_readers)
-
-
-async def test_a_message_from_another_node_that_got_lost_is_no_gap(make, on_two_nodes, monkeypatch):
-    s = await make()
-    await known(s)
-    events = s.generate(max_tokens=300)
-    first = await anext(events)
-    monkeypatch.setattr(remote_wire, "SILENT_BEATS", 100)  # a busy machine is no dead one
-    say, lost = remote_wire.RemoteConnection._say, []
-
-    def lose_one(socket, data):
-        if not lost:
-            lost.append(data)
-            return True
-        return say(socket, data)
-
-    monkeypatch.setattr(remote_wire.RemoteConnection, "_say", staticmethod(lose_one))
-    rest = await asyncio.wait_for(to_end(events), WAIT_S)
-    assert (rest[-1].finish_reason, rest[-1].stats.n_output) == ("length", 300), "it goes on"
-    assert len(text_of(first) + text_of(rest)) == 300
-    await s.idle()
-
-
-async def test_an_engine_that_is_no_longer_heard_from_another_node_counts_as_dead(
-    make, on_two_nodes, monkeypatch
-):
-    s = await make()
-    await known(s)
-    events = s.generate(max_tokens=4000)
-    await anext(events)
-    monkeypatch.setattr(remote_wire.RemoteConnection, "_say", lambda *_: True)
-    rest = await asyncio.wait_for(to_end(events), WAIT_S)
-    assert isinstance(rest[-1].error, EngineDiedError)
-    with pytest.raises(EngineDiedError):
-        await s.collect("later")
-    await s.idle()
 
 
 async def test_what_the_cache_holds_and_slots_that_are_moved(make, tmp_path):
@@ -624,103 +460,14 @@ async def test_what_the_cache_holds_and_slots_that_are_moved(make, tmp_path):
         await s.client.move_slot("restore", 0, "other")
 
 
-async def test_an_engine_that_is_gone_moves_nothing(make):
+async def test_an_engine_that_is_gone_is_loading_and_has_no_requests(make):
     s = await make()
     s.model.dispatch.hear(Lost(ONLY_ENGINE))
-    with pytest.raises(LoadingError):
-        await s.client.cache()
-    with pytest.raises(LoadingError):
-        await s.client.move_slot("erase", 0, "")
-
-
-async def test_an_engine_on_demand_loads_when_told_and_gives_back_when_told(make):
-    s = await make(load="on_demand")
-    assert (await s.client.state()).status is EngineStatus.UNLOADED
-    with pytest.raises(UnloadedError):
-        _ = s.client.card
-    for ask in (s.client.cache(), s.client.ticks(last=1), s.client.move_slot("erase", 0, "")):
-        with pytest.raises(UnloadedError):
-            await ask
-    assert 'cobali_engine_up{engine="0"} 1.0\n' in render(*await s.client.counts()), "the process is there"
-    await asyncio.gather(s.model.load(), s.model.load())
-    assert s.client.card.model_id == "scripted"
-    assert s.model.present
-    first = text_of(await s.collect("a"))
-    assert (await s.client.state()).status is EngineStatus.READY
-    running = s.generate("busy", max_tokens=4000)
-    await anext(running)
-    with pytest.raises(ModelBusyError):
-        await s.model.unload()
-    assert (await s.client.state()).idle_s == 0.0
-    await running.aclose()
-    await s.idle()
-    await s.model.unload()
-    assert (await s.client.state()).status is EngineStatus.UNLOADED
-    assert text_of(await s.collect("c")) == first, "who asks has it loaded"
-    assert (await s.handle.server.attend({}, None)).n_restarts == 0, "it is the same process"
-
-
-async def test_an_idle_model_is_let_go_after_its_time(make, monkeypatch):
-    monkeypatch.setattr(engine_server, "ATTEND_S", 0.001)
-    s = await make(load="on_demand", keep_alive_s=1000)
-    await s.model.load()
-    await s.collect()
-    await s.idle()
-    s.handle.server._host._used_s -= 900
-    await s.handle.server.attend({}, None)
-    assert (await s.client.state()).status is EngineStatus.READY
-    s.handle.server._host._used_s -= 101
-    await s.reaches(lambda state: state.status is EngineStatus.UNLOADED)
-
-
-@pytest.mark.parametrize(
-    ("most", "free", "error"), [(1 << 40, 10, NoRoomError), (10, 10, ModelTooLargeError), (None, None, None)]
-)
-async def test_memory_is_checked_before_a_model_is_loaded(make, monkeypatch, most, free, error):
-    s = await make(load="on_demand")
-    beside = SimpleNamespace(stat=lambda: SimpleNamespace(st_size=11))
-    monkeypatch.setattr(model_host, "needed_bytes", lambda *_: 100)
-    monkeypatch.setattr(model_host, "files_beside", lambda *_: [beside])
-    monkeypatch.setattr(model_host.memory, "most_bytes", lambda: most)
-    monkeypatch.setattr(model_host.memory, "available_bytes", lambda: free)
-    if error is None:
-        await s.model.load()
-        return
-    with pytest.raises(error) as caught:
-        await s.model.load()
-    assert caught.value.n_bytes == 111
-    assert (await s.client.state()).status is EngineStatus.UNLOADED
-
-
-async def test_a_model_that_does_not_open_has_failed_and_may_be_tried_again(make, monkeypatch):
-    s = await make(load="on_demand")
-    real = loaded_model.open_engine
-    monkeypatch.setattr(loaded_model, "open_engine", lambda *_, **__: 1 / 0)
-    with pytest.raises(InternalError, match="division"):
-        await s.model.load()
-    state = await s.client.state()
-    assert (state.status, state.detail) == (EngineStatus.FAILED, "division by zero")
-    s.handle.server.check_health()
-    monkeypatch.setattr(loaded_model, "open_engine", real)
-    await s.model.load()
-    assert (await s.collect())[-1].finish_reason == "length"
-
-
-async def test_what_an_engine_answers_with_is_the_file_that_it_has_loaded(make, monkeypatch):
-    s = await make(load="on_demand")
-    first = (await s.handle.server.attend({}, None)).model
-    monkeypatch.setattr(loaded_model, "identity_of", lambda *_: "a newer file")
-    assert (await s.handle.server.attend({}, None)).model == first
-    await s.model.load()
-    assert (await s.handle.server.attend({}, None)).model == "a newer file"
-
-
-async def test_two_who_ask_at_once_load_it_once(make, monkeypatch):
-    s = await make(load="on_demand")
-    opened, real = [], loaded_model.open_engine
-    monkeypatch.setattr(loaded_model, "open_engine", lambda *a, **k: opened.append(1) or real(*a, **k))
-    await asyncio.gather(*(s.handle.server.load() for _ in range(3)))
-    assert len(opened) == 1
+    client = s.client
+    for call in (client.cache(), client.move_slot("erase", 0, ""), client.ticks(last=1), client.pause()):
+        with pytest.raises(LoadingError):
+            await call
+    assert await client.find("a", "") == []
 
 
 async def test_what_a_successor_serves_is_asked_anew(make, monkeypatch):
@@ -766,95 +513,3 @@ async def test_vectors_travel_the_whole_way(make):
     assert 'cobali_tenant_prompt_tokens_total{engine="0",tenant="anyone"} 19900.0' in text
     feed = orjson.loads((await setup.handle.server.ticks(100, 0, None)).body)
     assert sum(tick["n_texts"] for tick in feed["ticks"]) == 199
-
-
-async def slow_and_alone(make):
-    """Return an engine of one slot, which is at work for seconds, and what 200 tokens of it are."""
-    alone = text_of(await (await make()).collect(max_tokens=200))
-    return await make(n_slots=1, model="builtin:scripted:0.02"), alone
-
-
-async def test_a_paused_engine_keeps_requests_and_says_where_they_are(make):
-    s, alone = await slow_and_alone(make)
-    running = s.generate("a", max_tokens=200)
-    said = await anext(running)
-    waiting = asyncio.ensure_future(s.collect("b", n_prompt=50))
-    await s.reaches(lambda state: state.n_queued)
-    assert await s.client.pause() == 1
-
-    async def gave_its_slot_back():
-        found = await s.client.find("a", "")
-        return found if found[0].life.state == "queued" else None
-
-    found = await until(gave_its_slot_back)
-    assert (await s.client.state()).paused
-    assert found[0].life.n_output > 0
-    assert found[0].progress.n_ahead == 0, "who ran is next"
-    ((queued, progress),) = await s.client.find("b", "")
-    assert (queued.state, queued.n_prompt, progress.n_ahead) == ("queued", 50, 1)
-    assert await s.client.find("b", "another tenant") == []
-    assert await s.client.resume() == 2
-    rest = [event async for events in running for event in events]
-    assert text_of([*said, *rest]) == alone, "the answer is the same"
-    assert (await waiting)[-1].finish_reason == "length"
-    await s.counted(length=2)
-    ((ended, progress),) = await s.client.find("b", "")
-    assert (ended.state, ended.n_output, progress.n_processed) == ("ended", 5, 50)
-
-
-async def test_a_pause_may_give_the_memory_back_and_all_go_on_afterwards(make, monkeypatch):
-    s, alone = await slow_and_alone(make)
-    running = s.generate("a", max_tokens=200)
-    said = await anext(running)
-    waiting = asyncio.ensure_future(s.collect("b"))
-    await s.reaches(lambda state: state.n_queued)
-    assert await s.client.release() == 1
-    state = await s.client.state()
-    assert (s.handle.server._host.model, state.status, state.paused) == (None, EngineStatus.UNLOADED, True)
-    later = asyncio.ensure_future(s.collect("c"))
-    await until(lambda: len(s.model.dispatch.state._open) == 3)
-    assert await s.client.release() == 0, "once more changes nothing"
-
-    def no_room(host):
-        raise NoRoomError(2, 1)
-
-    with monkeypatch.context() as full:
-        full.setattr(model_host.ModelHost, "_check_room", no_room)
-        with pytest.raises(NoRoomError):
-            await s.client.resume()
-    assert (await s.client.state()).paused, "until there is room for it"
-    assert len(s.model.dispatch.state._open) == 3
-    await s.client.resume()
-    rest = [event async for events in running for event in events]
-    assert text_of([*said, *rest]) == alone, "the answer is the same"
-    assert rest[-1].error is None
-    assert {(await one)[-1].finish_reason for one in (waiting, later)} == {"length"}
-
-
-async def test_a_model_that_was_not_there_is_not_loaded_after_a_pause_but_for_who_asks(make):
-    s = await make(load="on_demand")
-    assert await s.client.release() == 0
-    await until(lambda: s.known.phase is Phase.RELEASED)
-    asked = asyncio.ensure_future(s.collect("a"))
-    await until(lambda: s.model.dispatch.state._open)
-    assert await s.client.resume() == 0
-    assert (await asked)[-1].finish_reason == "length"
-
-
-async def test_a_model_that_is_loaded_in_a_pause_begins_nothing(make):
-    s = await make(load="on_demand")
-    assert await s.client.pause() == 0
-    await s.model.load()
-    await s.reaches(lambda state: state.paused)
-    asked = asyncio.ensure_future(s.collect("a"))
-    await until(lambda: s.client.find("a", ""))
-    assert await s.client.resume() == 1
-    assert (await asked)[-1].finish_reason == "length"
-
-
-async def test_an_engine_that_is_gone_has_no_requests_and_is_not_paused(make):
-    s = await make()
-    s.model.dispatch.hear(Lost(ONLY_ENGINE))
-    assert await s.client.find("a", "") == []
-    with pytest.raises(LoadingError):
-        await s.client.pause()

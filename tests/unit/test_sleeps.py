@@ -14,7 +14,6 @@ MAY = {
     "tests/page/film.py": "a program that takes so many pictures a second",
     "tests/front/fronted.py": "a replica that is slow on purpose",
     "tests/unit/test_link.py": "polls",
-    "tests/unit/test_serve_client.py": "polls",
 }
 
 

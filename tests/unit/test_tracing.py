@@ -9,10 +9,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx2
 import pytest
+from engine_in_process import WAIT_S, Setup
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from structlog.testing import capture_logs
-from test_serve_client import WAIT_S, Setup
 
 from cobali_ray.api.app import build_api
 from cobali_ray.core.request.events import End, RequestStats
