@@ -21,7 +21,7 @@ class Batches:
         """Of the images of open requests."""
 
     def filled(self, plan: Plan) -> TickBatch:
-        """Return the batch with all that a plan computes; it is another plan's with the next call."""
+        """Return the batch with all that a plan computes; the next call overwrites it."""
         slots = self._scheduler.slots
         known = [slots.tokens(span.slot_id) for span in plan.spans]
         if plan.drafts:
@@ -33,7 +33,7 @@ class Batches:
         return self._batch
 
     def _fill_images(self, plan: Plan) -> None:
-        """Have spans computed from the rows of images that stand there."""
+        """Replace the tokens of image spans by the rows of their images."""
         for number, span in enumerate(plan.spans):
             if (sequence := self._scheduler.slots.by_slot[span.slot_id]) is None:
                 continue

@@ -33,16 +33,16 @@ _KIND = re.compile(r"[0-9a-f]{32}")
 _FILE = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{42})?\.kv")
 _PART = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{42})?\.[0-9a-f]{32}\.part")
 _STALE_NS = 3600 * 10**9
-"""Age of what a killed engine left half written."""
+"""Age after which a half-written file is taken for that of a killed engine."""
 _BEHIND_NS = 1000
 _LOOK = 16
-"""After this part of the bound was written, the folder is looked at again; others may write there too."""
+"""After this part of the bound was written, the folder is listed again; other engines may write there."""
 _FAIR = 4
-"""Part of the bound that is given up for one file, at most: one in so many."""
+"""At most one in so many parts of the bound is freed for one file."""
 
 
 class DamagedError(ValueError):
-    """What a file has is not what it should have."""
+    """A file's content is not what its name promises."""
 
 
 class _Found(NamedTuple):
@@ -79,17 +79,17 @@ class BlockFiles:
         return self.tidy()
 
     def is_whole(self, name: bytes, n_bytes: int) -> bool:
-        """Say whether so much is a block as long as blocks are."""
+        """Return whether so many bytes are a whole block."""
         return not is_state(name) and n_bytes == self._block_bytes
 
     def full(self, n_bytes: int) -> bool:
-        """Say whether the folder should be looked at before so much more is written."""
+        """Return whether the folder should be listed before so many more bytes are written."""
         size = _HEAD.size + n_bytes
         too_much = self.n_bytes + size > self._most_bytes
         return too_much or self._n_unseen + size > self._most_bytes // _LOOK
 
     def tidy(self, n_bytes: int = 0) -> set[bytes]:
-        """Look at all files, and delete those used longest ago until there is room to write so much.
+        """List all files, and delete those used longest ago until there is room for so many bytes.
 
         Returns the names of our kind that are left. Whatever else lies there is left alone.
         """
@@ -132,7 +132,7 @@ class BlockFiles:
         return found
 
     def use(self, name: bytes, depth: int) -> bool:
-        """Note that a block, the one with this number in its sequence, was needed; False if it is gone."""
+        """Mark a block, the one with this number in its sequence, as used; False if it is gone."""
         path = self._path(name)
         try:
             if not self._fits(name, path.stat().st_size):  # nobody waited for the disk when it was written
@@ -166,7 +166,7 @@ class BlockFiles:
         return True
 
     def read(self, name: bytes, depth: int) -> NDArray[np.uint8]:
-        """Return the cells of a block. Raises DamagedError for a file that is not what it should be."""
+        """Return the cells of a block. Raises DamagedError."""
         path = self._path(name)
         with path.open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size

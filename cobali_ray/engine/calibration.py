@@ -1,4 +1,4 @@
-"""What passes of this model take on this machine, measured with a few real ones before a request comes.
+"""Calibration: a few real passes are timed before the first request, for the tick-time model.
 
 So the pacer never begins with nothing. What was measured is kept per model file, machine and settings, and is
 only where the tick-time model begins: ticks put it right. A machine is busy while a server starts, so the
@@ -33,7 +33,7 @@ N_ROUNDS, ENOUGH = 2, 4
 """How often each pass is tried at a start, and at all of them."""
 CHUNKS = (1, 4, 8, 32, 128, 512)
 DEEP = (1024, 2048, 4096)
-"""How much of a prompt is there already where the longest chunk is tried again."""
+"""Depth at which the longest chunk is tried again."""
 
 Times: TypeAlias = list[tuple[TickShape, list[float]]]
 TIMES: Final = Annotated[

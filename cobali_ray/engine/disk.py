@@ -28,14 +28,14 @@ MAX_BEHIND = 256 << 20
 PART_S = 4.0
 """What the engine's end may take, so that all is written."""
 _TELL_S = 0.05
-"""What was read is told as often as this."""
+"""How often blocks that were read are reported."""
 _PAUSE_S = 60.0
-"""How long nothing is opened or written after that failed."""
+"""How long nothing is opened or written after a failure."""
 Job: TypeAlias = Callable[[], None]
 
 
 class DiskEvent(NamedTuple):
-    """What happened, and the cells that belong to it."""
+    """An event for the scheduler, and the cells that belong to it."""
 
     event: messages.Event
     cells: Mapping[bytes, Cells] = {}
@@ -66,25 +66,25 @@ class Disk:
     # -- called by the tick thread ----------------------------------------------------------------------
 
     def start(self, wake: Job) -> None:
-        """Work in threads from now on; `wake` is called when there are news."""
+        """Work in threads from now on; `wake` is called when there are events."""
         self._wake = wake
         self._read, _ = _line("disk-read")
         self._write, self._writer = _line("disk-write", begin=give_way)
         self.open()
 
     def open(self) -> None:
-        """Look at what is there, once, or again some time after that failed."""
+        """List the files, once, or again some time after that failed."""
         if not self._opened and not self.paused_s:
             self._opened = True
             self._write(self._open)
 
     @property
     def paused_s(self) -> float:
-        """For how long nothing is written, because that failed."""
+        """For how long nothing is written, after a failure."""
         return max(self._paused_until_s - self._clock.now(), 0.0) if self.trouble else 0.0
 
     def events(self) -> Iterator[DiskEvent]:
-        """Yield what happened since the last call."""
+        """Yield the events since the last call."""
         with suppress(queue.Empty):
             while True:
                 yield self._news.get_nowait()
@@ -108,11 +108,11 @@ class Disk:
             self._tell_written(0, blocks, 0)
 
     def flush(self) -> None:
-        """Begin to end: what is stored from now on may wait for its turn."""
+        """Begin to end: from now on `store` takes everything."""
         self._part_by_s = self._clock.now() + PART_S
 
     def close(self) -> None:
-        """Write what waits, as far as there is time; nothing is read or written afterwards."""
+        """Write what is queued, as far as there is time; nothing is read or written afterwards."""
         if self._part_by_s is None:
             self.flush()
         if self._writer is not None and self._part_by_s is not None:
@@ -122,7 +122,7 @@ class Disk:
         self._files = None
 
     def _behind(self, n_bytes: int) -> bool:
-        """Whether too much waits for the writer to take more; a single sequence it always takes."""
+        """Return whether too many bytes wait for the writer; a single sequence always fits."""
         waiting = self._n_put - self._n_done
         return waiting > 0 and waiting + n_bytes > MAX_BEHIND
 
@@ -170,7 +170,7 @@ class Disk:
         )
 
     def _read_block(self, names: Sequence[bytes], depth: int) -> Cells | None:
-        """Return the first of these; None if it cannot be had, and then the others are of no use."""
+        """Return the first of these blocks; None if it cannot be read, which makes the others useless."""
         files = self._files
         if files is None:
             return None
@@ -213,7 +213,7 @@ class Disk:
             self._tell(messages.BlocksWritten(names[:n_there], n_whole, n_bytes, names[n_there:]))
 
     def _write_block(self, name: bytes, cells: Cells | None, depth: int) -> bool | None:
-        """Write a block unless it is there, and say whether it was not; None if none can be written now."""
+        """Write a block unless it is there; return whether it was written; None if none can be now."""
         files = self._files
         if files is None or self.paused_s:
             return None
@@ -236,7 +236,7 @@ class Disk:
         return files.write(name, cells, depth) or None
 
     def _pause(self, event: str, error: OSError | DamagedError) -> None:
-        """Write nothing for a while; said once for each cause, until it works again."""
+        """Write nothing for a while; logged once for each cause, until it works again."""
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         known, self.trouble = why == self.trouble, why
         self._paused_until_s = self._clock.now() + _PAUSE_S
@@ -251,7 +251,7 @@ class Disk:
             _log.info("disk_cache_goes_on", setting="disk_cache_dir")
 
     def _warn(self, event: str, error: Exception) -> None:
-        """Say each kind of trouble once: requests go on without the disk."""
+        """Log each kind of trouble once: requests continue without the disk."""
         if event not in self._warned:
             self._warned.add(event)
             why = "this and more of the kind is left out; said once"
@@ -259,7 +259,7 @@ class Disk:
 
 
 def _line(name: str, begin: Job | None = None) -> tuple[Callable[[Job], None], threading.Thread]:
-    """Return where to put jobs that a thread of their own does one after the other, and the thread.
+    """Return a queue for jobs and the thread that does them one after the other.
 
     It ends with the process: a disk that hangs must not hold that up.
     """

@@ -1,4 +1,4 @@
-"""Embedding: has texts computed in a pass of their own, and makes events of their vectors."""
+"""Embedding: computes texts in a pass of their own, and makes events of their vectors."""
 
 from __future__ import annotations
 

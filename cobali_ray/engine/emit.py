@@ -17,7 +17,7 @@ MAX_VALUES = 64
 
 
 class _Answer:
-    """The text of one request, as far as it is sent, and what is held back of it."""
+    """The text of one answer: what is sent, and what is held back."""
 
     __slots__ = (
         "begun", "end_tokens", "held", "held_logprobs", "plain", "request", "stops", "text",
@@ -36,10 +36,10 @@ class _Answer:
 
 
 class Emitter:
-    """Turns sampled tokens into the text that became certain by them."""
+    """Turns sampled tokens into deltas, of text that can no longer change."""
 
     def __init__(self, pieces: Pieces, life: Callable[[str], RequestStats]) -> None:
-        """`life` is asked for a request's life so far, which goes with its first text."""
+        """`life` returns a request's stats so far, which go with its first text."""
         self._pieces, self._life = pieces, life
         self._answers: dict[str, _Answer] = {}
         """Of open requests."""
@@ -47,7 +47,7 @@ class Emitter:
         """Text of tokens that are whole characters wherever they stand, once they were seen."""
 
     def open(self, request: Request) -> None:
-        """Begin an answer, or go on behind what another engine has sent of it."""
+        """Begin an answer, or continue after the tokens that another engine has sent."""
         answer = self._answers[request.request_id] = _Answer(request, self._pieces.end_tokens)
         if request.sent_tokens:
             shown = request.shown_tokens
@@ -63,7 +63,7 @@ class Emitter:
     def emit(
         self, emit: Emit, logprobs: Mapping[int, TokenLogprobs]
     ) -> tuple[list[tuple[str, Delta]], list[Stopped]]:
-        """Return the deltas that these tokens make, with their addresses, and whose text a stop string ended.
+        """Return the deltas of these tokens, with their addresses, and the requests that a stop string ended.
 
         `logprobs` is by row.
         """
@@ -86,7 +86,7 @@ class Emitter:
     def _emit_one(
         self, answer: _Answer, token: int, logprobs: TokenLogprobs | None, ending: FinishReason | None
     ) -> tuple[Delta | None, bool]:
-        """Return the delta, if any text became certain, and whether a stop string ended it."""
+        """Return the delta, if there is text to send, and whether a stop string ended it."""
         request = answer.request
         if answer.plain and not ending and not answer.text.waiting:
             known = self._ascii.get(token)
@@ -138,7 +138,7 @@ class Emitter:
             yield Delta(request.request_id, "", (), prompt=part)
 
     def _is_silent(self, answer: _Answer, token: int, ending: FinishReason | None) -> bool:
-        """Say whether a token has no text: an end token, or the stop token of a request that wants none."""
+        """Return whether a token shows no text: an end token, or a stop token that is not to be shown."""
         if token in self._pieces.end_tokens:
             return True
         # A token that completes a grammar ends the sequence as well, and has text.

@@ -55,7 +55,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Engine:
-    """Requests in, events out, one `tick` at a time; what happens is the scheduler's to say.
+    """Requests in, events out, one `tick` at a time; the scheduler decides.
 
     On a backend that computes inside `forward` (a CPU) a tick's tokens are emitted at its end. On one that
     returns early (a GPU) they are emitted while the next pass computes, which hides most of the host's work
@@ -103,7 +103,7 @@ class Engine:
         self._recorder, self._progress = TickRecorder(), ProgressReports()
         self._told_unmet = False
 
-    # -- asked from outside, between ticks ------------------------------------------------------------
+    # -- queries, between ticks -----------------------------------------------------------------------
 
     @property
     def has_work(self) -> bool:
@@ -111,7 +111,7 @@ class Engine:
 
     @property
     def patience_s(self) -> float | None:
-        """How long without work until a deadline must be looked at; None for ever."""
+        """How long an idle engine may wait before it must tick; None: for ever."""
         deadline_s = self.scheduler.next_deadline_s
         return None if deadline_s is None else max(deadline_s - self._clock.now(), 0.0)
 
@@ -125,7 +125,7 @@ class Engine:
 
     @property
     def reuse(self) -> Reuse:
-        """How prompts begin with what was computed for others."""
+        """How prompts reuse what was computed for others."""
         drafts = self.scheduler.planner.speculation is not None
         return reuse_of(self.limits, disk=self._disk is not None, drafts=drafts)
 
@@ -133,19 +133,19 @@ class Engine:
         return self._clock.now()
 
     def start_disk(self, wake: Callable[[], None]) -> None:
-        """Have files read and written in threads; `wake` is called by these when `hear_disk` should be."""
+        """Begin to read and write files in threads, which call `wake` when `hear_disk` should be called."""
         if self._disk is not None:
             self._disk.start(wake)
 
     def hear_disk(self) -> None:
-        """Tell the scheduler what the disk's threads have read and written."""
+        """Pass the events of the disk's threads to the scheduler."""
         if self._disk is not None:
             for event, cells in self._disk.events():
                 self._host.receive(cells)
                 self._tell(event)
 
     def flush(self) -> None:
-        """Have what slots hold written to disk, as far as there is time; then nothing is read or written."""
+        """Write what slots hold to disk, as far as there is time, and close the disk."""
         if self._disk is not None:
             self._disk.flush()
             self._tell(messages.EngineStopping(self._clock.now()))
@@ -155,11 +155,10 @@ class Engine:
         self.backend.close()
 
     def submit(self, request: Request, *, ready: bool = True, arrived_s: float | None = None) -> Sequence:
-        """Let a request in. Whatever happens, it ends with one End.
+        """Submit a request, which ends with one End whatever happens; return its sequence, for telemetry.
 
-        The sequence is returned for those who look on. `ready=False`: its grammar is compiled elsewhere, its
-        images are encoded, and `ready` is called with what came of it; until then it waits and stops nobody.
-        `arrived_s`: when it came, if that was before now.
+        `ready=False`: its grammar is compiled or its images are encoded elsewhere, and `ready` is called with
+        the results; until then it waits and holds up no other. `arrived_s`: when it came, if before now.
         """
         if self._disk is not None:
             self._disk.open()
@@ -185,7 +184,7 @@ class Engine:
     def ready(
         self, sequence: Sequence, found: Matcher | CobaliError | None, rows: RowsOf | None = None
     ) -> None:
-        """Let a request go on with its compiled grammar and its images' rows, or end it for want of them."""
+        """Continue a request with its compiled grammar and its images' rows, or end it with an error."""
         if sequence.status is not Status.NOT_READY:  # it has ended meanwhile
             return
         now_s = self._clock.now()
@@ -199,11 +198,11 @@ class Engine:
         self._say([sequence.request], computing=False)
 
     def embed(self, request: EmbeddingRequest, arrived_s: float | None = None) -> None:
-        """Let a request for vectors in, which ends with one End; `arrived_s` as in `submit`."""
+        """Submit a request for vectors, which ends with one End; `arrived_s` as in `submit`."""
         self._tell(messages.Submitted(request, self._clock.now(), arrived_s=arrived_s))
 
     def cancel(self, request_id: str) -> None:
-        """End a request wherever it stands; nothing happens where it has ended."""
+        """Cancel a request in any state; one that has ended is ignored."""
         self._tell(messages.Cancelled(request_id, self._clock.now()))
 
     def pause(self) -> int:
@@ -228,7 +227,7 @@ class Engine:
         return load_of(self.scheduler)
 
     def places(self) -> dict[str, Place]:
-        """Return where in the queue everybody is who waits."""
+        """Return the place in the queue of each waiting request."""
         return self._progress.places(self.scheduler)
 
     def cache_view(self) -> CacheView:
@@ -281,7 +280,7 @@ class Engine:
         )
 
     def _embed_texts(self, asked: messages.Embed) -> float:
-        """Embed texts and hand their vectors over; return when that was done."""
+        """Embed texts and send their vectors; return when that was done."""
         self._embed = None
         if (embedder := self.backend.embedder) is None:
             raise InternalError("this model does not embed")
@@ -293,7 +292,7 @@ class Engine:
         return embedded_s
 
     def _tell(self, event: messages.Event, logprobs: dict[int, TokenLogprobs] | None = None) -> None:
-        """Tell the scheduler what happened and do what it says. What is told to clients cannot fail."""
+        """Pass an event to the scheduler and carry out its instructions. Those for clients cannot fail."""
         instructions = self.scheduler.handle(event)
         begun: list[Request | EmbeddingRequest] = []
         for one in instructions:
@@ -322,7 +321,7 @@ class Engine:
             self._tell(moved)
 
     def _guessed(self, plan: Plan) -> Plan:
-        """Return the plan with what the head guesses, if it is asked."""
+        """Return the plan with the head's guesses, if it has any."""
         if not plan.by_head:
             return plan
         wanted = [(slot_id, self.slots.tokens(slot_id)[-1], len(draft)) for slot_id, draft in plan.drafts]
@@ -333,7 +332,7 @@ class Engine:
         return plan._replace(drafts=tuple(drafts), by_head=False)
 
     def _forward(self, plan: Plan) -> bool:
-        """Hand the plan's tokens over. False: nothing was computed, and the scheduler was told why."""
+        """Begin to compute the plan. False: nothing was computed, and the scheduler has the reason."""
         self._compute = None
         if (unrestored := self._host.unrestored()) is not None:
             self._tell(unrestored)
@@ -372,7 +371,7 @@ class Engine:
     # -- what clients are told ------------------------------------------------------------------------
 
     def _publish(self) -> float:
-        """Turn sampled tokens into deltas and hand all events over. Returns seconds."""
+        """Turn sampled tokens into deltas and send all events. Returns seconds."""
         started = self._clock.now()
         if self._progress:
             self._out += self._progress.reports(self.scheduler, started)
@@ -385,7 +384,7 @@ class Engine:
         return self._clock.now() - started
 
     def _say(self, requests: Seq[Request | EmbeddingRequest], *, computing: bool) -> None:
-        """Say at once whether something is computed for requests; offline nobody asks."""
+        """Send at once whether something is computed for requests; offline there is no address."""
         said = [(r.reply_to, Computing(r.request_id, computing)) for r in requests if r.reply_to]
         if said:
             self._out += said

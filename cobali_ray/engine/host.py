@@ -1,4 +1,4 @@
-"""HostMemory: cells moved as the scheduler says: within slots and between them, host memory and the disk."""
+"""HostMemory: moves cells between slots, host memory and the disk, as the scheduler instructs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = structlog.get_logger(__name__)
 
 
 class HostMemory:
-    """Holds cells by the ids of their blocks. What cannot be moved is noted, to be told."""
+    """Holds cells by the ids of their blocks. What could not be moved is reported afterwards."""
 
     def __init__(self, backend: Backend, clock: Clock, disk: Disk | None = None) -> None:
         self._backend, self._clock, self._disk = backend, clock, disk
@@ -34,7 +34,7 @@ class HostMemory:
         """Slots that could not be filled, and with which blocks."""
 
     def carry_out(self, instructions: Sequence[messages.Instruction]) -> None:
-        """Do those that are about cells, in slots, here and on disk."""
+        """Carry out the instructions about cells, in slots, here and on disk."""
         for one in instructions:
             match one:
                 case messages.Truncate(slot_id, n_keep):
@@ -85,7 +85,7 @@ class HostMemory:
                     self._backend.clear()
 
     def receive(self, cells: Mapping[bytes, Cells]) -> None:
-        """Take what came from outside, until the next call."""
+        """Take cells from the disk or a file, until the next call."""
         self._read = cells
 
     def state(self, state_id: int) -> State | None:
@@ -159,7 +159,7 @@ class HostMemory:
         self._took_state(began_s)
 
     def moved(self) -> Iterator[messages.Moved | messages.StatesMoved]:
-        """Yield what became of cells and states that were moved since the last call."""
+        """Yield the results of moving cells and states since the last call."""
         if self._n_tokens:
             cells = messages.Moved(self._n_tokens, self._seconds, self._lost)
             self._n_tokens, self._seconds, self._lost = 0, 0.0, []
@@ -170,7 +170,7 @@ class HostMemory:
             yield states
 
     def unrestored(self) -> messages.Unrestored | None:
-        """Return which slots could not be filled since the last call, if any."""
+        """Return the slots that could not be restored since the last call, if any."""
         if not self._empty:
             return None
         blocks = [block_id for block_ids in self._empty.values() for block_id in block_ids]

@@ -1,4 +1,4 @@
-"""IdleSlots: what idle slots hold, taken out and put in from outside, between two ticks."""
+"""IdleSlots: what idle slots hold, read and replaced between two ticks."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class KeptSlot(NamedTuple):
     tokens: array[int]
     salt: str
     cells: Sequence[Cells]
-    """Of all these tokens, where there are any."""
+    """The cells of all these tokens, if the model has any."""
     states: Sequence[tuple[int, State]]
-    """Behind how many of them, ascending; where there are any, the last stands behind all."""
+    """States by the number of tokens before them, ascending; the last one, if any, is after all tokens."""
 
 
 class IdleSlots:
-    """The slots in which no request is, with their cells. Everything here raises BadRequestError."""
+    """The slots without a request, with their cells. All methods raise BadRequestError."""
 
     def __init__(
         self,
@@ -41,12 +41,12 @@ class IdleSlots:
         host: HostMemory,
         tell: Callable[[messages.Event], None],
     ) -> None:
-        """`tell` has the scheduler hear what happened, and does what it says."""
+        """`tell` passes an event to the scheduler, and carries out its instructions."""
         self._scheduler, self._limits = scheduler, scheduler.limits
         self._backend, self._host, self._tell = backend, host, tell
 
     def take_out(self, slot_id: int) -> KeptSlot:
-        """Return a copy of what a slot holds, and of the states by which prompts begin with it."""
+        """Return a copy of what a slot holds, and of the states along it."""
         held = self._held(slot_id)
         if not held.n_tokens:
             raise InvalidParameterError("id_slot", f": slot {slot_id} holds nothing")
@@ -64,7 +64,7 @@ class IdleSlots:
         return KeptSlot(tokens, salt, cells, states)
 
     def put_in(self, slot_id: int, kept: KeptSlot) -> None:
-        """Have a slot hold these tokens, in place of what it held."""
+        """Fill a slot with these tokens, in place of what it held."""
         self._held(slot_id)
         self._require()
         tokens, n, limits = kept.tokens, len(kept.tokens), self._limits
@@ -86,7 +86,7 @@ class IdleSlots:
             raise SlotFilesOffError
 
     def erase(self, slot_id: int) -> int:
-        """Have a slot hold nothing; return how many tokens it held."""
+        """Empty a slot; return how many tokens it held."""
         held = self._held(slot_id)
         self._tell(messages.Emptied(slot_id))
         return held.n_tokens

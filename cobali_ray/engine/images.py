@@ -1,4 +1,4 @@
-"""ImageReader: what images come to in a prompt, and their rows, worked out beside the tick thread.
+"""ImageReader: how many rows images have in a prompt, and the rows, computed beside the tick thread.
 
 The way of an image: `api/body/images.py` takes the file out of a message and leaves a negative id; `expand`
 finds out, before the door and in a thread, how many ids there must be, since only the engine has the
@@ -29,7 +29,7 @@ _log = structlog.get_logger(__name__)
 KEPT_BYTES = 256 << 20
 """Of rows that are kept for the next request with the same image: the next turn of its chat has it again."""
 _MAX_KNOWN = 1024
-"""Images of which it is remembered what they come to."""
+"""Images whose number of rows is remembered."""
 
 _Key: TypeAlias = tuple[str | None, bytes]
 """A request's salt and an image's digest: how fast an answer comes tells nobody what others have sent.

@@ -54,12 +54,12 @@ _MAX_FAILURES = 3
 _N_COMPILERS = 4
 """Threads that compile grammars, each for another tenant, so that costly ones hold up nobody else."""
 _N_READERS = 2
-"""Threads that find out what images come to."""
+"""Threads that count the rows of images."""
 _T = TypeVar("_T")
 
 
 class Observer(Protocol):
-    """Who looks on: the telemetry collector. Called by the tick thread only."""
+    """The telemetry collector. Called by the tick thread only."""
 
     def on_submit(self, sequence: Sequence) -> None: ...
     def on_embed(self, request: EmbeddingRequest) -> None: ...
@@ -70,7 +70,7 @@ class Observer(Protocol):
 
 
 Build: TypeAlias = Callable[[Sink], tuple[Engine, Observer]]
-"""Opens the engine (loading the model) and who looks on. Called in the tick thread."""
+"""Opens the engine (loading the model) and the observer. Called in the tick thread."""
 
 
 class EngineLoop:
@@ -119,13 +119,13 @@ class EngineLoop:
         self._thread.start()
 
     def wait_open(self) -> None:
-        """Block until the engine is built. Raises what its building raised."""
+        """Block until the engine is built. Raises what building it raised."""
         self._opened.wait()
         if self.failure is not None:
             raise self.failure
 
     def submit(self, request: Request | EmbeddingRequest) -> None:
-        """Let a request in, or raise RefusedError or BadRequestError at once."""
+        """Admit a request, or raise RefusedError or BadRequestError at once."""
         try:
             if isinstance(request, EmbeddingRequest):
                 self._check_texts(request)
@@ -141,7 +141,7 @@ class EngineLoop:
         self._mailbox.put(lambda engine: self._enter(engine, request, arrived_s))
 
     def expand(self, request: Request) -> Future[Request]:
-        """Find out, in a thread, what a request's images come to; the result may raise BadRequestError.
+        """Count the rows of a request's images, in a thread; the result may raise BadRequestError.
 
         Raises LoadingError without an engine, and DrainingError.
         """
@@ -154,7 +154,7 @@ class EngineLoop:
             raise DrainingError from None
 
     def _enter(self, engine: Engine, request: Request | EmbeddingRequest, arrived_s: float) -> None:
-        """Have the engine take a request that was let in, and what it lacks prepared. Done by the thread."""
+        """Submit an admitted request to the engine, and prepare what it lacks. Called by the tick thread."""
         if isinstance(request, EmbeddingRequest):
             engine.embed(request, arrived_s)
             self._watch(methodcaller("on_embed", request))
@@ -170,7 +170,7 @@ class EngineLoop:
             self._compilers.submit(request.tenant, partial(self._prepare, engine, sequence))
 
     def _prepare(self, engine: Engine, sequence: Sequence, images: Seq[Image] = ()) -> None:
-        """Encode a request's images and compile its grammar, in a thread for that, and send word of it."""
+        """Encode a request's images and compile its grammar, in a thread, and mail the results."""
         if sequence.status.ended:
             return
         found: Matcher | CobaliError | None
@@ -221,11 +221,11 @@ class EngineLoop:
         self._mailbox.put(lambda engine: engine.cancel(request_id))
 
     def look(self, look: Callable[[], None]) -> None:
-        """Have the tick thread call something of whoever looks on, between two ticks."""
+        """Have the tick thread call the observer, between two ticks."""
         self._mailbox.put(lambda _: self._watch(lambda _: look()))
 
     def ask(self, question: Callable[[Engine], _T]) -> Future[_T]:
-        """Have the tick thread answer a question, which changes nothing, between two ticks.
+        """Have the tick thread compute something that changes nothing, between two ticks.
 
         What it raises is raised by the result, and concerns nobody else.
         """
@@ -274,7 +274,7 @@ class EngineLoop:
             self._thread.join(timeout_s)
 
     def state(self) -> EngineState:
-        """Say how the engine is doing; truthful also while a tick hangs."""
+        """Return the engine's state; correct also while a tick hangs."""
         engine = self._engine
         if engine is None or self.failure is not None:
             return EngineState(status=EngineStatus.LOADING, detail=str(self.failure or "loading the model"))
@@ -317,7 +317,7 @@ class EngineLoop:
         self._end_all(engine)
 
     def _read_mail(self, engine: Engine) -> bool:
-        """Act on all mail; block only when there is nothing to tick. False: stop, or the engine failed."""
+        """Handle all mail; block only if there is no work. False: stop, or the engine failed."""
         mailbox = self._mailbox
         while self.failure is None:
             if engine.has_work:
@@ -339,7 +339,7 @@ class EngineLoop:
         return False
 
     def _guard(self, engine: Engine, act: Callable[[Engine], _T]) -> _T | None:
-        """Let no error out: it ends every open request, and the third in a row ends the engine."""
+        """Catch any error: it ends every open request, and the third in a row ends the engine."""
         try:
             return act(engine)
         except Exception as error:
@@ -351,7 +351,7 @@ class EngineLoop:
             return None
 
     def _fail_all(self, engine: Engine, error: Exception) -> None:
-        """End every open request; what cannot even do that has failed for good."""
+        """End every open request; an engine that cannot even do that has failed for good."""
         try:
             engine.fail_all(error if isinstance(error, CobaliError) else InternalError(repr(error)))
         except Exception as worse:
@@ -359,7 +359,7 @@ class EngineLoop:
             self.failure = worse
 
     def _watch(self, look: Callable[[Observer], None]) -> None:
-        """Let the observer look on; one that fails is dropped, because telemetry never steers."""
+        """Call the observer; one that fails is dropped, because telemetry never steers."""
         if self._observer is None:
             return
         try:

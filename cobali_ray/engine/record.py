@@ -1,4 +1,4 @@
-"""What a tick was, for telemetry after it."""
+"""Records of ticks, for telemetry."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class TickRecorder:
         )
 
     def _after(self, scheduler: Scheduler, n_reused: int) -> dict[str, Any]:
-        """Return what is so after any tick; what is counted since ever is told as its growth."""
+        """Return the fields of any tick's record; counters are given as their growth since the last."""
         slots, queue, counts, texts = scheduler.slots, scheduler.queue, scheduler.counts, scheduler.texts
         host, disk = scheduler.tiers.host, scheduler.tiers.disk
         counted = {

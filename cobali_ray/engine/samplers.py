@@ -1,4 +1,4 @@
-"""Samplers: what draws the tokens of open requests, with their places in grammars."""
+"""Samplers: one per open request, which samples its tokens and keeps its place in its grammar."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Samplers:
         self._in_slot: list[RowSampler | None] = [None] * n_slots
 
     def open(self, request: Request, *, ready: bool) -> None:
-        """Make a request's; its grammar is compiled too if it is to be `ready`.
+        """Make a request's sampler; its grammar is compiled, too, if it is to be `ready`.
 
         Raises AdapterGoneError, or BadRequestError for a grammar.
         """
@@ -56,11 +56,11 @@ class Samplers:
         self._of[request.request_id] = row
 
     def of(self, request_id: str) -> RowSampler:
-        """Return what draws the tokens of an open request."""
+        """Return the sampler of an open request."""
         return self._of[request_id]
 
     def assign(self, request_id: str, slot_id: int) -> None:
-        """Have the rows of a slot drawn for a request, and the backend know of it."""
+        """Let a slot's rows be sampled by a request's sampler, and tell the backend."""
         row = self._in_slot[slot_id] = self._of[request_id]
         self._backend.expect(slot_id, row)
 
@@ -71,12 +71,12 @@ class Samplers:
         self._of.pop(request_id, None)
 
     def require_adapter(self, request: Request) -> None:
-        """Raise AdapterGoneError where nothing can be computed under a request's adapter."""
+        """Raise AdapterGoneError if a request's adapter is not loaded."""
         if request.adapter and request.adapter not in {one.key for one in self._backend.adapters}:
             raise AdapterGoneError
 
     def matcher(self, request: Request) -> Matcher | None:
-        """Return where a request's answer stands in its grammar, if it has one."""
+        """Return the matcher of a request's grammar, if it has one."""
         if request.grammar is None:
             return None
         return self.grammars.matcher(request.grammar, request.shown_tokens, request.sent_tokens)

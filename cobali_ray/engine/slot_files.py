@@ -1,4 +1,4 @@
-"""Slot files: what idle slots hold, saved by name and brought back, as scripts for llama-server ask for it.
+"""Slot files: idle slots saved to named files and restored, as llama-server's API has it.
 
 A file holds tokens with their cells and saved states, and says of which model. The tick thread only copies
 these, between two ticks; whatever has to do with files is done by whoever calls.

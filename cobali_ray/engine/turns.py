@@ -1,4 +1,4 @@
-"""TurnThreads: threads in which each tenant has one thing done at a time."""
+"""TurnThreads: threads that do one job of each tenant at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TurnThreads:
         """By tenant; a tenant for whom something is done has an entry, be it empty."""
 
     def submit(self, tenant: str, work: Callable[[], None]) -> None:
-        """Have something done, which must not raise. Raises RuntimeError after `shutdown`."""
+        """Queue a job, which must not raise. Raises RuntimeError after `shutdown`."""
         with self._lock:
             if tenant in self._waiting:
                 self._waiting[tenant].append(work)
@@ -43,7 +43,7 @@ class TurnThreads:
             self._pool.submit(self._do, tenant, following)  # behind the other tenants
 
     def shutdown(self) -> None:
-        """Wait for what is being done; what has not been begun is dropped."""
+        """Wait for running jobs; those that have not begun are dropped."""
         with self._lock:
             for waiting in self._waiting.values():
                 waiting.clear()
