@@ -1,4 +1,4 @@
-"""Where an ingress hears its engines. Pure."""
+"""Addresses at which ingresses receive events from engines. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Address(NamedTuple):
     """The ingress's public one."""
 
     def __str__(self) -> str:
-        """Return it in one string, as it travels with a request."""
+        """Return the address as one string, which goes with every request."""
         return f"{self.node_id} {self.endpoint} {self.key} {self.near}" if self.endpoint else self.near
 
     @classmethod
@@ -29,12 +29,12 @@ class Address(NamedTuple):
         return cls(near, node_id, endpoint, key) if near else cls(text)
 
     def is_far(self, node_id: str) -> bool:
-        """Say whether an engine on this node has to take the long way."""
+        """Return whether an engine on this node must use TCP."""
         return bool(self.endpoint) and node_id != self.node_id
 
 
 def others_reach(host: str) -> bool:
-    """Say whether other machines can reach this address of ours, so that there may be some."""
+    """Return whether other machines can reach this address of this node."""
     try:
         return bool(host) and not ip_address(host).is_loopback
     except ValueError:  # a name

@@ -23,7 +23,7 @@ N_CPUS = 0.1
 """What Ray counts for a part of ours: engines say themselves which CPUs are theirs, and many must fit."""
 
 HEALTH_S = 0.25
-"""How often Serve looks whether the engine lives: on average, a successor is started after half of it."""
+"""How often Serve checks an engine's health; on average, a dead one is replaced after half of that."""
 
 
 def build(args: dict[str, Any]) -> Application:
@@ -76,5 +76,5 @@ def join(settings: EngineSettings, *, listens: str | None = None, code: str = ""
 
 
 def _as(deployment: serve.Deployment, version: str) -> serve.Deployment:
-    """Give a deployment a version; Serve's own is another one whenever something is deployed."""
+    """Give a deployment a version; Serve would give it a new one at every deployment."""
     return deployment.options(version=version, _internal=True)

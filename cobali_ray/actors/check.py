@@ -40,7 +40,7 @@ from cobali_ray.store.database import check_store
 
 @dataclass(slots=True)
 class StartCheck:
-    """What would start, and all that would stop the start."""
+    """What would start, and the problems that would prevent it."""
 
     facts: dict[str, Any] = field(default_factory=dict)
     """As `banner.plan` shows them; empty where the settings cannot be read."""
@@ -49,7 +49,7 @@ class StartCheck:
 
     @contextlib.contextmanager
     def noting(self, setting: str = "") -> Iterator[None]:
-        """Do what is inside as far as it goes; an error of ours is a problem, of `setting` if given."""
+        """Run the block as far as it goes; an error of ours becomes a problem, of `setting` if given."""
         try:
             yield
         except CobaliError as error:

@@ -51,7 +51,7 @@ _log = structlog.get_logger(__name__)
 
 CONNECT_RETRY_S = 0.5
 WHY_S = 1.0
-"""How often it is asked why an engine does not start, and how long an answer to a client waits for that."""
+"""How often Serve is asked why an engine does not start, and how long a client's answer waits for that."""
 
 
 def load_words(path: Path | None, chat_template: str | None) -> Words:
@@ -72,7 +72,7 @@ class Vocabularies:
         self._lock, self._loaded = threading.Lock(), dict[tuple[Any, ...], Words]()
 
     def load(self, path: Path | None, chat_template: str | None, created_s: int) -> Words:
-        """Return the words of this state of a model's file."""
+        """Return the vocabulary of a model's file as of this time."""
         key = (path, chat_template, created_s)
         with self._lock:
             if key not in self._loaded:
@@ -92,7 +92,7 @@ class ServeEngineClient:
         kill: Callable[[int, int], None] = kill_if_same,
         why: Callable[[], str] = str,
     ) -> None:
-        """`why` tells, called by a thread, why the engine could not be started; "" where nobody knows."""
+        """`why` returns, in a thread, why the engine could not be started; "" if unknown."""
         self._why, self._asked_s = why, 0.0
         self._asking: asyncio.Future[str] | None = None
         self._engine, self._engine_id = engine, engine_id
@@ -108,7 +108,7 @@ class ServeEngineClient:
         self._trouble, self._described_once = "", False
 
     def connect(self, hear: Callable[[Event], None], known: EngineRecord) -> None:
-        """Tell `hear` from now on what happens to the engine; `known` is what the dispatcher knows of it."""
+        """Send the engine's events to `hear` from now on; `known` is the dispatcher's record of it."""
         self._hear, self._known = hear, known
         self._puller = Puller(self._engine_id, hear, **where_am_i())
         self._link = EngineLink(
@@ -121,7 +121,7 @@ class ServeEngineClient:
         self._look()
 
     def _look(self) -> None:
-        """Find out what the engine serves, and what a successor does, which may have other settings."""
+        """Ask what the engine serves, also after a restart, when its settings may be others."""
         self._trouble = ""
         if self._connecting is not None:
             self._connecting.cancel()
@@ -152,14 +152,14 @@ class ServeEngineClient:
         return found
 
     def _connected(self, connecting: asyncio.Task[None]) -> None:
-        """Remember why there will be no engine, for whoever asks /ready."""
+        """Remember why there will be no engine, for /ready."""
         if not connecting.cancelled() and (error := connecting.exception()) is not None:
             self._trouble = str(error)
             self._log.error("ingress_cannot_serve", error=repr(error))
 
     @property
     def card(self) -> ModelCard:
-        """What is served; UnloadedError where nobody has asked for it yet."""
+        """What is served. Raises UnloadedError before the model is loaded, LoadingError before an answer."""
         if self._card is None:
             raise UnloadedError if self._described_once else LoadingError
         return self._card
@@ -174,7 +174,7 @@ class ServeEngineClient:
     # -- for the dispatcher
 
     def send(self, request: AnyRequest) -> None:
-        """Begin a request: its control call stays open, and what is said of it comes by the wire."""
+        """Send a request: its control call stays open, and its events come by the wire."""
         response = self._engine.run.remote(replace(request, reply_to=self._puller.address))
         call = self._calls[request.request_id] = outcome(response)
         call.add_done_callback(partial(self._returned, request.request_id))
@@ -198,7 +198,7 @@ class ServeEngineClient:
             call.cancel()
 
     def follow(self, one: ToEngine) -> None:
-        """Do what keeps in touch with the engine."""
+        """Carry out an instruction that is not about a request."""
         match one:
             case Kill(_, pid, began):
                 self._kill(pid, began)
@@ -211,17 +211,17 @@ class ServeEngineClient:
                 self._look()
 
     def observe(self, name: HttpTime, waited: Exemplar) -> None:
-        """Tell the engine, with the next call that keeps in touch with it."""
+        """Send a value to the engine with the next `attend` call."""
         self._link.observe(name, waited)
 
     def count(self, answer: HttpAnswer) -> None:
-        """Tell the engine, likewise."""
+        """Send the count of an HTTP answer likewise."""
         self._link.count(answer)
 
-    # -- questions
+    # -- calls
 
     async def _ask(self, method: Any, *args: Any, within_s: float | None = SILENT_S) -> Any:
-        """Ask the engine something. Raises EngineDiedError while it is away, and after `within_s`."""
+        """Call the engine. Raises EngineDiedError while it is away, and after `within_s`."""
         if self._away is not None:
             raise EngineDiedError
         question = outcome(method.remote(*args))
@@ -240,7 +240,7 @@ class ServeEngineClient:
         return self._known.away(time.monotonic())
 
     async def state(self) -> EngineState:
-        """Ask the engine how it is; one that does not answer is loading."""
+        """Ask for the engine's state; one that does not answer is loading."""
         if self._trouble or not self._described_once:
             return await self._explained(self._loading(self._trouble or "waiting for the engine"))
         try:
@@ -252,7 +252,7 @@ class ServeEngineClient:
         return state
 
     async def _explained(self, state: EngineState) -> EngineState:
-        """Add why the engine could not be started, if that was tried, such as a device that is lost."""
+        """Add to the state why the engine could not be started, such as a device that is lost."""
         now_s = time.monotonic()
         if self._asking is None or (self._asking.done() and now_s - self._asked_s >= WHY_S):
             self._asked_s, self._asking = now_s, asyncio.ensure_future(asyncio.to_thread(self._why))
@@ -264,7 +264,7 @@ class ServeEngineClient:
 
     @property
     def _is_read(self) -> bool:
-        """Whether nothing of what the engine said of its model is still to be read."""
+        """Whether the engine's model is described and its vocabulary read."""
         return self._connecting is None or self._connecting.done()
 
     def _loading(self, detail: str) -> EngineState:
@@ -288,9 +288,9 @@ class ServeEngineClient:
         return EngineMetrics(snapshot, Presence(self._engine_id, up, away_s, n_restarts), answers)
 
     async def _have(self, method: Any, *args: Any, within_s: float | None = None) -> Any:
-        """Have the engine do something, by default however long that takes.
+        """Call the engine, by default without a time limit.
 
-        Raises LoadingError where it is away, and the error that it returns.
+        Raises LoadingError if it is away, and the error that it returns.
         """
         try:
             result = await self._ask(method, *args, within_s=within_s)
@@ -322,24 +322,24 @@ class ServeEngineClient:
         return cast("SlotMove", await self._have(self._engine.move_slot, action, slot_id, filename))
 
     async def pause(self) -> int:
-        """Have the engine park who runs and begin nothing."""
+        """Pause the engine: running requests are parked, none begins."""
         return cast("int", await self._have(self._engine.pause))
 
     async def release(self) -> int:
-        """Have it do so and give its model's memory back."""
+        """Pause the engine and free its model's memory."""
         return cast("int", await self._have(self._engine.release))
 
     async def resume(self) -> int:
-        """Have it go on."""
+        """End the pause."""
         return cast("int", await self._have(self._engine.resume))
 
     async def load(self) -> None:
-        """Have the engine load its model, and learn what it is."""
+        """Have the engine load its model, and ask what that is."""
         await self._have(self._engine.load)
         await self._describe()
 
     async def unload(self) -> None:
-        """Have the engine give its model's memory back."""
+        """Have the engine free its model's memory."""
         await self._have(self._engine.unload)
 
     async def drain(self, timeout_s: float) -> bool:

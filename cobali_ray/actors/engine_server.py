@@ -51,16 +51,16 @@ from cobali_ray.telemetry.usage import usage_of
 
 RETRY_S = 1.0
 ATTEND_S = 1.0
-"""How long the call stays open by which an ingress keeps in touch."""
+"""How long an `attend` call stays open."""
 CACHE_SETTINGS = (
     "n_slots", "n_ctx", "kv", "kv_cells", "min_prefix", "host_cache_mib", "state_cache_mib", "disk_cache_dir",
     "disk_cache_gib", "slot_save_path",
 )  # fmt: skip
 """What bounds the cache."""
 LAST_S = 0.5
-"""How long a process that is about to end gives its last answers to get out."""
+"""How long a process that is about to end waits for its last answers to be sent."""
 LOAD_S = 0.1
-"""How long the tick thread may take to say how busy it is: it answers between two ticks."""
+"""How long the tick thread may take to report its load, which it does between two ticks."""
 SWITCH_S = 0.0005
 """How long another thread may keep the tick thread from the interpreter; Python's own is 5 ms. A tick calls
 llama.cpp some fifteen times and asks for the interpreter after each."""
@@ -120,7 +120,7 @@ class EngineServer:
         return model
 
     def _lose(self, what: str) -> None:
-        """Answer all ingresses that a device is lost, before this process ends. Called by a thread."""
+        """Report a lost device to all ingresses, before this process ends. Called by a thread."""
         self._lost = what
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._losing.set)
@@ -157,7 +157,7 @@ class EngineServer:
             self._host.touch()
 
     async def _expanded(self, model: LoadedModel, request: Request) -> Request:
-        """Return a request with the rows that its images come to. Raises RefusedError or BadRequestError."""
+        """Return a request with the rows of its images. Raises RefusedError or BadRequestError."""
         limits = self._settings.limits
         if self._n_expanding >= limits.max_queue + model.loop.state().n_slots:
             raise QueueFullError("requests", limits.max_queue, RETRY_S)
@@ -180,26 +180,26 @@ class EngineServer:
     # -- the model ------------------------------------------------------------------------------------
 
     async def load(self) -> CobaliError | None:
-        """Load the model, unless it is there; return why it cannot be. Goes on if whoever asked has left."""
+        """Load the model, unless it is loaded; return why it cannot be. Continues if the caller has left."""
         return await self._host.load()
 
     async def unload(self) -> CobaliError | None:
-        """Give the model's memory back, unless requests are open."""
+        """Free the model's memory, unless requests are open."""
         return await self._host.unload()
 
     async def pause(self) -> int:
-        """Park who runs and begin nothing until `resume`; return how many are parked."""
+        """Park running requests and begin none until `resume`; return how many are parked."""
         self._paused, model = True, self._host.model
         return 0 if model is None else await asyncio.wrap_future(model.loop.act(Engine.pause))
 
     async def release(self) -> int:
-        """Do the same and give the model's memory back; its requests wait where they came from."""
+        """Do the same and free the model's memory; its requests wait in their ingresses."""
         n_parked = await self.pause()
         await self._host.release()
         return n_parked
 
     async def resume(self) -> int | CobaliError:
-        """Go on; return how many requests waited here for that, or why the model cannot be loaded yet."""
+        """End the pause; return how many requests waited for it, or why the model cannot be loaded yet."""
         if (error := await self._host.regain()) is not None:
             return error
         self._paused, model = False, self._host.model
@@ -239,7 +239,7 @@ class EngineServer:
         address: str = "",
         answers: Mapping[HttpAnswer, int] = MappingProxyType({}),
     ) -> Attendance:
-        """Count what an ingress saw, and answer after a second: an open call shows a death.
+        """Count an ingress's HTTP times, and answer after a second: the open call fails if this process dies.
 
         Whoever does not know this engine yet is answered at once. The most restarts that any ingress knows of
         are what all of them hear. `address` is where this one hears engines.
@@ -273,7 +273,7 @@ class EngineServer:
         )
 
     async def _busy(self) -> LoadView | None:
-        """Ask the tick thread how busy it is; not for long, since an answer must not wait for a tick."""
+        """Ask the tick thread for its load; None after LOAD_S, since an answer must not wait for a tick."""
         if (model := self._host.model) is None:
             return None
         answer = asyncio.wrap_future(model.loop.ask(Engine.load_view))
@@ -281,7 +281,7 @@ class EngineServer:
         return answer.result() if done and answer.exception() is None else None
 
     async def state(self) -> EngineState:
-        """Say how the engine is doing."""
+        """Return the engine's state."""
         model = self._host.model
         state = replace(
             self._host.state(), engine_id=self._engine_id, idle_s=self._host.idle_s, paused=self._paused
@@ -295,7 +295,7 @@ class EngineServer:
         return replace(state, devices=devices)
 
     async def snapshot(self) -> Snapshot | None:
-        """Return the counters, for whoever renders them; None without a model."""
+        """Return the counters, to be rendered elsewhere; None without a model."""
         if (model := self._host.model) is None:
             return None
         # The loop knows of a tick under way; the collector hears of it when it is over.
@@ -304,11 +304,11 @@ class EngineServer:
         return replace(seen, last_tick_age_s=age_s, usage=usage, devices=devices)
 
     async def http_answers(self) -> dict[HttpAnswer, int]:
-        """Return the HTTP requests of all ingresses that were counted here."""
+        """Return the HTTP requests of all ingresses, which are counted here."""
         return dict(self._answers)
 
     async def cache(self) -> CacheView | UnloadedError:
-        """Return what slots and host memory hold, and what it was good for."""
+        """Return what slots and host memory hold, and how often it was reused."""
         if (model := self._host.model) is None:
             return UnloadedError()
         view = await asyncio.wrap_future(model.loop.ask(Engine.cache_view))
@@ -321,7 +321,7 @@ class EngineServer:
         )
 
     async def find(self, asked: str, tenant: str) -> list[RequestView]:
-        """Return where a tenant's requests of this name are; none without a model."""
+        """Return the progress of a tenant's requests of this name; none without a model."""
         if (model := self._host.model) is None:
             return []
         lives = model.telemetry.collector.find(asked, tenant)

@@ -102,7 +102,7 @@ def preload() -> None:
 
 
 def fork_for_all(listener: socket.socket, parent: int) -> dict[str, Any] | None:
-    """Fork for whoever asks. Returns in each fork what was asked; None once nobody holds `parent` open."""
+    """Fork for each request. Returns the request in each fork; None once `parent` is closed."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who ended
     while True:
         ready, _, _ = select.select([listener.fileno(), parent], [], [])
@@ -135,7 +135,7 @@ def _read(asking: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def _become(asked: dict[str, Any], files: list[int]) -> None:
-    """Take the place of the process that asked."""
+    """Take the place of the process that sent the request."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setpgrp()  # Ray kills the whole group of a worker that died
     for number, file in enumerate(files):

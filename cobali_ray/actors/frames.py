@@ -10,7 +10,7 @@ _HEADER_BYTES = 4
 
 
 def frame(message: bytes) -> bytes:
-    """Return a message with its length in front: what goes into the stream. It must not be too long."""
+    """Return a message with its length in front, as it goes into the stream. It must not be too long."""
     return len(message).to_bytes(_HEADER_BYTES, "little") + message
 
 

@@ -79,7 +79,7 @@ ERRORS: Mapping[int, tuple[str, str, str]] = {
     503: ("server_error", "loading", "The server is starting or restarting and takes no requests yet."),
     504: ("timeout", "answer_timeout", "The server did not answer in time."),
 }
-"""What HAProxy says on its own: status to type, code and message."""
+"""HAProxy's own errors: type, code and message by status."""
 
 _ALERT = re.compile(r"^\[ALERT\][^:]*: (.*\S)", re.MULTILINE)
 _ENDED = re.compile(r"Exiting|Fatal errors")
@@ -188,12 +188,12 @@ def launch(binary: str, folder: str, host: str, *words: str) -> None:
 
 
 def failure_path(folder: Path) -> Path:
-    """Where the launcher says why it did not start HAProxy."""
+    """Return the file in which the launcher writes why it did not start HAProxy."""
     return folder / "front-failure"
 
 
 def last_words(folder: Path) -> str | None:
-    """Return why the last HAProxy that Serve started ended at once, as it said itself; None if it did not.
+    """Return the last words of the HAProxy that Serve started last, if it ended at once; else None.
 
     Serve has each write its stderr to a file beside the admin socket, and removes those of earlier proxies.
     """

@@ -1,4 +1,4 @@
-"""What uvicorn does otherwise here, in replicas and in Serve's own proxy.
+"""Changes to uvicorn, in replicas and in Serve's own proxy.
 
 Streams for HTTP/1.0, which knows no chunks, end with their connection: proxies such as nginx ask in HTTP/1.0
 unless told otherwise, uvicorn sends chunks to everybody, and HAProxy passes them on. And what uvicorn cannot

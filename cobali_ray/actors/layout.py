@@ -1,4 +1,4 @@
-"""Which engines an application has, and what each of its parts is told. Knows no Ray.
+"""Layout: which engines an application has, and the settings of each of its parts. Knows no Ray.
 
 An engine's name ("0" if there is only one) is its `engine_id` everywhere: the label `engine` of every series,
 the variable of the dashboards, the `by` of every rule, in log lines, the tick log, `EngineState`, each
@@ -31,11 +31,11 @@ class EngineDeployment:
     names: tuple[str, ...]
     """The names of its model, its own first."""
     settings: EngineSettings
-    """All it is told; what others are told changes nothing here."""
+    """All of its settings; those of others do not change them."""
 
 
 def places(settings: EngineSettings) -> tuple[EngineDeployment, ...]:
-    """Return the engines that the settings name. Raises ConfigError that names the engine and the setting."""
+    """Return the engines in the settings. Raises ConfigError that names the engine and the setting."""
     found = []
     for name, own in settings_of_engines(settings).items():
         processes, names = own.processes, own.names
@@ -83,7 +83,7 @@ def gpu_shares(found: Sequence[EngineDeployment], n_gpus: int) -> dict[str, floa
 
 
 class Served(NamedTuple):
-    """What the ingress is told of an engine."""
+    """What the ingress knows of an engine."""
 
     engine_id: str
     names: tuple[str, ...]
@@ -113,7 +113,7 @@ def served_by(found: Sequence[EngineDeployment]) -> list[Served]:
 
 
 class ForIngress(NamedTuple):
-    """What the HTTP layer is told: nothing of any engine, so that no change of one concerns it."""
+    """Settings of the HTTP layer: none of an engine's, so that no change of one restarts it."""
 
     api: ApiSettings
     server: ServerSettings

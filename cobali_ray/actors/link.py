@@ -1,4 +1,4 @@
-"""EngineLink: keeps in touch with an engine, and tells the dispatcher what that shows; calls' outcomes."""
+"""EngineLink: keeps an `attend` call to an engine open, and sends its results to the dispatcher."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from cobali_ray.telemetry.names import HttpAnswer, HttpTime
 _log = structlog.get_logger(__name__)
 
 SILENT_S: Final = 2.0
-"""After so long without an answer an engine counts as away, though nobody said that it ended."""
+"""After so long without an answer an engine counts as away, though no call has failed."""
 POLL_S: Final = 0.5
-"""How often an engine that is silent is looked at."""
+"""How often a silent engine is checked."""
 RETRY_S: Final = 0.1
 MAX_VALUES: Final = 10_000
 """Values of one histogram that may wait for an engine that is away."""
@@ -48,7 +48,7 @@ class EngineLink:
         admit: Callable[[str], None] = lambda _: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Say where an engine on another node finds this ingress; `admit` gets the key it is known by."""
+        """`address`: of this ingress, for engines on other nodes; `admit` takes the key of such an engine."""
         self._engine, self._known, self._hear, self._now = engine, known, hear, now
         self._address, self._admit = address, admit
         self._values: dict[HttpTime, list[Exemplar]] = {}
@@ -57,12 +57,12 @@ class EngineLink:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to keep in touch, on the running event loop; again is fine."""
+        """Begin, on the running event loop; calling it again changes nothing."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._keep())
 
     def close(self) -> None:
-        """Let go."""
+        """Close the open call."""
         if self._task is not None:
             self._task.cancel()
 
@@ -73,7 +73,7 @@ class EngineLink:
             values.append(waited)
 
     def count(self, answer: HttpAnswer) -> None:
-        """Likewise of an HTTP request that has ended."""
+        """Keep the count of an ended HTTP request likewise."""
         self._answers[answer] += 1
 
     def ask_again(self) -> None:
@@ -107,7 +107,7 @@ class EngineLink:
             await asyncio.sleep(RETRY_S)
 
     async def _answered(self, call: asyncio.Future[Any], began_s: float) -> None:
-        """Wait for an answer; looks are counted: time in which this process stood still is no silence."""
+        """Wait for an answer. Silence is counted in checks, so a halt of this process is none."""
         silent_s = 0.0
         while not call.done():
             await asyncio.wait({call}, timeout=POLL_S)
@@ -116,7 +116,7 @@ class EngineLink:
                 self._hear(Silent(self._known.engine_id, silent_s, began_s, self._has_ended()))
 
     def _has_ended(self) -> bool:
-        """Say whether the engine's process is gone though no call failed; of another machine's, say no."""
+        """Return whether the engine's process has ended though no call failed; False on another machine."""
         known = self._known.attendance
         return known is not None and not known.wire_key and has_ended(known.pid, known.began)
 

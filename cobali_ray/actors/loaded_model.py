@@ -36,10 +36,10 @@ CLOSE_S = 30.0
 
 
 class ModelFacts(NamedTuple):
-    """What others are told of a model."""
+    """What other processes know of a model."""
 
     identity: str
-    """What tells its files from others."""
+    """Identifies its files."""
     card: ModelCard | None = None
     """None: it was never opened."""
     runs: Mapping[str, object] | None = None
@@ -47,7 +47,7 @@ class ModelFacts(NamedTuple):
 
 
 class LoadedModel:
-    """An engine's tick loop, what is counted and told of it, and the files of its slots."""
+    """An engine's tick loop, its telemetry, and the files of its slots."""
 
     facts: ModelFacts
     telemetry: Telemetry
@@ -85,7 +85,7 @@ class LoadedModel:
         )
 
     def close(self, last_word: CobaliError | None = None) -> None:
-        """Give its memory back; open requests end with `last_word`. Blocks."""
+        """Free its memory; open requests end with `last_word`. Blocks."""
         self.loop.stop(timeout_s=CLOSE_S, last_word=last_word)
         self._held.close()
 
@@ -181,6 +181,6 @@ def _card(engine: Engine, settings: EngineSettings, path: Path | None) -> ModelC
 
 
 def identity_of(*paths: Path | None) -> str:
-    """Return what tells a model's files from others, without reading them."""
+    """Return an identity of a model's files, without reading them."""
     stats = [(path.name, path.stat()) for path in paths if path is not None]
     return ", ".join(f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in stats) or "scripted"

@@ -1,4 +1,4 @@
-"""ModelHost: loads this process's model, gives its memory back, and knows which of both is under way."""
+"""ModelHost: loads this process's model and frees its memory, one at a time."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ModelHost:
         self._used_s = self._clock.now()
 
     async def load(self) -> CobaliError | None:
-        """Load the model, unless it is there; return why it cannot be. Goes on if whoever asked has left.
+        """Load the model, unless it is loaded; return why it cannot be. Continues if the caller has left.
 
         In a pause that has its memory, after that.
         """
@@ -79,21 +79,21 @@ class ModelHost:
         return await asyncio.shield(self._in_turn(self._load()))
 
     async def unload(self) -> CobaliError | None:
-        """Give the model's memory back, unless requests are open."""
+        """Free the model's memory, unless requests are open."""
         return await asyncio.shield(self._in_turn(self._unload()))
 
     @property
     def released(self) -> bool:
-        """Whether a pause has the memory."""
+        """Whether the memory was freed by a pause."""
         return not self._may_load.is_set()
 
     async def release(self) -> None:
-        """Give the memory back for a pause; open requests end with ReleasedError."""
+        """Free the memory for a pause; open requests end with ReleasedError."""
         self._may_load.clear()
         await asyncio.shield(self._in_turn(self._release()))
 
     async def regain(self) -> CobaliError | None:
-        """Load what was given back; return why it cannot be, and then the pause still has it."""
+        """Load the model again after a pause; return why it cannot be, and then the pause goes on."""
         error = await asyncio.shield(self._in_turn(self._load())) if self._regains else None
         if error is None:
             self._regains = False
@@ -101,14 +101,14 @@ class ModelHost:
         return error
 
     def unload_if_idle(self) -> None:
-        """Begin to give its memory back if it was idle for `keep_alive_s`."""
+        """Begin to free the memory if the model was idle for `keep_alive_s`."""
         most_s = self._settings.processes.keep_alive_s
         if most_s is not None and self.model is not None and self.idle_s > most_s:
             _log.info("let_go", idle_s=round(self.idle_s, 1))
             self._in_turn(self._unload())
 
     def reload_if_whole(self) -> None:
-        """Begin to load the model anew if nothing is open and a missing device is there again."""
+        """Begin to load the model anew if no request is open and a missing device is back."""
         now_s = self._clock.now()
         moving = self._turn.locked()
         if self.model is None or moving or self._n_open() or now_s - self._looked_s < LOOK_S:
@@ -157,7 +157,7 @@ class ModelHost:
         self.facts, self.model, self._used_s = model.facts, model, self._clock.now()
 
     def _check_room(self) -> None:
-        """Refuse a model that Linux would kill for. What a GPU holds is llama.cpp's to find out."""
+        """Refuse a model for which Linux would kill processes. A GPU's memory is for llama.cpp to check."""
         n_bytes, most = needed_bytes(self._settings, self._path), memory.most_bytes()
         n_bytes += sum(path.stat().st_size for path in files_beside(self._settings, self._path))
         if most is not None and n_bytes > most:

@@ -1,4 +1,4 @@
-"""What a service manager is told: systemd's datagrams to the socket that $NOTIFY_SOCKET names.
+"""Messages to a service manager: systemd's datagrams to the socket that $NOTIFY_SOCKET names.
 
 With `Type=notify`, systemd counts the server as started at READY=1 and not when its process begins; STATUS is
 what `systemctl status` shows.

@@ -1,4 +1,4 @@
-"""OpenRequests: which requests are open in an engine's process, and how their events leave it."""
+"""OpenRequests: the requests that are open in an engine's process, and the way of their events out."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Outcome = asyncio.Future[CobaliError | None]
 
 
 class OpenRequests:
-    """Each is open until its end is out, or until it is known that not all of its events got out.
+    """Each is open until its end event is sent, or one of its events could not be.
 
     Opened and closed on the event loop; the tick thread publishes.
     """
 
     def __init__(self, pusher: Pusher, tracer: EngineTracer | None, cancel: Callable[[str], None]) -> None:
-        """`cancel` ends a request whose events do not get out."""
+        """`cancel` ends a request whose events cannot be sent."""
         self._pusher, self._tracer, self._cancel = pusher, tracer, cancel
         self._open: dict[str, Outcome] = {}
         self._asyncio: asyncio.AbstractEventLoop | None = None
@@ -37,7 +37,7 @@ class OpenRequests:
 
     @contextlib.contextmanager
     def opened(self, request_id: str) -> Iterator[Outcome]:
-        """Have a request open, and give what it ends with."""
+        """Open a request, and give a future of what it ends with."""
         self._asyncio = asyncio.get_running_loop()
         self._open[request_id] = outcome = self._asyncio.create_future()
         try:
@@ -52,9 +52,9 @@ class OpenRequests:
         return not self._open
 
     def publish(self, batch: list[tuple[str, EngineEvent]]) -> None:
-        """Send what one tick says. Called by the tick thread."""
+        """Send one tick's events. Called by the tick thread."""
         try:
-            # After a gap nothing more is said: no answer looks whole that is not.
+            # After a gap nothing more is sent: no answer looks whole that is not.
             whole = [(to, e) for to, e in batch if e.request_id not in self._lost] if self._lost else batch
             lost = self._pusher.send(whole)
             self._lost |= lost

@@ -1,4 +1,4 @@
-"""What `cobali serve` writes, whoever says it: lines for a person on a terminal, else JSON objects.
+"""The output of `cobali serve` and all its processes: lines for a terminal, else JSON objects.
 
 Engines and ingresses write JSON lines into Ray's files, and Ray hands them on to this process
 (`hear_workers`). Whatever else Ray, Serve and C++ libraries print is kept away from both
@@ -45,16 +45,16 @@ class EventOutput(Protocol):
     """Where events go."""
 
     def say(self, event: str, *, level: str = "info", **facts: Any) -> None:
-        """Tell an event of this process."""
+        """Write an event of this process."""
 
     def take(self, line: str, source: str) -> None:
-        """Tell what another process wrote; `source` says which."""
+        """Write a line of another process, `source`."""
 
     def working(self, what: str) -> contextlib.AbstractContextManager[Told]:
         """Show that `what` goes on while inside; what is yielded hears of its parts, 0 to 1."""
 
     def close(self) -> None:
-        """Tell what is still to be told, and nothing after that."""
+        """Write what is still held back, and nothing after that."""
 
 
 def open_output(stream: TextIO, *, verbose: Callable[[], bool]) -> EventOutput:

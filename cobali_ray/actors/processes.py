@@ -1,4 +1,4 @@
-"""Processes of this machine, as /proc tells them."""
+"""Processes of this machine, from /proc."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def end_all(find: Callable[[], set[int]]) -> set[int]:
 
 
 def has_ended(pid: int, began: int = 0) -> bool:
-    """Say whether a process is gone, or a zombie, of which only its exit status is left.
+    """Return whether a process is gone, or a zombie, of which only its exit status is left.
 
     With `began`, what `began_at` said of it: a later process that has its id by now is another one.
     """

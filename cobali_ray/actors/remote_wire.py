@@ -36,19 +36,19 @@ from cobali_ray.ports import FIRST, LAST
 _log = structlog.get_logger(__name__)
 
 BEAT_S: Final = 0.25
-"""An engine says something at least so often."""
+"""An engine sends a message at least this often."""
 SILENT_BEATS: Final = 4
-"""An ingress that looked so often, a beat apart, and heard nothing takes the engine for gone."""
+"""Beats without a message after which an ingress takes an engine for gone."""
 NEW_BEATS: Final = 8
-"""So much more time has one that was not heard yet: it has to connect, and may have to try twice."""
+"""As many more before the first message: the engine has to connect, and may have to try twice."""
 UNUSED_BEATS: Final = 120
-"""A connection is closed when for so long there was nothing to say and the ingress kept no touch."""
+"""A connection is closed after so many beats without messages and without a sign of the ingress."""
 AGAIN_MS: Final = 500
 """How soon a connection that does not come about is tried again."""
 CUT_MS: Final = 1000
 """After so long without a sign of life TCP's connection is given up, and made anew."""
 LINGER_MS: Final = 200
-"""How long closing waits for what was said last to leave."""
+"""How long closing waits for the last messages to leave."""
 MAX_BACKLOG: Final = 512
 """Messages (ticks) that may wait for one ingress, besides what ZeroMQ and TCP hold, before the requests of
 those that do not fit are ended."""
@@ -60,7 +60,7 @@ _HEAD = struct.Struct("<QQ")
 
 
 class Reception:
-    """What was heard from one engine: whether messages are missing, whether it is silent. Pure."""
+    """What was received from one engine: whether messages are missing, whether it is silent. Pure."""
 
     def __init__(self) -> None:
         self._epoch: int | None = None
@@ -68,7 +68,7 @@ class Reception:
         self._n_looks = -NEW_BEATS
 
     def hear(self, epoch: int, number: int) -> bool:
-        """Take note of a message. Returns whether none is missing before it."""
+        """Record a message. Returns whether none is missing before it."""
         expected = self._next if epoch == self._epoch else 0
         # Of a connection that another one follows nobody knows whether all of it arrived.
         whole = number == expected and self._epoch in {None, epoch}
@@ -76,13 +76,13 @@ class Reception:
         return whole
 
     def look(self) -> bool:
-        """Look whether it is there, once in a beat. Returns whether it just now counts as gone."""
+        """Check for silence, once in a beat. Returns whether the engine has just been taken for gone."""
         self._n_looks += 1
         return self._n_looks == SILENT_BEATS
 
     @property
     def silent(self) -> bool:
-        """Whether nothing was heard for as long as an engine that is there is never silent."""
+        """Whether it has been silent for longer than a live engine ever is."""
         return self._n_looks >= SILENT_BEATS
 
 
@@ -111,7 +111,7 @@ class RemoteConnection:
         self._waiting.put(message)
 
     def keep(self) -> None:
-        """Note that the ingress is there and wants to hear of us."""
+        """Record that the ingress is there and wants messages."""
         self._n_unused = 0
 
     def _speak(self, connect: Callable[[Address], zmq.Socket[bytes]], address: Address) -> None:
@@ -154,7 +154,7 @@ class RemoteConnection:
         return True
 
     def close(self) -> None:
-        """Close it. What was said last is on its way until the engine's end is closed, too."""
+        """Close the connection. Its last messages are on their way until the engine's end is closed, too."""
         self._closing = True
         self._waiting.put(None)
         self._thread.join()
@@ -189,7 +189,7 @@ class RemoteEnd:
         return connection
 
     def meet(self, address: Address) -> None:
-        """Have an ingress hear from this engine from now on, whether there is something to say or not."""
+        """Send messages to an ingress from now on, also if there are no events."""
         self.connection(address).keep()
 
     def _connect(self, address: Address) -> zmq.Socket[bytes]:
@@ -204,7 +204,7 @@ class RemoteEnd:
         return socket
 
     def close(self) -> None:
-        """Close all connections, giving last words a moment to get out."""
+        """Close all connections, after a moment for the last messages."""
         for connection in self._connections.values():
             connection.close()
         self._context.term()
@@ -241,7 +241,7 @@ class RemoteListener:
         self._tasks = [loop.create_task(work()) for work in (self._admit, self._read, self._watch)]
 
     def admit(self, key: str) -> None:
-        """Let this engine in, from now on; it has to be heard soon."""
+        """Admit this engine from now on; it has to send a message soon."""
         if key not in self._engines:
             self._engines = {k: heard for k, heard in self._engines.items() if not heard.silent}
             self._engines[key] = Reception()

@@ -1,4 +1,4 @@
-"""TickFeeder: what an engine's process tells of its ticks, made on its event loop. Knows no Ray."""
+"""TickFeeder: an engine's feed of ticks, encoded on its event loop. Knows no Ray."""
 
 from __future__ import annotations
 

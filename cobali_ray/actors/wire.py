@@ -1,4 +1,4 @@
-"""One message per tick per ingress: encode, send, read. Whose each event is, the dispatcher says. No Ray.
+"""The wire: one message per tick and ingress, encoded, sent and read. Knows no Ray.
 
 An address is where one ingress listens: a Unix socket, reachable on this machine only and by this user only
 (it is private, and so is its directory). Each engine has one connection to it, a stream of frames. An address
@@ -71,7 +71,7 @@ MAX_BACKLOG = 512
 """Messages (ticks) that may wait for one ingress, besides what the socket's buffer holds, before the requests
 of those that do not fit are ended."""
 LAST_WORDS_S = 0.2
-"""How long closing waits for what was said last to leave."""
+"""How long closing waits for the last messages to leave."""
 LOCAL = "here"
 """In place of a key: an engine on the ingress's own node."""
 READ_BYTES = 1 << 16
@@ -82,12 +82,12 @@ _unpack = msgspec.msgpack.Decoder().decode
 
 
 class WireMessage(NamedTuple):
-    """What one engine says to one ingress after a tick."""
+    """One engine's message to one ingress after a tick."""
 
     engine_id: str
     events: list[EngineEvent]
     lost: list[str]
-    """Requests of which there was an event that could not be read; "" where it does not even name one."""
+    """Requests with an event that could not be decoded; "" if not even its request could be."""
 
 
 def encode(engine_id: str, events: Iterable[EngineEvent]) -> bytes:
@@ -210,7 +210,7 @@ class Connection:
 
     @property
     def gone(self) -> bool:
-        """Whether nobody is at the other end any more."""
+        """Whether the other end is closed."""
         try:
             return not self._socket.recv(1, socket.MSG_DONTWAIT)  # it says nothing, it can only end
         except BlockingIOError:
@@ -219,7 +219,7 @@ class Connection:
             return True
 
     def close(self) -> None:
-        """Close it, giving last words a moment to get out."""
+        """Close it, after a moment for the last messages."""
         if self._thread is not None:
             self._late.put(None)
             self._thread.join(LAST_WORDS_S)
@@ -290,7 +290,7 @@ class Pusher:
         return lost
 
     def _unsayable(self, events: list[EngineEvent]) -> set[str]:
-        """Find the requests of events that cannot be encoded."""
+        """Return the requests of events that cannot be encoded."""
         lost = set()
         for event in events:
             try:
@@ -329,7 +329,7 @@ class Pusher:
 
 
 class Puller:
-    """The ingress's side: what an engine connects to. What it says is told to `hear`."""
+    """The ingress's side, to which an engine connects. Its events go to `hear`."""
 
     def __init__(
         self, engine_id: str, hear: Callable[[Event], None], *, host: str = "", node_id: str = ""
@@ -362,7 +362,7 @@ class Puller:
             self._remote.start()
 
     def admit(self, key: str) -> None:
-        """Let an engine of another node in, by its key; "" is one that needs none."""
+        """Admit an engine of another node, by its key; "" is one that needs none."""
         if key and self._remote is not None:
             self._remote.admit(key)
 
@@ -373,7 +373,7 @@ class Puller:
             loop.add_reader(engine, self._read, loop, engine, FrameReader())
 
     def _read(self, loop: asyncio.AbstractEventLoop, engine: socket.socket, frames: FrameReader) -> None:
-        """Take what has arrived from an engine. One that has gone takes half a message along."""
+        """Read what has arrived from an engine. If it has gone, half a message goes with it."""
         try:
             data = engine.recv(READ_BYTES, socket.MSG_DONTWAIT)
             messages = frames.feed(data)
@@ -390,7 +390,7 @@ class Puller:
             engine.close()
 
     def silent(self, source: str) -> bool:
-        """Say whether nothing is heard at present from an engine elsewhere, by its key."""
+        """Return whether an engine of another node, by its key, is silent at present."""
         return bool(source) and self._remote is not None and self._remote.silent(source)
 
     def _take(self, data: bytes, source: str = LOCAL) -> None:
@@ -404,7 +404,7 @@ class Puller:
             _log.exception("undecodable_message", n_bytes=len(data))
 
     def _lose(self, *sources: str) -> None:
-        """Say which engine elsewhere is not heard; "" is the source of requests of which nothing was."""
+        """Report a silent engine of another node; "" is the source of requests without an event."""
         self._hear(Unheard(self._engine_id, sources))
 
     def close(self) -> None:
