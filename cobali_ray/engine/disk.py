@@ -108,7 +108,7 @@ class Disk:
             self._tell_written(0, blocks, 0)
 
     def flush(self) -> None:
-        """Begin to end: from now on `store` takes everything."""
+        """Begin to end: from now on `store` waits for the writer before it drops blocks."""
         self._part_by_s = self._clock.now() + PART_S
 
     def close(self) -> None:
