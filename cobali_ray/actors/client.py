@@ -107,12 +107,12 @@ class ServeEngineClient:
         self._connecting: asyncio.Task[None] | None = None
         self._trouble, self._described_once = "", False
 
-    def connect(self, hear: Callable[[Event], None], known: EngineRecord) -> None:
-        """Send the engine's events to `hear` from now on; `known` is the dispatcher's record of it."""
-        self._hear, self._known = hear, known
-        self._puller = Puller(self._engine_id, hear, **where_am_i())
+    def connect(self, on_event: Callable[[Event], None], known: EngineRecord) -> None:
+        """Send the engine's events to `on_event` from now on; `known` is the dispatcher's record of it."""
+        self._on_event, self._known = on_event, known
+        self._puller = Puller(self._engine_id, on_event, **where_am_i())
         self._link = EngineLink(
-            self._engine, known, hear, address=self._puller.address, admit=self._puller.admit
+            self._engine, known, on_event, address=self._puller.address, admit=self._puller.admit
         )
 
     def start(self) -> None:
@@ -140,7 +140,7 @@ class ServeEngineClient:
         loop = asyncio.get_running_loop()
         self._words = await loop.run_in_executor(self._pool, self._vocabularies.load, *told)
         self._card = card
-        self._hear(Described(self._engine_id))
+        self._on_event(Described(self._engine_id))
         self._log.info("ingress_ready", model=card.model_id)
 
     async def _described(self) -> dict[str, Any] | None:
@@ -181,7 +181,7 @@ class ServeEngineClient:
         if self._puller.silent(
             source := "" if self._known.attendance is None else self._known.attendance.wire_key
         ):
-            self._hear(Unheard(self._engine_id, (source,)))
+            self._on_event(Unheard(self._engine_id, (source,)))
 
     def _returned(self, request_id: str, call: asyncio.Future[Any]) -> None:
         cancelled_here = self._calls.pop(request_id, None) is None
@@ -190,7 +190,7 @@ class ServeEngineClient:
             return
         if error is not None and not isinstance(error, CobaliError):
             error = InternalError(repr(error))
-        self._hear(Returned(self._engine_id, request_id, error))
+        self._on_event(Returned(self._engine_id, request_id, error))
 
     def cancel(self, request_id: str) -> None:
         """Cancel a control call, and with it its request."""

@@ -242,7 +242,7 @@ class EngineServer:
         """Count an ingress's HTTP times, and answer after a second: the open call fails if this process dies.
 
         Whoever does not know this engine yet is answered at once. The most restarts that any ingress knows of
-        are what all of them hear. `address` is where this one hears engines.
+        go to all of them. `address` is where this one receives events.
         """
         self._host.unload_if_idle()
         self._host.reload_if_whole()

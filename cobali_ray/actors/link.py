@@ -42,14 +42,14 @@ class EngineLink:
         self,
         engine: Any,
         known: EngineRecord,
-        hear: Callable[[Event], None],
+        on_event: Callable[[Event], None],
         *,
         address: str = "",
         admit: Callable[[str], None] = lambda _: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`address`: of this ingress, for engines on other nodes; `admit` takes the key of such an engine."""
-        self._engine, self._known, self._hear, self._now = engine, known, hear, now
+        self._engine, self._known, self._on_event, self._now = engine, known, on_event, now
         self._address, self._admit = address, admit
         self._values: dict[HttpTime, list[Exemplar]] = {}
         self._answers = Counter[HttpAnswer]()
@@ -95,10 +95,10 @@ class EngineLink:
             error = EngineDiedError() if call.cancelled() else call.exception()
             if error is None:
                 self._admit(call.result().wire_key)
-                self._hear(Attended(engine_id, call.result(), began_s))
+                self._on_event(Attended(engine_id, call.result(), began_s))
                 continue
             if isinstance(error, EngineDiedError):  # or it was told to stop, which cancels its calls
-                self._hear(Lost(engine_id))
+                self._on_event(Lost(engine_id))
             else:
                 _log.error("attend_failed", engine_id=engine_id, error=str(error))
             for name, values in taken.items():
@@ -113,7 +113,7 @@ class EngineLink:
             await asyncio.wait({call}, timeout=POLL_S)
             silent_s += POLL_S
             if not call.done() and silent_s >= SILENT_S:
-                self._hear(Silent(self._known.engine_id, silent_s, began_s, self._has_ended()))
+                self._on_event(Silent(self._known.engine_id, silent_s, began_s, self._has_ended()))
 
     def _has_ended(self) -> bool:
         """Return whether the engine's process has ended though no call failed; False on another machine."""

@@ -1,7 +1,7 @@
 """The output of `cobali serve` and all its processes: lines for a terminal, else JSON objects.
 
 Engines and ingresses write JSON lines into Ray's files, and Ray hands them on to this process
-(`hear_workers`). Whatever else Ray, Serve and C++ libraries print is kept away from both
+(`read_workers`). Whatever else Ray, Serve and C++ libraries print is kept away from both
 (`RedirectedOutput`).
 
 On a terminal, `Screen` shows them by `telemetry/lines.py` and `banner.py`, which are pure; elsewhere
@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from cobali_ray.actors.banner import banner
-from cobali_ray.actors.ray_private import hear_workers
+from cobali_ray.actors.ray_private import read_workers
 from cobali_ray.errors import CobaliError, StartError
 from cobali_ray.models.builtin import Progress as Told
 from cobali_ray.telemetry.lines import more_line, readable
@@ -304,9 +304,9 @@ class Workers:
         self._output = output
         self._cries = deque[str](maxlen=1)
 
-    def hear(self) -> None:
+    def read(self) -> None:
         """Take their lines, which Ray would print; Ray must have been started."""
-        hear_workers(self.take)
+        read_workers(self.take)
 
     def take(self, data: dict[str, Any]) -> None:
         source = f"{data.get('actor_name') or data.get('task_name') or 'Ray'} {data.get('pid')}"

@@ -139,7 +139,7 @@ def process_of(part: str) -> subprocess.Popen[bytes]:
     return process
 
 
-def hear_workers(take: Callable[[dict[str, Any]], None]) -> None:
+def read_workers(take: Callable[[dict[str, Any]], None]) -> None:
     """Have `take` called with what other processes write, which Ray would print."""
     dispatcher = _having(
         "ray._private.ray_logging", "global_worker_stdstream_dispatcher"

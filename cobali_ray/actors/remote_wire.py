@@ -67,7 +67,7 @@ class Reception:
         self._next = 0
         self._n_looks = -NEW_BEATS
 
-    def hear(self, epoch: int, number: int) -> bool:
+    def note(self, epoch: int, number: int) -> bool:
         """Record a message. Returns whether none is missing before it."""
         expected = self._next if epoch == self._epoch else 0
         # Of a connection that another one follows nobody knows whether all of it arrived.
@@ -270,7 +270,7 @@ class RemoteListener:
             known = key in self._engines
             if not known:
                 _log.warning("engine_not_admitted", address=address.decode(), key=key)
-            # 300: not now. After 400 an engine that we only hear of later would not try again.
+            # 300: not now. After 400 an engine that is known only later would not try again.
             status = b"200" if known else b"300"
             await self._guard.send_multipart([*asker, version, request_id, status, b"", key.encode(), b""])
 
@@ -282,16 +282,16 @@ class RemoteListener:
                 continue
             with contextlib.suppress(struct.error):  # no engine of ours, whoever let it in
                 key, data = str(frame.get("User-Id")), frame.bytes
-                self._hear(key, *_HEAD.unpack_from(data))
+                self._received(key, *_HEAD.unpack_from(data))
                 if len(data) > _HEAD.size:
                     self._take(data[_HEAD.size :], key)
             await asyncio.sleep(0)  # however much there is, others have their turn
 
-    def _hear(self, key: str, epoch: int, number: int) -> None:
+    def _received(self, key: str, epoch: int, number: int) -> None:
         heard = self._engines.setdefault(key, Reception())
         if heard.silent:
             _log.info("engine_heard_again", key=key)
-        if not heard.hear(epoch, number):
+        if not heard.note(epoch, number):
             _log.warning("messages_missing", key=key, number=number)
             self._lose(key, "")  # what is missing may be the first of any stream
 

@@ -209,7 +209,7 @@ class _ServerRun:
                 running.enter_context(held_session(logs_folder().parent))
                 self._apart.move(logs_folder() / "cobali-serve.log")
                 workers = Workers(self._output)
-                workers.hear()
+                workers.read()
             try:
                 with _in_time(_limit_s(settings)):
                     bind = LOOPBACK if fast else self._host

@@ -329,13 +329,13 @@ class Pusher:
 
 
 class Puller:
-    """The ingress's side, to which an engine connects. Its events go to `hear`."""
+    """The ingress's side, to which an engine connects. Its events go to `on_event`."""
 
     def __init__(
-        self, engine_id: str, hear: Callable[[Event], None], *, host: str = "", node_id: str = ""
+        self, engine_id: str, on_event: Callable[[Event], None], *, host: str = "", node_id: str = ""
     ) -> None:
         """`host` is the node's address; where others reach that, engines of other nodes are heard, too."""
-        self._engine_id, self._hear = engine_id, hear
+        self._engine_id, self._on_event = engine_id, on_event
         self._folder = tempfile.TemporaryDirectory(prefix="cobali-", dir=socket_dir())  # mode 0700
         near = Path(self._folder.name) / "events"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -398,14 +398,14 @@ class Puller:
             message = decode(data)
             if message.lost:
                 _log.error("undecodable_events", request_ids=message.lost, engine_id=message.engine_id)
-                self._hear(Unreadable(message.lost))
-            self._hear(EventsReceived(message.events, source))
+                self._on_event(Unreadable(message.lost))
+            self._on_event(EventsReceived(message.events, source))
         except Exception:  # whatever it holds, the messages after it must be read
             _log.exception("undecodable_message", n_bytes=len(data))
 
     def _lose(self, *sources: str) -> None:
         """Report a silent engine of another node; "" is the source of requests without an event."""
-        self._hear(Unheard(self._engine_id, sources))
+        self._on_event(Unheard(self._engine_id, sources))
 
     def close(self) -> None:
         """Stop reading and remove the socket."""

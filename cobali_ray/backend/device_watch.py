@@ -36,10 +36,10 @@ class DeviceWatch:
         """Whether a worker that the engine goes without answers by now. Blocks for a few seconds."""
         return bool(self._devices.missing) and self._devices.all_answer(self._config)
 
-    def on_loss(self, hear: Callable[[str], None]) -> None:
+    def on_loss(self, report: Callable[[str], None]) -> None:
         """Have a thread call this with what was lost and why, just before the process ends for that."""
         if self._devices.loss is not None:
-            self._devices.loss.hear = hear
+            self._devices.loss.report = report
 
     def _ask(self) -> None:
         views, now_s = self._devices.look(), time.monotonic()

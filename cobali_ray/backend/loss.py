@@ -29,7 +29,7 @@ class Loss:
 
     def __init__(self) -> None:
         """Also take the place of what llama.cpp does where it gives up."""
-        self.hear: Callable[[str], None] = lambda _: None
+        self.report: Callable[[str], None] = lambda _: None
         """Is told what was lost and why, by a thread, and may block for a moment: it is the last thing."""
         self._beside: dict[str, str] = {}
         self._first = threading.Lock()
@@ -44,7 +44,7 @@ class Loss:
         """End this process, as it has lost a worker."""
         with self._first:  # which is never released
             _log.error("worker_lost", worker=worker, why=why)
-            self.hear(f"{worker} ({why})")
+            self.report(f"{worker} ({why})")
             sys.stdout.flush()
             sys.stderr.flush()
             os.abort()

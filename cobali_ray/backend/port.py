@@ -139,7 +139,7 @@ class DeviceWatcher(Protocol):
     def could_be_whole(self) -> bool:
         """Whether a device is missing that answers by now. Blocks for a few seconds."""
 
-    def on_loss(self, hear: Callable[[str], None]) -> None:
+    def on_loss(self, report: Callable[[str], None]) -> None:
         """Have a thread call this with what was lost and why, just before the process ends for that."""
 
 

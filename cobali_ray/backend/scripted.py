@@ -371,7 +371,7 @@ class NoDevices:
         """Say that nothing is missing."""
         return False
 
-    def on_loss(self, hear: Callable[[str], None]) -> None:
+    def on_loss(self, report: Callable[[str], None]) -> None:
         """Do nothing: nothing can be lost."""
 
 

@@ -102,7 +102,7 @@ class Stopped(NamedTuple):
 
     request_id: str
     stop: str | None
-    n_unsaid: int = 0
+    n_dropped: int = 0
     """Tokens that were drawn in the same pass behind the one with the stop string."""
 
 

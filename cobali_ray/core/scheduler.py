@@ -704,10 +704,10 @@ class Scheduler:
         emit, self._emit = self._emit, None
         if emit is None:
             raise InvariantError("nothing was to be emitted")
-        for request_id, stop, n_unsaid in event.stopped:
+        for request_id, stop, n_dropped in event.stopped:
             if not isinstance(sequence := self._open.get(request_id), Sequence):
                 continue
-            sequence.ending, sequence.stop, sequence.n_unsaid = "stop", stop, n_unsaid
+            sequence.ending, sequence.stop, sequence.n_dropped = "stop", stop, n_dropped
             if sequence.status is not Status.FINISHED:
                 self._end(sequence, event.now_s, "stop")
         for request_id, _, _, ending in emit.tokens:

@@ -74,7 +74,7 @@ class Emitter:
             if (answer := answers.get(request_id)) is None:
                 continue
             if stopped and stopped[-1].request_id == request_id:
-                stopped[-1] = stopped[-1]._replace(n_unsaid=stopped[-1].n_unsaid + 1)
+                stopped[-1] = stopped[-1]._replace(n_dropped=stopped[-1].n_dropped + 1)
                 continue
             delta, hit = emit_one(answer, token, logprobs.get(row) if logprobs else None, ending)
             if delta is not None:

@@ -133,11 +133,11 @@ class Engine:
         return self._clock.now()
 
     def start_disk(self, wake: Callable[[], None]) -> None:
-        """Begin to read and write files in threads, which call `wake` when `hear_disk` should be called."""
+        """Begin to read and write files in threads, which call `wake` when they have events."""
         if self._disk is not None:
             self._disk.start(wake)
 
-    def hear_disk(self) -> None:
+    def take_disk_events(self) -> None:
         """Pass the events of the disk's threads to the scheduler."""
         if self._disk is not None:
             for event, cells in self._disk.events():
@@ -162,7 +162,7 @@ class Engine:
         """
         if self._disk is not None:
             self._disk.open()
-            self.hear_disk()
+            self.take_disk_events()
         now_s = self._clock.now()
         problem: CobaliError | None = None
         try:
@@ -178,7 +178,7 @@ class Engine:
             self._progress.add(sequence)
         if problem is not None:
             self._tell(messages.Failed(problem, now_s, request.request_id))
-        self.hear_disk()
+        self.take_disk_events()
         return sequence
 
     def ready(

@@ -306,7 +306,7 @@ class EngineLoop:
             self._opened.set()
             return
         self._engine, self._observer = engine, observer
-        engine.start_disk(lambda: self._mailbox.put(Engine.hear_disk))
+        engine.start_disk(lambda: self._mailbox.put(Engine.take_disk_events))
         self._opened.set()
         self._compilers.submit("", engine.samplers.grammars.warm)
         while self.failure is None and self._read_mail(engine):

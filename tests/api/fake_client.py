@@ -137,32 +137,32 @@ class FakeClient:
     def __setattr__(self, name, value):
         super().__setattr__(name, value)
         if name in self._ANNOUNCED:
-            for hear, known in getattr(self, "apps", ()):
-                self.announce(hear, known)
+            for on_event, known in getattr(self, "apps", ()):
+                self.announce(on_event, known)
 
-    def connect(self, hear, known):
-        self.apps.append((hear, known))
-        self.announce(hear, known)
+    def connect(self, on_event, known):
+        self.apps.append((on_event, known))
+        self.announce(on_event, known)
 
-    def hear(self, event):
-        for hear, _ in self.apps:
-            hear(event)
+    def on_event(self, event):
+        for on_event, _ in self.apps:
+            on_event(event)
 
     @property
     def engine_id(self):
         return self.apps[0][1].engine_id
 
-    def announce(self, hear, known):
+    def announce(self, on_event, known):
         """Tell a dispatcher how it is."""
         engine_id, busy = known.engine_id, self.busy and self.busy[0]
         if not self.present and self.engine.status in {EngineStatus.RESTARTING, EngineStatus.STALLED}:
-            hear(Lost(engine_id))
+            on_event(Lost(engine_id))
             return
         known.described = False  # it is loaded elsewhere, or not at all, unless it is present
         found = Attendance("e1", 0, loaded=self.present, busy=busy, model=self.the_model)
         if self.present:
-            hear(Described(engine_id))
-        hear(Attended(engine_id, found, 0.0))
+            on_event(Described(engine_id))
+        on_event(Attended(engine_id, found, 0.0))
 
     def follow(self, one):
         pass
@@ -228,14 +228,14 @@ class FakeClient:
     def _die(self, request_id):
         """Have a request's process end; its successor is there at once."""
         self._over(request_id)
-        self.hear(Returned(self.engine_id, request_id, EngineDiedError()))
-        for hear, known in self.apps:
-            self.announce(hear, known)
+        self.on_event(Returned(self.engine_id, request_id, EngineDiedError()))
+        for on_event, known in self.apps:
+            self.announce(on_event, known)
 
     async def _turn(self, request):
         """Wait until the reader waits for this request: an engine in a test is never ahead of its client."""
         client_id = request.request_id.partition("~")[0]
-        streams = [hear.__self__._streams.get(client_id) for hear, _ in self.apps]
+        streams = [on_event.__self__._streams.get(client_id) for on_event, _ in self.apps]
         (stream,) = filter(None, streams)
         await asyncio.sleep(0)
 
@@ -258,7 +258,7 @@ class FakeClient:
                 return
             if isinstance(step, Exception):
                 self._over(request_id)
-                self.hear(Returned(self.engine_id, request_id, step))
+                self.on_event(Returned(self.engine_id, request_id, step))
                 return
             if isinstance(step, asyncio.Event):
                 await step.wait()
@@ -266,7 +266,7 @@ class FakeClient:
             end = next((event for event in step if isinstance(event, End)), None)
             if end is not None and not isinstance(end.error, EngineDiedError):
                 self._over(request_id)
-            self.hear(EventsReceived(step, "here"))
+            self.on_event(EventsReceived(step, "here"))
             if end is not None:
                 if isinstance(end.error, EngineDiedError):
                     self._die(request_id)

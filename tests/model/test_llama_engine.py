@@ -110,7 +110,7 @@ class Run:
             for _ in range(2 * limits.n_slots):
                 clock.advance(1.0)
                 assert engine.tick() is None
-                engine.hear_disk()
+                engine.take_disk_events()
         else:
             engine.flush()
         backend.close()

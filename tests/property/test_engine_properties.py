@@ -397,7 +397,7 @@ class EngineMachine(RuleBasedStateMachine):
             job()
         del self.jobs[:n]
         if hear:
-            self.engine.hear_disk()
+            self.engine.take_disk_events()
 
     @rule(
         prompt=prompts,

@@ -341,7 +341,7 @@ def idle(s, seconds=1.0, n_ticks=10):
     for _ in range(n_ticks):
         s.clock.advance(seconds / n_ticks)
         assert s.engine.tick() is None
-        s.engine.hear_disk()
+        s.engine.take_disk_events()
     s.engine._host.carry_out = carry_out
     assert (s.engine.patience_s, s.engine.scheduler.tiers.disk.writing) == (None, set())
     return [[part.name for _, run in one.runs for part in run if part.cells] for one in asked]
@@ -426,7 +426,7 @@ def test_others_go_on_while_a_file_is_read_and_a_slow_disk_is_waited_for_only_so
     assert s.events.text("waits") == said
     (job,) = s.jobs
     job()
-    s.engine.hear_disk()
+    s.engine.take_disk_events()
     s.engine.scheduler.check()
     assert s.engine.scheduler.tiers.host.n_used == 72, "what comes late is there for the next"
 
@@ -488,7 +488,7 @@ def test_who_waits_for_a_grammar_too_waits_for_both(tmp_path):
             s.clock.advance(WAIT_S)
             s.engine.tick()
         s.jobs[0]()
-        s.engine.hear_disk()
+        s.engine.take_disk_events()
         assert sequence.status is Status.NOT_READY
         s.engine.ready(sequence, None)
         assert sequence.status is Status.QUEUED
@@ -506,7 +506,7 @@ def test_after_a_failure_of_all_what_was_being_read_is_nobodys(tmp_path):
     s.submit("next", TEXT)
     for job in s.jobs:
         job()
-    s.engine.hear_disk()
+    s.engine.take_disk_events()
     s.run()
     assert s.events.text("next") == said
     assert s.cached("next") == 72

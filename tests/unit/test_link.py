@@ -56,9 +56,9 @@ class Setup:
     def __init__(self):
         self.clock, self.engine, self.heard = FakeClock(), Engine(), []
         self.known = engines.EngineRecord("0", 5.0)
-        self.link = EngineLink(self.engine, self.known, self.hear, now=self.clock.now)
+        self.link = EngineLink(self.engine, self.known, self.on_event, now=self.clock.now)
 
-    def hear(self, event):
+    def on_event(self, event):
         self.heard.append(event)
         if isinstance(event, Attended):
             self.known.attendance = event.attendance
@@ -178,7 +178,7 @@ async def test_values_outlive_an_engine_that_did_not_take_them(s):
 async def test_all_ingresses_hear_at_once_which_device_is_lost(monkeypatch):
     monkeypatch.setattr(engine_server, "ATTEND_S", 60)
     losing = []
-    monkeypatch.setattr(NoDevices, "on_loss", lambda _, hear: losing.append(hear))
+    monkeypatch.setattr(NoDevices, "on_loss", lambda _, report: losing.append(report))
     engine = EngineServer(EngineSettings(model="builtin:scripted", n_slots=2))
     try:
         known = await engine.attend({}, None)

@@ -108,14 +108,14 @@ def test_a_message_that_is_missing_is_noticed_with_the_next_one(n, data):
     gone = data.draw(st.sets(st.integers(0, n - 1)))
     heard = Reception()
     for number in sorted(set(range(n + 1)) - gone):
-        assert heard.hear(7, number) is (number == 0 or number - 1 not in gone)
+        assert heard.note(7, number) is (number == 0 or number - 1 not in gone)
 
 
 def test_another_connection_may_hide_what_the_one_before_lost():
     heard = Reception()
-    assert heard.hear(7, 0)
-    assert not heard.hear(8, 0)
-    assert heard.hear(8, 1)
+    assert heard.note(7, 0)
+    assert not heard.note(8, 0)
+    assert heard.note(8, 1)
 
 
 def test_an_engine_is_gone_once_until_it_is_heard_again(monkeypatch):
@@ -125,7 +125,7 @@ def test_an_engine_is_gone_once_until_it_is_heard_again(monkeypatch):
     for _ in range(3):
         assert [heard.look() for _ in range(SILENT_BEATS + 3)] == [i == SILENT_BEATS - 1 for i in range(7)]
         assert heard.silent
-        heard.hear(7, 0)
+        heard.note(7, 0)
         assert not heard.silent
 
 

@@ -196,10 +196,10 @@ async def test_a_prompt_that_cannot_be_shown_changes_no_answer(make, monkeypatch
 async def test_a_run_that_breaks_leaves_nothing_running(make, monkeypatch):
     s = await make()
     monkeypatch.setattr(s.handle.server._onlooker, "look", lambda *_: 1 / 0)
-    run, hear, ended = s.handle.server.run, s.client._puller._hear, asyncio.Event()
+    run, on_event, ended = s.handle.server.run, s.client._puller._on_event, asyncio.Event()
 
     def note(event):
-        hear(event)
+        on_event(event)
         if isinstance(event, EventsReceived) and isinstance(event.events[-1], End):
             ended.set()
 
@@ -209,7 +209,7 @@ async def test_a_run_that_breaks_leaves_nothing_running(make, monkeypatch):
         finally:  # its last event says that it was cancelled, and is there first
             await ended.wait()
 
-    s.client._puller._hear, s.handle.server.run = note, break_late
+    s.client._puller._on_event, s.handle.server.run = note, break_late
     assert "ZeroDivisionError" in str(await s.error(max_tokens=4000))
     monkeypatch.undo()
     assert s.model.present, "the engine is none the worse for it"
@@ -462,7 +462,7 @@ async def test_what_the_cache_holds_and_slots_that_are_moved(make, tmp_path):
 
 async def test_an_engine_that_is_gone_is_loading_and_has_no_requests(make):
     s = await make()
-    s.model.dispatch.hear(Lost(ONLY_ENGINE))
+    s.model.dispatch.handle(Lost(ONLY_ENGINE))
     client = s.client
     for call in (client.cache(), client.move_slot("erase", 0, ""), client.ticks(last=1), client.pause()):
         with pytest.raises(LoadingError):

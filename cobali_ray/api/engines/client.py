@@ -28,8 +28,8 @@ class EngineClient(Protocol):
     def words(self) -> Words:
         """Its vocabulary and chat template, for any thread. Raises LoadingError until it is there."""
 
-    def connect(self, hear: Callable[[Event], None], known: EngineRecord) -> None:
-        """Tell `hear` from now on what happens to the engine; `known` is what the dispatcher knows of it."""
+    def connect(self, on_event: Callable[[Event], None], known: EngineRecord) -> None:
+        """Send the engine's events to `on_event` from now on; `known` is the dispatcher's record of it."""
 
     def send(self, request: AnyRequest) -> None:
         """Begin a request: its events are EventsReceived, its control call Returned, which may be first.

@@ -131,37 +131,37 @@ class Dispatch:
         self._streams: dict[str, EventStream] = {}
         self._tickets: dict[str, asyncio.Future[None]] = {}
         for engine_id, engine in engines.items():
-            engine.connect(self.hear, self.state.engines[engine_id])
+            engine.connect(self.handle, self.state.engines[engine_id])
 
     def ask(self, model: str, requests: Sequence[AnyRequest]) -> EventStream:
         """Begin requests of one client; closing the stream cancels them."""
         stream = EventStream([request.request_id for request in requests], self._leave)
         self._streams |= dict.fromkeys([request.request_id for request in requests], stream)
         for request in requests:
-            self.hear(RequestArrived(request, model))
+            self.handle(RequestArrived(request, model))
         return stream
 
     def _leave(self, request_id: str) -> None:
         self._streams.pop(request_id, None)
-        self.hear(RequestLeft(request_id))
+        self.handle(RequestLeft(request_id))
 
     async def load(self, model: str, n_engines: int) -> None:
         """Wait until so many engines of a model are loaded. Raises why they cannot be, and QueueFullError."""
         ticket = f"load-{uuid.uuid4().hex}"
         self._tickets[ticket] = answer = asyncio.get_running_loop().create_future()
-        self.hear(LoadRequested(ticket, model, n_engines))
+        self.handle(LoadRequested(ticket, model, n_engines))
         try:
             await answer
         finally:
             if self._tickets.pop(ticket, None) is not None:
-                self.hear(RequestLeft(ticket))
+                self.handle(RequestLeft(ticket))
 
     async def unload(self, engine_id: str) -> None:
         """Have an engine give its memory back. Raises ModelBusyError while requests are open."""
         await self._engines[engine_id].unload()
-        self.hear(EngineUnloaded(engine_id))
+        self.handle(EngineUnloaded(engine_id))
 
-    def hear(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         """Take an event, and do what follows from it before anything else."""
         self._inbox.append(event)
         if self._busy:
@@ -203,20 +203,20 @@ class Dispatch:
                     answer.set_exception(error) if error is not None else answer.set_result(None)
             case Wake(at_s):
                 loop = asyncio.get_running_loop()
-                loop.call_later(at_s - self._now(), self.hear, WakeDue(at_s), context=Context())
+                loop.call_later(at_s - self._now(), self.handle, WakeDue(at_s), context=Context())
             case Log(level, event, fields):
                 getattr(_log, level)(event, **fields)
             case _:
                 Context().run(self._engines[one.engine_id].follow, one)
 
     async def _load(self, engine_id: str) -> None:
-        self.hear(EngineLoaded(engine_id, await _error_of(self._engines[engine_id].load())))
+        self.handle(EngineLoaded(engine_id, await _error_of(self._engines[engine_id].load())))
 
     async def _unload(self, engine_id: str) -> None:
-        self.hear(EngineUnloaded(engine_id, await _error_of(self._engines[engine_id].unload())))
+        self.handle(EngineUnloaded(engine_id, await _error_of(self._engines[engine_id].unload())))
 
     async def _survey(self) -> None:
-        self.hear(Surveyed(await self.states(self._engines)))
+        self.handle(Surveyed(await self.states(self._engines)))
 
     async def states(self, engine_ids: Iterable[str]) -> list[EngineState]:
         """Ask engines how they are."""

@@ -78,10 +78,30 @@ class Sequence(OpenRequest):
     """A request for a slot. Its tokens are the one thing in the core that grows."""
 
     __slots__ = (
-        "cached_from", "cuts", "decoding", "earlier", "end_tokens", "ending", "first_token_s",
-        "last_token_s", "n_awaited", "n_cached", "n_most", "n_parked", "n_passed",
-        "n_preempted", "n_prefilled", "n_prompt", "n_scored", "n_unsaid", "salt", "seq_id", "slot_id",
-        "stays", "stop", "tokens",
+        "cached_from",
+        "cuts",
+        "decoding",
+        "earlier",
+        "end_tokens",
+        "ending",
+        "first_token_s",
+        "last_token_s",
+        "n_awaited",
+        "n_cached",
+        "n_dropped",
+        "n_most",
+        "n_parked",
+        "n_passed",
+        "n_preempted",
+        "n_prefilled",
+        "n_prompt",
+        "n_scored",
+        "salt",
+        "seq_id",
+        "slot_id",
+        "stays",
+        "stop",
+        "tokens",
     )  # fmt: skip
 
     request: Request
@@ -130,7 +150,7 @@ class Sequence(OpenRequest):
         """How often it was preempted for others, and not because it was the youngest."""
         self.stays: tuple[Stay, ...] = ()
         """Every time it had a slot, for those who look on."""
-        self.n_unsaid = 0
+        self.n_dropped = 0
         """Tokens sampled in one pass with what turned out to end the answer, behind it."""
         self.stop: str | None = None
         """The stop string that ended its text."""
@@ -139,7 +159,7 @@ class Sequence(OpenRequest):
 
     @property
     def n_output(self) -> int:
-        return len(self.tokens) - self.n_prompt - self.n_unsaid
+        return len(self.tokens) - self.n_prompt - self.n_dropped
 
     @property
     def n_computed(self) -> int:
