@@ -24,7 +24,7 @@ INGRESS = "ingress"
 
 @dataclass(frozen=True, slots=True)
 class EngineDeployment:
-    """One engine: a Serve deployment of one replica, so that whoever has its handle says who does what."""
+    """One engine: a Serve deployment of one replica, so that its handle reaches this engine."""
 
     engine_id: str
     deployment: str
@@ -126,7 +126,7 @@ def for_ingress(settings: EngineSettings, listens: str | None = None) -> ForIngr
 
 
 def versions(settings: EngineSettings, listens: str | None = None, code: str = "") -> dict[str, str]:
-    """Return a name for what each deployment runs and is told: Serve restarts those whose name changes."""
+    """Return a name for each deployment's code and settings: Serve restarts those whose name changes."""
     found = places(settings)
     told = {place.deployment: _version(place.settings.values(), code) for place in found}
     return told | {

@@ -97,7 +97,7 @@ class RemoteConnection:
         self._n_given = self._n_left = self._n_unused = 0
         self._closing = False
         self.gone = False
-        """Whether it was closed, as nobody had any use for it."""
+        """Whether it was closed because it was not used."""
         self._thread = threading.Thread(target=self._speak, args=(connect, address), name="wire", daemon=True)
         self._thread.start()
 
@@ -211,7 +211,7 @@ class RemoteEnd:
 
 
 class RemoteListener:
-    """The ingress's end: one port on which engines of other machines are heard, if they were admitted.
+    """The ingress's end: one port for messages of engines on other machines that were admitted.
 
     `take` gets each message with the key of the engine that it is of; `lose` a key, when messages of that
     engine are missing or it is silent. All of it runs on one event loop.

@@ -396,7 +396,7 @@ def _model_facts(place: EngineDeployment) -> dict[str, Any]:
 
 
 def _n_open(url: str) -> int | None:
-    """Return how many requests are open; None where nobody says."""
+    """Return how many requests are open; None if unknown."""
     with contextlib.suppress(httpx2.HTTPError, ValueError, KeyError):
         engines = httpx2.get(f"{url}/health", timeout=ASK_S).json()["engines"]
         return sum(int(engine["n_running"]) + int(engine["n_queued"]) for engine in engines)
@@ -417,7 +417,7 @@ def handle_of(app: str, deployment: str) -> Any:
 
 
 def _drain(settings: EngineSettings, output: EventOutput) -> bool:
-    """Let running requests go on to their end; say whether nobody had that skipped."""
+    """Let running requests end; return whether that was not skipped."""
     try:
         drained = handle_of(APP_NAME, INGRESS).drain.remote(settings.server.drain_timeout_s)
         drained.result(timeout_s=settings.server.drain_timeout_s + 5)

@@ -33,7 +33,7 @@ class TickFeeder:
         itl_target_s: float | None,
         words: Words | None = None,
     ) -> None:
-        """`limits` is what readers are told of the engine; `words`, if given, shows prompts.
+        """`limits` are facts of the engine for readers; `words`, if given, shows prompts.
 
         `itl_target_s` is None where there is no target, and 0 where it is automatic.
         """

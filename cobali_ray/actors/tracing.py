@@ -22,7 +22,7 @@ def require_tracing(settings: EngineSettings) -> None:
 
 
 def open_tracing(endpoint: str | None, part: str, **about: str) -> Tracing | None:
-    """Return who makes the spans of a part of the server; None where nobody wants any."""
+    """Return a tracer for a part of the server; None if tracing is off."""
     if endpoint is None or _sdk_is_disabled():
         return None
     from cobali_ray.telemetry.tracing import Tracing

@@ -334,7 +334,7 @@ class Puller:
     def __init__(
         self, engine_id: str, on_event: Callable[[Event], None], *, host: str = "", node_id: str = ""
     ) -> None:
-        """`host` is the node's address; where others reach that, engines of other nodes are heard, too."""
+        """`host` is the node's address; if others reach it, engines of other nodes can send, too."""
         self._engine_id, self._on_event = engine_id, on_event
         self._folder = tempfile.TemporaryDirectory(prefix="cobali-", dir=socket_dir())  # mode 0700
         near = Path(self._folder.name) / "events"

@@ -52,7 +52,7 @@ _log = structlog.get_logger(__name__)
 
 _MAX_FAILURES = 3
 _N_COMPILERS = 4
-"""Threads that compile grammars, each for another tenant, so that costly ones hold up nobody else."""
+"""Threads that compile grammars, each for another tenant, so that costly ones hold up no other tenant."""
 _N_READERS = 2
 """Threads that count the rows of images."""
 _T = TypeVar("_T")

@@ -30,7 +30,7 @@ PART_BYTES = 256 << 20
 
 
 class Backups:
-    """The slots to be written, whoever ended first before others. `copy_s` says what copying one takes."""
+    """The slots to be written, in the order in which their sequences ended. `copy_s`: seconds of a copy."""
 
     def __init__(self) -> None:
         self._ended_s: dict[int, float] = {}

@@ -43,7 +43,7 @@ class Adapter(NamedTuple):
     path: str
     scale: float
     invocation: tuple[int, ...] = ()
-    """The tokens from which on it changes what is said; none: it always does."""
+    """The tokens after which it is in effect; none: it always is."""
 
     def begins(self, prompt: Seq[int]) -> int | None:
         """Return the first token of a prompt that it changes; None: it changes nothing."""

@@ -137,7 +137,7 @@ def admit_texts(request: EmbeddingRequest, occupancy: Occupancy, limits: EngineL
 
 
 def n_ahead(request: Request, lines: Sequence[Line]) -> float:
-    """Return how many requests will get a slot before this one, if nobody comes after it.
+    """Return how many requests will get a slot before this one, if none comes after it.
 
     Those are all of better classes, all of its own tenant, and of each other tenant at most as many as its
     own tenant has in line, by weight.

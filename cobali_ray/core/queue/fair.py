@@ -47,7 +47,7 @@ class Accounts:
         self._lines: Counter[tuple[int, str]] = Counter()
         """Open requests for slots by class and tenant."""
         self._left = 0.0
-        """The counter of whoever was last to have nothing open any more."""
+        """The counter of the last tenant whose open requests all ended."""
 
     @property
     def several(self) -> bool:

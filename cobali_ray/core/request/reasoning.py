@@ -69,7 +69,7 @@ class ReasoningMonitor:
         self._read(text)
 
     def _read(self, text: bytes) -> None:
-        """Look for the end in what was said inside; see whether the budget is spent."""
+        """Look for the end of the reasoning; check whether the budget is spent."""
         before = self._end.n_matched
         if self._end.feed(chars(text)):
             self._where = _Where.OVER

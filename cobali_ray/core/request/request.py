@@ -145,7 +145,7 @@ class Grammar(NamedTuple):
     """What an answer must look like."""
 
     text: str
-    """For whoever compiles it; opaque to the engine."""
+    """The grammar's source; opaque to the engine."""
     field: Field
     """What it came with."""
     triggers: tuple[str, ...] = ()
@@ -160,7 +160,7 @@ class Grammar(NamedTuple):
     """
 
     def check(self) -> None:
-        """Raise InvalidParameterError for triggers that nobody should look for."""
+        """Raise InvalidParameterError for too many, too long or empty triggers."""
         triggers = self.triggers
         if len(triggers) > MAX_TRIGGERS:
             raise InvalidParameterError(self.field, f": at most {MAX_TRIGGERS} triggers, got {len(triggers)}")
@@ -183,7 +183,7 @@ class ReasoningBudget(NamedTuple):
     """Tokens that are forced then."""
 
     def check(self) -> None:
-        """Raise InvalidParameterError for a budget that nobody can keep."""
+        """Raise InvalidParameterError for a budget that cannot be kept."""
         _require("reasoning_budget", self.n_tokens, low=0, high=2**31 - 1)
         problem = None
         if not self.end:
@@ -238,7 +238,7 @@ class Request:
     supersedes: str = ""
     """It ends older requests with the same word here, and newer ones end it; "": it does neither."""
     progress: bool = False
-    """Whether its client is told how far it is, until its first token."""
+    """Whether its client gets its progress, until its first token."""
     trace: TraceLink | None = None
     """Set where spans are wanted; opaque to the engine."""
     model: str = ""
@@ -252,21 +252,21 @@ class Request:
     n_prompt_logprobs: int | None = None
     """The same as `SamplingParams.n_logprobs` for the tokens of the prompt, all of which is computed then."""
     n_scored: int = 0
-    """Prompt tokens whose logprobs an engine told before it went away."""
+    """Prompt tokens whose logprobs were sent by an engine that is gone."""
     adapter: str = ""
     """The key of the adapter that it is computed under; see adapters.py."""
     n_plain: int = 0
-    """So many tokens of its prompt are computed without the adapter, as for everybody; 0: none are."""
+    """How many tokens of its prompt are computed without the adapter, and shared as such; 0: none."""
     sent_tokens: tuple[int, ...] = ()
-    """Output tokens that an engine told before it went away: the answer goes on behind them."""
+    """Output tokens sent by an engine that is gone: the answer continues after them."""
     served_elsewhere: float = 0.0
-    """What its tenant was given by other engines that this one does not know of; see fair.py."""
+    """What other engines served its tenant since this one got the number last; see fair.py."""
     attempt: int = 0
-    """Engines that did not finish it."""
+    """How many engines had it before and did not finish it."""
     program: Program | None = None
     """What an agent sends it for, where it may call tools; see programs.py."""
     tenant: str = ""
-    """Whose it is: slots and the queue are shared fairly between tenants."""
+    """The tenant: slots and the queue are shared fairly between tenants."""
     weight: float = 1.0
     """How much its tenant is to get, beside others."""
     priority: int = 0

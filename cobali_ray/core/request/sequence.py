@@ -127,7 +127,7 @@ class Sequence(OpenRequest):
         self.tokens.extend(request.sent_tokens)
         wanted = request.n_prompt_logprobs is not None and not request.sent_tokens
         self.n_scored = request.n_scored if wanted else self.n_prompt
-        """Tokens of its prompt whose logprobs are told; all, where none are wanted."""
+        """Tokens of its prompt whose logprobs are sent; all, if none are wanted."""
         self.n_most = request.n_most
         self.n_prefilled = 0
         """Tokens computed before it began to decode."""
@@ -155,7 +155,7 @@ class Sequence(OpenRequest):
         self.stop: str | None = None
         """The stop string that ended its text."""
         self.ending: FinishReason | None = None
-        """Set when its last token is sampled, before its text is told."""
+        """Set when its last token is sampled, before its text is sent."""
 
     @property
     def n_output(self) -> int:

@@ -16,7 +16,7 @@ class SlotView(NamedTuple):
     n_tokens: int
     """What it holds."""
     request_id: str | None = None
-    """Who computes in it; None: idle, and the rest says nothing."""
+    """The request in it; None: it is idle, and the fields below say nothing."""
     n_prompt: int = 0
     n_prefilled: int = 0
     n_cached: int = 0
@@ -27,7 +27,7 @@ class SlotView(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheView:
-    """What is held, by whom, and what it was good for so far: what clients are told, but for the slots."""
+    """What the cache holds, in which slots, and its hits so far; clients get all but the slots."""
 
     slots: tuple[SlotView, ...]
     n_ctx_slot: int
@@ -37,7 +37,7 @@ class CacheView:
     """All 0 where a slot can be cut anywhere and needs none."""
     disk: Mapping[str, Any]
     tier_requests: Mapping[str, int] = field(default_factory=dict)
-    """Requests by where their beginning came from; next, their prompt tokens."""
+    """Requests by the tier of their reused prefix; next, their prompt tokens."""
     tier_tokens: Mapping[str, int] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What bounds it all."""

@@ -1,4 +1,4 @@
-"""How far requests are before their first token, told to who asked for it; and the places of who waits."""
+"""Progress of requests before their first token, for clients that ask for it; places in the queue."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.core.scheduler import Scheduler
 
 PROMPT_EVERY_S: Final = 0.1
-"""How often somebody is told of its prompt, at most; and next, of its place in the queue."""
+"""At most so often progress is sent, of a prompt and of a place in the queue."""
 PLACE_EVERY_S: Final = 0.5
 
 
 class Place(NamedTuple):
-    """Where in the queue somebody is."""
+    """A request's place in the queue."""
 
     n_ahead: int
-    """How many will get a slot before, if nobody comes after it."""
+    """How many requests will get a slot before it, if none comes after it."""
     wait_s: float | None
     """How long until it has one; None: too little is known."""
 
 
 class RequestView(NamedTuple):
-    """Where one request is that an engine has, or had lately."""
+    """The progress of a request that an engine has, or had lately."""
 
     life: Life
     progress: RequestProgress
@@ -58,7 +58,7 @@ def named(request_id: str, x_request_id: str, asked: str) -> bool:
 
 
 class _Listener:
-    """A request whose client is told how far it is, and what it was told last."""
+    """A request whose client gets its progress, and what was sent last."""
 
     __slots__ = ("due_s", "progress", "sequence")
 
@@ -68,13 +68,13 @@ class _Listener:
 
     @property
     def has_moved(self) -> bool:
-        """Whether it has got its slot, or its first token, since it was told last."""
+        """Whether it has got its slot, or its first token, since progress was sent last."""
         waited = self.progress is not None and self.progress.n_ahead is not None
         return _has_spoken(self.sequence) or (waited and not self.sequence.status.waiting)
 
 
 class ProgressReports:
-    """Tells, after each tick, those who want to know how far they are. Looks on, and changes nothing."""
+    """Makes progress events after each tick, for the requests that want them. Changes nothing."""
 
     def __init__(self, lengths: AnswerLengths | None = None) -> None:
         self._listeners: dict[str, _Listener] = {}
@@ -84,18 +84,18 @@ class ProgressReports:
         return bool(self._listeners)
 
     def add(self, sequence: Sequence) -> None:
-        """Tell this one until it has its first token; one that goes on with an answer has had that."""
+        """Report this request until it has its first token; one that continues an answer has had that."""
         if not sequence.request.sent_tokens:
             self._listeners[sequence.request_id] = _Listener(sequence)
 
     def ended(self, request_id: str, stats: RequestStats, *, well: bool) -> None:
-        """Note an end; an answer that ended well says how long others may take."""
+        """Record an end; the length of an answer that ended well goes into forecasts."""
         self._listeners.pop(request_id, None)
         if well:
             self._lengths.note(stats)
 
     def reports(self, scheduler: Scheduler, now_s: float) -> list[tuple[str, RequestProgress]]:
-        """Return what is new for whom, with the addresses."""
+        """Return the new progress events, with their addresses."""
         out = []
         due = [one for one in self._listeners.values() if one.due_s <= now_s or one.has_moved]
         places = self.places(scheduler) if any(one.sequence.status.waiting for one in due) else {}
@@ -113,7 +113,7 @@ class ProgressReports:
         return out
 
     def places(self, scheduler: Scheduler) -> dict[str, Place]:
-        """Return the place of everybody who waits for a slot."""
+        """Return the place of each request that waits for a slot."""
         ahead, planner = _n_ahead(scheduler), scheduler.planner
         if not ahead:
             return {}
@@ -136,7 +136,7 @@ def _has_spoken(sequence: Sequence) -> bool:
 
 
 def _differ(one: RequestProgress, other: RequestProgress | None) -> bool:
-    """Whether there is more to tell than that time has passed."""
+    """Return whether more has changed than the time."""
     if other is None or one.n_processed != other.n_processed or one.n_ahead != other.n_ahead:
         return True
     return one.wait_s is not None and (other.wait_s is None or abs(one.wait_s - other.wait_s) >= 0.1)
@@ -153,7 +153,7 @@ def _stayer(sequence: Sequence) -> Stayer:
 
 
 def _n_ahead(scheduler: Scheduler) -> dict[str, float]:
-    """Return how many go before each of those who wait, as if those behind it had not come."""
+    """Return how many requests go before each waiting one, as if those behind it had not come."""
     waiting = list(scheduler.queue)
     weights = {one.line: one.account.weight for one in waiting}
     lines = {line: Line(*line, weights[line], n, 0) for line, n in Counter(o.line for o in waiting).items()}

@@ -100,7 +100,7 @@ class TickStats:
 
     @property
     def spans(self) -> list[tuple[int, int, int, int]]:
-        """The (slot_id, start, length, kind) of each span, in slot order: made when somebody looks."""
+        """The (slot_id, start, length, kind) of each span, in slot order: made when it is read."""
         if self.plan is None:
             return []
         own = {chunk.slot_id for chunk in self.plan.chunks}
@@ -123,7 +123,7 @@ class TickStats:
 
 
 class TickFeed(NamedTuple):
-    """Records of ticks and requests, encoded for whoever watches."""
+    """Records of ticks and requests, encoded."""
 
     incarnation_id: str
     """Another one after the engine was started anew; tick ids then begin at 0 again."""
@@ -166,7 +166,7 @@ class DeviceView:
     free_bytes: int = 0
     total_bytes: int = 0
     busy_s: float | None = None
-    """How long it has computed; None where nobody knows."""
+    """How long it has computed; None if unknown."""
     busy_share: float | None = None
     """The part of the last seconds in which it computed."""
 
@@ -187,7 +187,7 @@ class EngineState:
     idle_s: float = 0.0
     """Since its last request ended, while none is open."""
     engine_id: str = ""
-    """Which engine: as whoever asked it calls it."""
+    """The engine's id, as its ingress has it."""
     paused: bool = False
     """Whether requests that are taken wait until an operator has it go on."""
     devices: tuple[DeviceView, ...] = ()
@@ -202,7 +202,7 @@ class LoadView(NamedTuple):
     shortest: bool
     """Whether a shorter prompt is computed before longer ones, which let pass as much as they have left."""
     n_free: int
-    """Slots that nobody waits for; negative: so many requests will still wait when none is free."""
+    """Free slots less waiting requests; negative: so many requests wait for a slot."""
     slot_s: float
     """How long until one more slot becomes free while all are busy."""
     token_s: float
@@ -216,7 +216,7 @@ class LoadView(NamedTuple):
 
 
 class Attendance(NamedTuple):
-    """What an engine answers an ingress that keeps in touch with it.
+    """An engine's answer to an `attend` call.
 
     With the call come the times that clients of that ingress waited, so that an engine's metrics count those
     of all ingresses, and how often it was restarted: all of them learn the highest count.
@@ -225,7 +225,7 @@ class Attendance(NamedTuple):
     incarnation_id: str
     """Another one after the engine was started anew."""
     n_restarts: int
-    """How often it was, as far as any ingress told it."""
+    """How often it was restarted, as far as any ingress knows."""
     loaded: bool = True
     """Whether it holds its model."""
     released: bool = False
@@ -233,9 +233,9 @@ class Attendance(NamedTuple):
     busy: LoadView | None = None
     """How busy it is; None: it cannot say just now."""
     wire_key: str = ""
-    """By which this ingress knows its messages, if they come from another node."""
+    """The key of its messages for this ingress, if it is on another node."""
     model: str = ""
-    """What it answers with: other words for another file."""
+    """Identifies the model file that it serves."""
     pid: int = 0
     """Its process; with a `wire_key`, on another machine than the ingress."""
     up_s: float = 0.0
