@@ -19,7 +19,7 @@ from cobali_ray.actors.banner import plan
 from cobali_ray.actors.layout import EngineDeployment, places
 from cobali_ray.actors.node import require_files, require_room, temp_folder
 from cobali_ray.backend.memory import available_bytes
-from cobali_ray.engine.context import autos, needed_bytes, require_servable, sizes_of
+from cobali_ray.engine.context import autos, find_need, needed_bytes, require_servable, sizes_of
 from cobali_ray.engine.opening import (
     chat_template,
     check_machine,
@@ -122,9 +122,10 @@ def _model(place: EngineDeployment, check: StartCheck) -> dict[str, Any]:
             _look_beside(settings, path, check)
             require_servable(settings, path)
             require_memory(settings, path)
-        facts |= {**sizes_of(settings, path)._asdict(), "autos": autos(settings)}
+        need = find_need(settings, path)
+        facts |= {**sizes_of(settings, path, need)._asdict(), "autos": autos(settings)}
         facts["runs_on"] = runs_on(settings, path)
-        facts["needs_bytes"] = needed_bytes(settings, path)
+        facts["needs_bytes"] = needed_bytes(settings, path, need)
     return facts
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 from collections.abc import Iterable, Iterator
 from ctypes import c_int, c_size_t, c_void_p
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import structlog
 
 from cobali_ray.backend import ggml, library, memory
+from cobali_ray.backend.cache_need import CacheNeed
 from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.devices import Devices
 from cobali_ray.backend.memory import HOST_CELL_BYTES
@@ -29,6 +31,8 @@ _N_GRAPHS = 3
 _SMALL_CELLS = "q8_0", 17 / 32
 """And what they take of the memory of f16."""
 _MIB = 1 << 20
+_ASKED_N_CTX = 16_384, 32_768
+"""Contexts longer than windows and what is computed at once, from which on a cache grows with each token."""
 
 
 class _ContextNeed(NamedTuple):
@@ -101,6 +105,23 @@ def need_here(config: LlamaConfig, devices: Devices) -> MemoryNeed | None:
     need = _sum("CPU", here, memory.available_bytes() or 0)
     cells = need.cells + HOST_CELL_BYTES * config.n_cells_requested
     return need._replace(cells=cells, buffers=need.buffers + asked.graphs)
+
+
+def asked_need(config: LlamaConfig) -> CacheNeed | None:
+    """Return what a token and a slot of a cache take on this machine, for a file that does not tell.
+
+    Two contexts with these slots are asked about. What does not grow with the text counts as the slots', as
+    windows do. None: there is no account.
+    """
+    kind: Literal["unified", "split"] = "unified" if config.unified else "split"
+    asked = [replace(config, n_ctx=n, kv=kind, kv_cells=None) for n in _ASKED_N_CTX]
+    needs = [need.cells for one in asked if (need := need_here(one, Devices(()))) is not None]
+    if len(needs) < len(asked):
+        return None
+    n_more = asked[1].n_cells_requested - asked[0].n_cells_requested
+    cell_bytes = math.ceil((needs[1] - needs[0]) / n_more)
+    of_slots = needs[0] - cell_bytes * asked[0].n_cells_requested
+    return CacheNeed(cell_bytes, max(math.ceil(of_slots / config.n_slots), 0))
 
 
 def _need_of_context(config: LlamaConfig, devices: Devices) -> _ContextNeed | None:

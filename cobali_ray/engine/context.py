@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -10,7 +11,7 @@ import structlog
 
 from cobali_ray.backend import memory
 from cobali_ray.backend.cache_need import CacheNeed, cache_need
-from cobali_ray.backend.config import DEFAULT_N_CTX, MAX_CELLS, STATE_DRAFT
+from cobali_ray.backend.config import DEFAULT_N_CTX, MAX_CELLS, STATE_DRAFT, LlamaConfig
 from cobali_ray.backend.head import HEADS
 from cobali_ray.core.request.limits import DEFAULT_SLOTS
 from cobali_ray.errors import ConfigError
@@ -88,8 +89,11 @@ def autos(settings: EngineSettings) -> tuple[str, ...]:
     return tuple([name for name, value in asked.items() if value == "auto"])
 
 
-def sizes_of(settings: EngineSettings, path: Path | None, *, on_gpu: bool = False) -> Sizes:
-    """Return both sizes as numbers. Raises ConfigError for a file that cannot be read."""
+def sizes_of(settings: EngineSettings, path: Path | None, need: CacheNeed | None) -> Sizes:
+    """Return both sizes as numbers, where a cache takes `need`; None: it lies on devices, or that is unknown.
+
+    Raises ConfigError for a file that cannot be read.
+    """
     n_slots, n_ctx = settings.limits.n_slots, settings.llama.n_ctx
     if n_slots != "auto" and n_ctx != "auto":
         return Sizes(n_slots, n_ctx)
@@ -97,43 +101,36 @@ def sizes_of(settings: EngineSettings, path: Path | None, *, on_gpu: bool = Fals
         return largest_sizes(settings, n_trained=None, need=None, free_bytes=None)
     header = read_header(path)
     n_trained = _number(header.metadata, "context_length")
-    need = None if on_gpu else need_of(header.metadata, settings)
     available = memory.available_bytes()
     free = None if available is None else max(available - header.size_bytes, 0)
     sizes = largest_sizes(settings, n_trained=n_trained, need=need, free_bytes=free)
     told = {}
     if need is not None:
-        told = {"cache_bytes": _total(settings, need, sizes), **need._asdict()}
+        told = {"cache_bytes": cache_bytes(settings, need, sizes), **need._asdict()}
     _log.info(
         "sizes", auto=autos(settings), **sizes._asdict(), n_ctx_train=n_trained, free_bytes=free, **told
     )
     return sizes
 
 
-def needed_bytes(settings: EngineSettings, path: Path | None) -> int:
-    """Return what weights and KV cells will take, as far as the file's header tells; at least that much.
+def needed_bytes(settings: EngineSettings, path: Path | None, need: CacheNeed | None = None) -> int:
+    """Return what weights and KV cells will take; at least that much.
 
-    `path` None is the scripted model, which takes nothing; nor does what lies with workers.
-    Raises ConfigError for a file that cannot be read.
+    `path` None is the scripted model, which takes nothing; nor does what lies with workers. `need` None is
+    what the file's header tells. Raises ConfigError for a file that cannot be read.
     """
     if path is None or settings.llama.lies_elsewhere:
         return 0
     header = read_header(path)
-    if _only_embeds(header.metadata):
+    need = need or need_of(header.metadata, settings)
+    if need is None or _only_embeds(header.metadata):
         return header.size_bytes
-    sizes = sizes_of(settings, path)
+    sizes = sizes_of(settings, path, need)
     n_more = 0 if settings.llama.pooling is None else sizes.n_ctx  # of a second context
-    need = need_of(header.metadata, settings)
-    return header.size_bytes + (0 if need is None else _total(settings, need, sizes, n_more=n_more))
+    return header.size_bytes + cache_bytes(settings, need, sizes, n_more=n_more)
 
 
-def cache_bytes(settings: EngineSettings, path: Path, sizes: Sizes) -> int | None:
-    """Return what the cache of a model will take; None where its file does not tell."""
-    need = need_of(read_header(path).metadata, settings)
-    return None if need is None else _total(settings, need, sizes)
-
-
-def _total(settings: EngineSettings, need: CacheNeed, sizes: Sizes, *, n_more: int = 0) -> int:
+def cache_bytes(settings: EngineSettings, need: CacheNeed, sizes: Sizes, *, n_more: int = 0) -> int:
     """Return the bytes of a cache, with `n_more` cells of another."""
     n_cells = _n_cells(settings, sizes) + n_more
     return need.total(n_cells, sizes.n_slots, _n_window_cells(settings, need, sizes))
@@ -157,7 +154,7 @@ def refusal_of_cache(settings: EngineSettings, path: Path) -> ConfigError | None
     per_layer = isinstance(said.get(f"{name}.attention.head_count_kv"), list)
     if autos(settings) or most is None or name not in PLAIN or per_layer or _only_embeds(said):
         return None
-    sizes = sizes_of(settings, path)
+    sizes = sizes_of(settings, path, None)
     need, n_cells = need_of(said, settings), _n_cells(settings, sizes)
     cell_bytes = 0 if need is None else need.cell_bytes
     if n_cells * cell_bytes <= most:
@@ -196,13 +193,19 @@ def largest_sizes(
     return Sizes(n_slots, n_ctx)
 
 
+def _max_slots(settings: EngineSettings) -> int:
+    """Return the slots that were asked for, or those that there are at most."""
+    n_slots, budget = settings.limits.n_slots, settings.limits.token_budget
+    return min(DEFAULT_SLOTS, budget or DEFAULT_SLOTS) if n_slots == "auto" else n_slots
+
+
 def _most_slots(settings: EngineSettings, n_ctx: int, need: CacheNeed | None, free_bytes: int | None) -> int:
     """Return how many slots of so many tokens there is room for, at most the default number."""
-    most = min(DEFAULT_SLOTS, settings.limits.token_budget or DEFAULT_SLOTS)
+    most = _max_slots(settings)
     if need is None or free_bytes is None:
         return most
     choices = [Sizes(n, n_ctx) for n in range(most, 1, -1)]
-    fit = (one.n_slots for one in choices if _total(settings, need, one) <= MEMORY_SHARE * free_bytes)
+    fit = (one.n_slots for one in choices if cache_bytes(settings, need, one) <= MEMORY_SHARE * free_bytes)
     return next(fit, 1)
 
 
@@ -233,6 +236,32 @@ def _largest_context(
     else:
         bounds.append(DEFAULT_N_CTX)
     return min(bounds if n_trained else [*bounds, DEFAULT_N_CTX])
+
+
+def find_need(settings: EngineSettings, path: Path | None) -> CacheNeed | None:
+    """Return what a cache will take here, by its model's file or else by llama.cpp's own account.
+
+    Only the latter loads llama.cpp. None: neither tells. Raises ConfigError for a file that cannot be read.
+    """
+    if path is None:
+        return None
+    said, drafts = read_header(path).metadata, settings.speculation == "auto"
+    if (need := need_of(said, settings)) is not None or _only_embeds(said):
+        return need
+    from cobali_ray.backend.fit import asked_need
+
+    n_slots = _max_slots(settings)
+    asked = {"n_ctx": DEFAULT_N_CTX, "n_threads": 1, "n_gpu_layers": 0}
+    return asked_need(
+        LlamaConfig(
+            **asdict(settings.llama) | asked,
+            path=path,
+            n_slots=n_slots,
+            n_batch=min(settings.limits.budget(n_slots, DEFAULT_N_CTX), n_slots * DEFAULT_N_CTX),
+            speculation=drafts,
+            head=drafts and brings_head(path),
+        )
+    )
 
 
 def need_of(said: Mapping[str, Any], settings: EngineSettings) -> CacheNeed | None:

@@ -30,7 +30,14 @@ from cobali_ray.core.request.limits import EngineLimits, PrefillOrder
 from cobali_ray.core.story import Story
 from cobali_ray.engine.block_files import BlockFiles
 from cobali_ray.engine.calibration import calibration
-from cobali_ray.engine.context import brings_head, cache_bytes, refusal_of_cache, require_servable, sizes_of
+from cobali_ray.engine.context import (
+    brings_head,
+    cache_bytes,
+    find_need,
+    refusal_of_cache,
+    require_servable,
+    sizes_of,
+)
 from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.errors import ConfigError
@@ -412,7 +419,7 @@ def open_backend(
 ) -> Backend:
     """Load the model as the settings say. Raises ConfigError that names the setting at fault."""
     if path is None:
-        n_slots, n_ctx = sizes_of(settings, path)
+        n_slots, n_ctx = sizes_of(settings, path, None)
         return ScriptedBackend(
             n_slots=n_slots,
             n_ctx_slot=n_ctx,
@@ -442,7 +449,8 @@ def open_backend(
 def llama_config(settings: EngineSettings, path: Path) -> LlamaConfig:
     """Return how a model is to be opened; loads llama.cpp. Raises ConfigError."""
     n_gpu_layers, _ = _n_gpu_layers(settings)
-    sizes = sizes_of(settings, path, on_gpu=n_gpu_layers != 0)
+    need = None if n_gpu_layers else find_need(settings, path)
+    sizes = sizes_of(settings, path, need)
     found = {"n_ctx": sizes.n_ctx, "n_threads": _n_threads(settings), "n_gpu_layers": n_gpu_layers}
     return LlamaConfig(
         **asdict(settings.llama) | found,
@@ -454,7 +462,7 @@ def llama_config(settings: EngineSettings, path: Path) -> LlamaConfig:
         head=settings.speculation == "auto" and brings_head(path),
         mmproj=projector_path(settings),
         adapters=adapters_of(settings, path),
-        cache_bytes=cache_bytes(settings, path, sizes),
+        cache_bytes=None if need is None else cache_bytes(settings, need, sizes),
         measurements=_measurements(settings),
         worker_cache=worker_cache(),
     )

@@ -215,6 +215,8 @@ def show_model(
 
     path = _resolve(reference, seed=seed, vocab_gguf=vocab_gguf, cache_dir=cache_dir)
     facts = registry.describe(path)
+    if facts["cell_bytes"] is None:
+        facts["cell_bytes"] = _asked_cell_bytes(path)
     if as_json:
         _print_json(facts)
         return
@@ -224,6 +226,16 @@ def show_model(
     for field, value in facts.items():
         table.add_row(field, _in_words(value))
     Console().print(table)
+
+
+def _asked_cell_bytes(path: Path) -> int | None:
+    """Return what a token takes in a cache by llama.cpp's own account; None where that cannot be told."""
+    from cobali_ray.backend.config import DEFAULT_N_CTX, LlamaConfig
+    from cobali_ray.backend.fit import asked_need
+
+    asked = LlamaConfig(path=path, n_ctx=DEFAULT_N_CTX, n_threads=1, n_slots=1, n_batch=512)
+    need = asked_need(asked)
+    return None if need is None else need.cell_bytes
 
 
 @contextlib.contextmanager

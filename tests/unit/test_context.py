@@ -8,6 +8,7 @@ from gguf import GGUFWriter
 from cobali_ray.backend.cache_need import CacheNeed
 from cobali_ray.engine.context import (
     Sizes,
+    find_need,
     largest_sizes,
     needed_bytes,
     refusal_of_cache,
@@ -87,14 +88,14 @@ def test_as_many_slots_as_there_is_room_for(settings, known, expected):
 
 
 def test_numbers_are_left_alone_and_the_scripted_model_has_the_defaults():
-    assert sizes_of(read_settings({"n_slots": 3, "n_ctx": 64}), None) == Sizes(3, 64)
-    assert sizes_of(read_settings({"n_slots": "auto", "n_ctx": "auto"}), None) == Sizes(16, 4096)
+    assert sizes_of(read_settings({"n_slots": 3, "n_ctx": 64}), None, None) == Sizes(3, 64)
+    assert sizes_of(read_settings({"n_slots": "auto", "n_ctx": "auto"}), None, None) == Sizes(16, 4096)
 
 
 def test_on_a_gpu_nothing_is_known_of_its_memory(tmp_path):
     settings, path = read_settings({"n_ctx": "auto", "n_slots": 1}), resolve("builtin:synthetic-tiny")
-    assert sizes_of(settings, path, on_gpu=True) == Sizes(1, 4096)
-    assert sizes_of(settings, path) == Sizes(1, 32_768)
+    assert sizes_of(settings, path, None) == Sizes(1, 4096)
+    assert sizes_of(settings, path, find_need(settings, path)) == Sizes(1, 32_768)
 
 
 @pytest.mark.parametrize("value", ["all", 15, -1])

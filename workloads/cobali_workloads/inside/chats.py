@@ -129,7 +129,7 @@ def plain(settings: EngineSettings) -> Backend:
 
 def hybrid(settings: EngineSettings) -> Backend:
     """Open a scripted model that goes back to states."""
-    n_slots, n_ctx = sizes_of(settings, None)
+    n_slots, n_ctx = sizes_of(settings, None, None)
     return HybridScript(
         n_slots=n_slots,
         n_ctx_slot=n_ctx,
