@@ -2,7 +2,7 @@
 
 import orjson
 import pytest
-from fake_client import Wire, stats
+from fake_client import Wire, says, stats
 
 from cobali_ray.core.request.events import Delta, End, RequestProgress
 
@@ -87,11 +87,21 @@ async def test_choices_are_told_apart(app):
 
 
 @pytest.mark.parametrize(("path", "body"), PATHS)
-async def test_an_answer_in_one_piece_says_nothing_of_it(path, body, app, client):
-    wire = await Wire(app, path, body | {"stream": False, "return_progress": True}).run()
-    assert wire.status == 200
-    assert b"progress" not in wire.body
-    assert not client.requests[0].progress
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("asked", [{}, {"return_progress": True}, {"return_queue_progress": True}])
+async def test_timings_have_what_was_predicted_and_the_whole_prompt(path, body, asked, stream, app, client):
+    wire = await Wire(app, path, body | {"stream": stream} | asked).run()
+    last = next(e for e in reversed(wire.events) if isinstance(e, dict)) if stream else wire.json
+    n_prompt = client.requests[0].n_prompt
+    whole = {"total": n_prompt, "cache": 1, "processed": n_prompt, "time_ms": 90.0}
+    expected = {"prompt_progress": whole} if asked.get("return_progress") else QUEUE if asked else {}
+    assert {name: told for name, told in last["timings"].items() if "progress" in name} == expected
+
+
+async def test_who_did_not_wait_has_no_place(app, client):
+    client.script = says("Hello")
+    wire = await Wire(app, CHAT[0], CHAT[1] | {"stream": False, "return_queue_progress": True}).run()
+    assert wire.json["timings"]["queue_progress"] is None
 
 
 async def test_progress_is_no_token(app, client):
@@ -141,6 +151,7 @@ async def test_responses_say_it_in_events_of_their_own_names_and_numbers(app):
     found = [told[i]["response"] for i in (2, 3, 4)]
     assert [one | told for one, told in zip(found, (QUEUE, *PROMPT), strict=True)] == found
     assert told[-1]["type"] == "response.completed"
+    assert told[-1]["response"]["timings"]["queue_progress"] == QUEUE["queue_progress"]
     plain = await Wire(app, *RESPONSES).run()
     assert plain.body.count(b"event: response.created") == 1
     assert b"_progress" not in plain.body.replace(b"in_progress", b"")

@@ -248,10 +248,12 @@ class GenerationBody(SampledBody):
     )
     user: str | None = Field(None, description="Whose request it is, for supersedes.")
     return_progress: bool | None = Field(
-        None, description="Report in the stream how much of the prompt is computed, as prompt_progress."
+        None,
+        description="Report how much of the prompt is computed, as prompt_progress in streams and timings.",
     )
     return_queue_progress: bool | None = Field(
-        None, description="Report in the stream the place in the queue and the wait, as queue_progress."
+        None,
+        description="Report the place in the queue and the wait, as queue_progress in streams and timings.",
     )
     sse_ping_interval: int | None = Field(
         None, description="Seconds of silence after which a stream gets a keep-alive; 0 or -1: none."

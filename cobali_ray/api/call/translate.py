@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from cobali_ray.api.body.params import (
     NO_LIMIT,
@@ -41,6 +42,10 @@ from cobali_ray.core.views.stats import ModelCard
 from cobali_ray.errors import Field, InvalidParameterError
 from cobali_ray.settings import ApiSettings
 
+PROMPT_PROGRESS: Final = "prompt_progress"
+QUEUE_PROGRESS: Final = "queue_progress"
+"""How much of a prompt is computed, and where in the queue a request is, as clients are told."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
@@ -61,9 +66,8 @@ class Call:
     resumable: bool = False
     stored: bool = False
     """Then, whether it goes on without a reader, and is stored."""
-    return_progress: bool = False
-    """Whether a stream says how much of its prompts is computed; next, where in the queue they are."""
-    return_queue_progress: bool = False
+    progress: tuple[str, ...] = ()
+    """What is reported of requests without a token: `prompt_progress`, `queue_progress`, both or neither."""
     ping_s: float = 0.0
     """How long a stream may be silent; 0: as long as it takes."""
     n_echo_logprobs: int | None = None
@@ -188,8 +192,8 @@ def call_of(
     supersedes = ""
     if body.supersedes or context.supersedes:
         supersedes = "\n".join((caller.tenant, context.path, body.user or ""))
-    progress = bool(body.return_progress or context.progress)
-    queue_progress = bool(body.return_queue_progress or context.progress)
+    asks = {PROMPT_PROGRESS: body.return_progress, QUEUE_PROGRESS: body.return_queue_progress}
+    progress = tuple(name for name, asked in asks.items() if asked or context.progress)
     requests = []
     tuples = [tuple(prompt) for prompt in prompts]
     turns = [turns_of(prompt, origin.turn_marks) for prompt in tuples]
@@ -213,7 +217,7 @@ def call_of(
                 n_prompt_logprobs=None if choice % n else n_scored,
                 timeout_s=timeout_s,
                 supersedes=supersedes,
-                progress=bool(body.stream and (progress or queue_progress)),
+                progress=bool(progress),
                 trace=origin.trace,
                 model=card.model_id if adapter is None else adapter.name,
                 x_request_id=context.request_id,
@@ -252,8 +256,7 @@ def call_of(
         with_logprobs=n_logprobs is not None,
         resumable=wants_recording(body),
         stored=body.resumable == "stored",
-        return_progress=progress,
-        return_queue_progress=queue_progress,
+        progress=progress,
         ping_s=ping_s(body, settings.sse_ping_interval),
         n_echo_logprobs=n_echoed,
         echo_starts=tuple([start for start in echo_starts for _ in range(n)]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cobali_ray.core.request.events import RequestStats
 
@@ -13,9 +13,11 @@ from cobali_ray.core.request.events import RequestStats
 class Pace:
     """The times of one choice, in seconds from the arrival of the HTTP request."""
 
-    __slots__ = ("_gaps_s", "_last_s", "e2e_s", "ttft_s")
+    __slots__ = ("_gaps_s", "_last_s", "e2e_s", "progress", "ttft_s")
 
-    def __init__(self) -> None:
+    def __init__(self, progress: Sequence[str] = ()) -> None:
+        self.progress: dict[str, dict[str, Any] | None] = dict.fromkeys(progress)
+        """What its client asked to be told of the time before, by name; None for what there was not."""
         self.ttft_s: float | None = None
         """To its first text; None before."""
         self.e2e_s: float | None = None

@@ -43,9 +43,11 @@ class NativeWriter(Choices):
         self._tokens[update.choice] += [token for delta in update.deltas for token in delta.tokens]
 
     def body(self, times: Timings) -> Any:
-        del times
         answers = [self._choice(index, choice) for index, choice in enumerate(self.choices)]
-        return answers[0] if len(answers) == 1 else answers
+        for answer, pace in zip(answers, times.paces, strict=True):
+            answer["timings"] |= pace.progress
+        wanted = [_only(answer, self._native.response_fields) for answer in answers]
+        return wanted[0] if len(wanted) == 1 else wanted
 
     def _kept_logprobs(self, index: int) -> WholeLogprobs:  # noqa: ARG002 no offset
         return WholeLogprobs(NativeLogprobs())
@@ -59,7 +61,7 @@ class NativeWriter(Choices):
             told |= choice.logprobs.json()
         if choice.prompt is not None:
             told["prompt_logprobs"] = choice.prompt.json()
-        return _only(told, self._native.response_fields)
+        return told
 
     # -- as a stream, whose last event has `stop`
 
@@ -89,8 +91,9 @@ class NativeWriter(Choices):
         return event(head | {"tokens_predicted": 0, "tokens_evaluated": n_prompt} | told)
 
     def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Timings) -> bytes:
-        del stats, times
+        del stats
         told = _closed(self._call, self._native, index, end, "")
+        told["timings"] |= times.paces[index].progress
         told["tokens"] = []
         told["has_new_line"] = self._new_line[index]
         return event(_only(told, self._native.response_fields))

@@ -166,7 +166,8 @@ def timings(stats: Sequence[RequestStats], times: Timings) -> dict[str, Any]:
 
     What `intake_s`, `queue_s` and `prefill_s` leave of `ttft_s`, and these and `decode_s` of `e2e_s`, is the
     way from the engine to the client. `tokens_per_second` is 1 / TPOT: the pace after the first token, None
-    for answers of one token. ITLs are gaps between pieces of text as they leave the server.
+    for answers of one token. ITLs are gaps between pieces of text as they leave the server. Who asked for
+    it is told the place in the queue and the wait that were expected at first, and of the prompt.
     """
     each = list(zip(stats, times.paces, strict=True))
     slowest, pace = max(each, key=lambda pair: pair[0].e2e_s)
@@ -181,9 +182,7 @@ def timings(stats: Sequence[RequestStats], times: Timings) -> dict[str, Any]:
     return told | {"choices": choices}
 
 
-def _times(
-    one: RequestStats, pace: Pace, ttft_s: float | None, e2e_s: float | None
-) -> dict[str, float | None]:
+def _times(one: RequestStats, pace: Pace, ttft_s: float | None, e2e_s: float | None) -> dict[str, Any]:
     tpot_s = one.tpot_s
     return {
         "intake_s": one.intake_s,
@@ -194,4 +193,5 @@ def _times(
         "e2e_s": e2e_s,
         "tokens_per_second": 1 / tpot_s if tpot_s else None,
         **pace.itl(),
+        **pace.progress,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from cobali_ray.api.call.translate import Call
+from cobali_ray.api.call.translate import PROMPT_PROGRESS, QUEUE_PROGRESS, Call
 from cobali_ray.api.door.timings import Pace, Timings
 from cobali_ray.api.reply.answer import Writer
 from cobali_ray.api.reply.turn import Update
@@ -24,7 +24,7 @@ class Tally:
         self.failure: CobaliError | None = None
         self.ttft_s: float | None = None
         """From the arrival of the HTTP request to the first text of any choice; None before."""
-        self._paces = [Pace() for _ in call.requests]
+        self._paces = [Pace(call.progress) for _ in call.requests]
 
     def sort(self, batch: Sequence[Event], now_s: float) -> Iterator[Update]:
         """Book a batch and yield what it adds per choice. Raises InvariantError for an event after an end.
@@ -37,6 +37,11 @@ class Tally:
             index = self._index[event.request_id]
             if self.ends[index] is not None:
                 raise InvariantError(f"choice {index} went on after its end event")
+            if isinstance(event, RequestProgress):
+                reported = self._paces[index].progress
+                if event.n_ahead is not None and reported.get(QUEUE_PROGRESS, ...) is None:
+                    reported[QUEUE_PROGRESS] = queue_progress(event)
+                continue
             said = deltas.setdefault(index, [])
             if isinstance(event, End):
                 self.ends[index] = ended[index] = event
@@ -51,6 +56,8 @@ class Tally:
                 pace.speak(now_s)
             if end is not None:
                 pace.end(now_s, spoke=end.stats.n_output > 0)
+                if PROMPT_PROGRESS in pace.progress:
+                    pace.progress[PROMPT_PROGRESS] = prompt_progress(_computed(end))
             if self.ttft_s is None:
                 self.ttft_s = pace.ttft_s
             yield Update(index, said, end)
@@ -78,16 +85,13 @@ class StreamWriter:
     def __init__(self, call: Call, writer: Writer, tally: Tally) -> None:
         self._writer, self._tally = writer, tally
         self._opened = [False] * len(call.requests)
-        self._call, self._wants_progress = call, call.return_progress or call.return_queue_progress
+        self._asked = call.progress
 
     def write(self, batch: Sequence[Event], now_s: float) -> bytes:
         """Return what a batch adds to the stream; after the last end this includes how the stream closes."""
         wire: list[bytes] = []
-        if self._wants_progress:
+        if self._asked:
             wire = [self._progress(one) for one in batch if isinstance(one, RequestProgress)]
-            batch = [one for one in batch if not isinstance(one, RequestProgress)]
-        if not batch:
-            return b"".join(wire)
         update = list(self._tally.sort(batch, now_s))
         stats = self._tally.stats()
         times = self._tally.times(now_s)
@@ -108,11 +112,18 @@ class StreamWriter:
         """Return what a stream says of a prompt that is not computed, as far as its client asked."""
         told: dict[str, Any] = {}
         if progress.n_ahead is not None:
-            if self._call.return_queue_progress:
-                told["queue_progress"] = queue_progress(progress)
-        elif self._call.return_progress:
-            told["prompt_progress"] = prompt_progress(progress)
+            if QUEUE_PROGRESS in self._asked:
+                told[QUEUE_PROGRESS] = queue_progress(progress)
+        elif PROMPT_PROGRESS in self._asked:
+            told[PROMPT_PROGRESS] = prompt_progress(progress)
         return self._writer.progress(self._tally.choice(progress.request_id), told) if told else b""
+
+
+def _computed(end: End) -> RequestProgress:
+    """Return how far the prompt of an answer was."""
+    stats = end.stats
+    n_prompt, seconds = stats.n_prompt, stats.prefill_s or 0.0
+    return RequestProgress(end.request_id, n_prompt, stats.n_cached, n_prompt, seconds, None, None)
 
 
 def prompt_progress(progress: RequestProgress) -> dict[str, int | float]:

@@ -164,8 +164,7 @@ class Responses:
             stream=True,
             resumable=False,
             stored=False,
-            return_progress=False,
-            return_queue_progress=False,
+            progress=(),
             ping_s=0.0,
         )
         taken = taken._replace(call=call, dialect=taken.dialect._replace(writer=lambda _: writer))
