@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import tracemalloc
 
 import anthropic
 import pytest
@@ -195,6 +196,29 @@ async def test_an_upload_that_breaks_off_leaves_nothing(server):
     wire.hang_up()
     await wire.run()
     assert server.store.now(lambda db: db.execute("SELECT count(*) FROM files").fetchone()[0]) == 0
+
+
+@pytest.mark.thorough
+async def test_a_long_upload_takes_the_memory_of_a_few_pieces_and_its_last_line_is_checked(server):
+    text, n = "x" * 100_000, 640
+    opening, ending = form((PURPOSE, b"batch"), (FILE, b"|")).split(b"|")
+
+    async def pieces():
+        yield opening
+        for i in range(n):
+            yield json.dumps(ask(f"r{i}", text)).encode() + b"\n"
+        yield b"{" + ending
+
+    headers = {"content-type": "multipart/form-data; boundary=xyz"}
+    tracemalloc.start()
+    try:
+        response = await server.http.post("http://app/v1/files", content=pieces(), headers=headers)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert response.status_code == 400
+    assert f"line {n + 1} is not valid JSON" in response.json()["error"]["message"]
+    assert most < n * len(text) / 2
 
 
 async def test_files_are_listed_page_by_page_and_deleted(server):

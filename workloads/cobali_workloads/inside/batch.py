@@ -5,7 +5,7 @@ Scheduler and order are the product's; the scheduler learns what passes take as 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import ceil
 from random import Random
 from typing import NamedTuple
@@ -27,8 +27,8 @@ from cobali_workloads.load.shape import TYPICAL_ANSWER, TYPICAL_PROMPT
 from cobali_workloads.simulate.engine import SimulatedEngine
 from cobali_workloads.simulate.fleet import RequestOutcome, SimulatedFleet, SimulatedRequest
 
-N_LINES = N_SLOTS + N_SLOTS // 8
-"""Lines of a batch under way: one for every slot, and an eighth more."""
+N_LINES = N_SLOTS + 1 + N_SLOTS // 8
+"""Lines of a batch under way: one for every slot, an eighth more, and one."""
 N_CLIENTS = 16
 """Who sends the same requests in the order of the file."""
 LATER_S = 2 * LATELY_S
@@ -129,21 +129,17 @@ def typical_lines(n: int, seed: int) -> list[tuple[bytes, bytes]]:
 
 
 def answer_file(device: Device, lines: Sequence[tuple[bytes, bytes]], seed: int, *, ordered: bool) -> FileRun:
-    """Have a file of requests answered: as a batch, or as clients that send its lines."""
+    """Have a file of requests answered, the next line when one is done: as a batch, or by clients."""
     if ordered:
         lines = sorted(lines, key=lambda line: order_key("", {"prompt": line[0].decode("latin-1")}))
     fleet, _ = _warm(device, seed)
     start_s, n_at_once = fleet.now_s + LATER_S, N_LINES if ordered else N_CLIENTS
-    stories = fleet.play(_in_turn(lines, n_at_once, MAX_PRIORITY if ordered else 0))
+    priority = MAX_PRIORITY if ordered else 0
+    asks = [
+        SimulatedRequest(f"{i}", LATER_S if i < n_at_once else 0.0, *line, priority=priority)
+        for i, line in enumerate(lines)
+    ]
+    stories = fleet.play(asks[:n_at_once], asks[n_at_once:])
     ended = [story.end.stats for story in stories if story.end]
     n_cached, n_prompt = sum(one.n_cached for one in ended), sum(one.n_prompt for one in ended)
     return FileRun(1 - n_cached / n_prompt, len(ended) / (fleet.now_s - start_s))
-
-
-def _in_turn(lines: Iterable[tuple[bytes, bytes]], n_at_once: int, priority: int) -> list[SimulatedRequest]:
-    """Return the lines as so many clients that share them out beforehand, each every so many."""
-    asks = [
-        SimulatedRequest(f"{i}", 0.0 if i >= n_at_once else LATER_S, prompt, answer, priority=priority)
-        for i, (prompt, answer) in enumerate(lines)
-    ]
-    return [linked(asks[i::n_at_once]) for i in range(n_at_once)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -118,13 +118,19 @@ class SimulatedFleet:
         self._told_s = dict.fromkeys(engines, -publish_s)
         self._open: dict[str, RequestOutcome] = {}
         self._stories: list[RequestOutcome] = []
+        self._others: Iterator[SimulatedRequest] = iter(())
         self.now_s = 0.0
 
-    def play(self, asks: Iterable[SimulatedRequest]) -> list[RequestOutcome]:
-        """Let all requests come, and those that follow them; return their stories in that order."""
+    def play(
+        self, asks: Iterable[SimulatedRequest], others: Iterable[SimulatedRequest] = ()
+    ) -> list[RequestOutcome]:
+        """Let all requests come, and those that follow them; return their stories in that order.
+
+        Behind each that nobody follows comes the next of `others`.
+        """
         for engine_id in self.engines:
             self._publish(engine_id)
-        self._stories, start_s = [], self.now_s
+        self._stories, start_s, self._others = [], self.now_s, iter(others)
         self._events = [(start_s + ask.at_s, next(self._number), _COMES, ask) for ask in asks]
         heapify(self._events)
         while self._events:
@@ -197,8 +203,8 @@ class SimulatedFleet:
         self._later(self._between_s, _BEGINS, engine_id)
 
     def _follow(self, ask: SimulatedRequest) -> None:
-        if ask.then is not None:
-            self._later(ask.then.at_s, _COMES, ask.then)
+        if (then := ask.then or next(self._others, None)) is not None:
+            self._later(then.at_s, _COMES, then)
 
     def _publish(self, engine_id: str) -> None:
         self._told_s[engine_id] = self.now_s
