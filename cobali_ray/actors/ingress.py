@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from cobali_ray.actors.client import ServeEngineClient, Vocabularies
 from cobali_ray.actors.layout import ForIngress, Served
+from cobali_ray.actors.ray_private import read_bodies_as_taken
 from cobali_ray.actors.startup import why_down
 from cobali_ray.actors.tracing import open_tracing
 from cobali_ray.actors.where import stay_here
@@ -35,6 +36,7 @@ class Ingress:
         configure_logging(level=told.server.log_level, stream=sys.__stderr__)  # Serve buffers sys.stderr
         sys.setswitchinterval(SWITCH_S)
         stay_here()
+        read_bodies_as_taken()
         self._told = told
         place = told.api.store_place
         self._store = None if place is None else Store(place)

@@ -7,6 +7,7 @@ version that was tested.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import inspect
@@ -30,6 +31,8 @@ SESSION = "/session_"
 RAY_START_S = 120
 """How long one part of Ray may take to start. A busy machine makes it slow; what hangs hangs for longer."""
 POLL_S = 0.05
+BODY_PIECES = 64
+"""Pieces of a body that wait for the application, of 64 kB each."""
 
 NO_AGENT = "/bin/sh -c 'exec cat'"
 """Stands in for an agent, which a node must have: whatever words follow, it waits until the node ends."""
@@ -121,6 +124,25 @@ def listen_on(host: str) -> None:
         return listen(server, address.replace("[::]", place))
 
     replica.add_port_to_grpc_server = listen_there
+
+
+def read_bodies_as_taken() -> None:
+    """Have Serve read little more of a body than the application took; else a whole upload is in memory.
+
+    Only where both share an event loop, as our flags have it: from another thread it cannot wait.
+    """
+    constants = _having("ray.serve._private.constants", "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD")
+    http = _having("ray.serve._private.direct_ingress_http_util", "ASGIDIReceiveProxy")
+    if constants.RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD:
+        return
+
+    def queue(proxy: Any) -> asyncio.Queue[Any]:
+        if proxy._queue is None:  # noqa: SLF001
+            proxy._queue = asyncio.Queue(BODY_PIECES)  # noqa: SLF001
+        made: asyncio.Queue[Any] = proxy._queue  # noqa: SLF001
+        return made
+
+    http.ASGIDIReceiveProxy.queue = property(queue)
 
 
 # -- in the process that starts Ray -----------------------------------------------------------------------

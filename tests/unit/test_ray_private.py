@@ -1,6 +1,7 @@
 """Private names of Ray's: this version has them, and one that lacks one is told what to install."""
 
 import ast
+import asyncio
 import warnings
 from importlib import import_module
 from pathlib import Path
@@ -30,6 +31,31 @@ def test_every_name_is_there_before_anything_is_replaced():
         with warnings.catch_warnings(action="ignore"):  # Ray's own
             found = import_module(module)
         assert [name for name in names if not hasattr(found, name)] == []
+
+
+async def test_no_more_of_a_body_is_read_than_the_application_takes(monkeypatch):
+    with warnings.catch_warnings(action="ignore"):  # Ray's own
+        constants = import_module("ray.serve._private.constants")
+        proxy = import_module("ray.serve._private.direct_ingress_http_util").ASGIDIReceiveProxy
+    monkeypatch.setattr(constants, "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD", False)
+    monkeypatch.setattr(proxy, "queue", proxy.queue)
+    ray_private.read_bodies_as_taken()
+    n_read = 0
+
+    async def receive():
+        nonlocal n_read
+        n_read += 1
+        await asyncio.sleep(0)
+        return {"type": "http.request", "body": b"", "more_body": True, "n": n_read}
+
+    take = proxy({"type": "http"}, receive, asyncio.get_running_loop())
+    reading = take.fetch_until_disconnect_task()
+    taken = [(await take())["n"] for _ in range(100)]
+    for _ in range(1000):
+        await asyncio.sleep(0)
+    reading.cancel()
+    assert taken == list(range(1, 101))
+    assert n_read == 100 + ray_private.BODY_PIECES + 1
 
 
 def test_nobody_else_knows_them():
