@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from cobali_workloads.commands import app
 from cobali_workloads.inside import agents
-from cobali_workloads.inside.batch import answer_file, shared_lines
+from cobali_workloads.inside.batch import N_BEGINNING, answer_file, shared_lines
 from cobali_workloads.inside.devices import DEVICES
 
 
@@ -22,6 +22,12 @@ def test_agents_are_done_sooner_where_their_requests_say_whose_they_are():
 def test_a_file_is_computed_once_for_each_beginning():
     device, lines = DEVICES["rtx4090"], shared_lines(120, 0)
     by_clients, ours = (answer_file(device, lines, 0, ordered=one) for one in (False, True))
+    n_beginnings, n_all = (
+        len({prompt[:N_BEGINNING] for prompt, _ in lines}),
+        sum(len(one) for one, _ in lines),
+    )
+    least = n_all - N_BEGINNING * (len(lines) - n_beginnings)
+    assert ours.computed == pytest.approx(least / n_all, abs=0.001)
     assert ours.computed < 0.5 * by_clients.computed
     assert ours.rps > by_clients.rps
 

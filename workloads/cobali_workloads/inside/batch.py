@@ -27,8 +27,8 @@ from cobali_workloads.load.shape import TYPICAL_ANSWER, TYPICAL_PROMPT
 from cobali_workloads.simulate.engine import SimulatedEngine
 from cobali_workloads.simulate.fleet import RequestOutcome, SimulatedFleet, SimulatedRequest
 
-N_LINES = N_SLOTS + 1 + N_SLOTS // 8
-"""Lines of a batch under way: one for every slot, an eighth more, and one."""
+N_LINES = N_SLOTS + N_SLOTS // 8
+"""Lines of a batch under way: one for every slot, and an eighth more."""
 N_CLIENTS = 16
 """Who sends the same requests in the order of the file."""
 LATER_S = 2 * LATELY_S
