@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from built_wheel import wheel_installed
 from openai import AsyncOpenAI
 
 from cobali_ray.actors.fork_server import ForkServer
@@ -119,6 +120,13 @@ async def deployed(cluster, name, values):
 
 
 @pytest.fixture(scope="session")
+def installed():
+    """Return the folder of the programs of an environment that has the package's wheel."""
+    with wheel_installed() as programs:
+        yield programs
+
+
+@pytest.fixture(scope="session")
 def cluster(tmp_path_factory):
     """Start everything once; stop everything of ours, and only ours, in the end."""
     with warnings.catch_warnings():
@@ -131,7 +139,7 @@ def cluster(tmp_path_factory):
         forks = ForkServer(os.environ, FOLDER)
         port = free_port()
         cache_dir = tmp_path_factory.mktemp("models")
-        with altered(dashboard=True, meanwhile=threading.Thread(target=list)):  # the agents, for the metrics
+        with altered(dashboard=False, meanwhile=threading.Thread(target=list)):
             ray.init(
                 address="local",
                 num_cpus=8,  # places to put actors; the tests wait more than they compute

@@ -13,14 +13,14 @@ from tests.waiting import wait_until
 
 
 @contextlib.contextmanager
-def serve(*words, **environ):
+def serve(*words, programs=Path(sys.executable).parent, cwd=Path(__file__).parents[2], **environ):
     """Run `cobali serve`; what it leaves behind is an error."""
-    cobali = str(Path(sys.executable).with_name("cobali"))
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    command = [cobali, "serve", "--port", str(port := free_port()), "--model", "builtin:scripted", *words]
+    port = str(free_port())
+    command = [programs / "cobali", "serve", "--port", port, "--model", "builtin:scripted", *words]
     with subprocess.Popen(
         command,
-        cwd=Path(__file__).parents[2],
+        cwd=cwd,
         env=kept | environ,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -16,6 +16,7 @@ def pid_of(server):
     return pid
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("server", ["narrow"], indirect=True)
 async def test_nobody_notices_that_the_engine_stood_still_but_by_a_pause(server):
     report = await endure(

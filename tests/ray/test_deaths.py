@@ -1,4 +1,7 @@
-"""What survives another config, the deaths of parts other than the engine, and that of the server."""
+"""What survives another config, the deaths of parts other than the engine, and that of the server.
+
+It is the package's wheel that serves, as a stranger has it, far from the checkout.
+"""
 
 import asyncio
 import contextlib
@@ -52,16 +55,21 @@ def open_to_others(folder):
 
 
 def write(folder, n_slots, **of_a):
-    engines = {"a": {"model_id": "first", "n_slots": n_slots} | of_a, "b": {"model_id": "second"}}
+    of_b = {"model_id": "second", "model": "builtin:tiny", "n_threads": 1}
+    engines = {"a": {"model_id": "first", "n_slots": n_slots} | of_a, "b": of_b}
     application = {"args": SETTINGS | {"engines": engines}}
     (folder / "config.yaml").write_text(yaml.safe_dump({"applications": [application]}))
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory):
-    """A server of two engines, which the last test kills."""
-    write(folder := tmp_path_factory.mktemp("first"), 16)
-    with serve("--model", "builtin:scripted:0.02", "--config", str(folder / "config.yaml")) as process:
+def first(installed, tmp_path_factory):
+    """A server of two engines, which the last test kills.
+
+    Its temporary files have long paths, which sockets cannot have.
+    """
+    write(folder := tmp_path_factory.mktemp("far-from-the-checkout-and-with-a-long-path"), 16)
+    words = ("--model", "builtin:scripted:0.02", "--config", "config.yaml")
+    with serve(*words, programs=installed, cwd=folder, TMPDIR=str(folder), PYTHONPATH="") as process:
         process.folder, process.told, process.lines = folder, ready(process), SimpleQueue()
 
         def read():
@@ -74,6 +82,17 @@ def first(tmp_path_factory):
         reader.start()
         yield process
     reader.join()
+
+
+def test_the_wheel_serves_a_model_and_the_page_without_any_file(first):
+    with httpx2.Client(base_url=first.url, timeout=60) as http:
+        messages = [{"role": "user", "content": "What is 17 + 25?"}]
+        chat = {"model": "second", "messages": messages, "temperature": 0}
+        answer = http.post("/v1/chat/completions", json=chat).json()
+        assert "42" in answer["choices"][0]["message"]["content"]
+        scripts = re.findall(r'(?:src|href)="([^"]+)"', http.get("/").text)
+        assert scripts
+        assert {http.get(script).status_code for script in scripts} == {200}
 
 
 def test_a_changed_config_restarts_only_what_it_changes(first):

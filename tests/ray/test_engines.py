@@ -4,7 +4,6 @@ import asyncio
 import os
 
 import pytest
-from openai import NotFoundError
 
 from conftest import SCRIPTED, deploy, deployed
 from tests.chaos.crowd import Report, read
@@ -35,7 +34,7 @@ def settings(**of_a):
 
 @pytest.fixture(scope="module")
 async def several(cluster):
-    """Deploy the application once; the last two tests change it."""
+    """Deploy the application once; the last test changes it."""
     async with deployed(cluster, NAME, settings()) as server:
         await until(lambda: all_ready(server))
         yield server
@@ -120,51 +119,6 @@ async def test_a_replica_more_is_loaded_while_requests_wait_and_let_go_when_idle
         await until(let_go)
 
 
-async def test_a_change_of_one_engine_restarts_that_engine_alone_and_its_streams_move(several):
-    async def told(stream):
-        choices = [choice async for chunk in stream for choice in chunk.choices]
-        assert choices[-1].finish_reason == "length"
-        return "".join(choice.delta.content or "" for choice in choices)
-
-    async with several.openai() as openai, several.http() as http:
-        answers = [
-            await openai.chat.completions.create(model=model, messages=SAY, max_tokens=4, temperature=0)
-            for model in ("first", "second")
-        ]
-        assert [answer.model for answer in answers] == ["first", "second"]
-        with pytest.raises(NotFoundError) as caught:
-            await openai.chat.completions.create(model="third", messages=SAY)
-        assert caught.value.code == "model_not_found"
-        assert await slots_of(several, "a") == 2
-        before = [await pid_of(several, engine) for engine in "ab"]
-
-        streams = []
-        for model in ("first", "second"):
-            stream = await openai.chat.completions.create(
-                model=model, messages=SAY, max_tokens=1200, stream=True, temperature=0,
-                extra_body={"ignore_eos": True},
-            )  # fmt: skip
-            await anext(stream)
-            streams.append(asyncio.ensure_future(told(stream)))
-        await deploy(NAME, settings(n_slots=3, n_ctx=1536))
-
-        async def renewed():
-            listed = (await http.get("/v1/models")).json()["data"]
-            return listed[0].get("max_model_len") == 1536 and await slots_of(several, "a") == 3
-
-        await until(renewed)
-        after = [await pid_of(several, engine) for engine in "ab"]
-        assert before[0] != after[0]
-        assert before[1] == after[1]
-        moved, undisturbed = await asyncio.gather(*streams)
-        assert moved == undisturbed, "the HTTP layer is the same, too, and both streams went on"
-        again = await openai.chat.completions.create(model="first", messages=SAY, max_tokens=4, temperature=0)
-        assert again.choices[0].message.content == answers[0].choices[0].message.content
-        metrics = set((await http.get("/metrics")).text.splitlines())
-        assert {f'cobali_engine_up{{engine="{engine}"}} 1.0' for engine in "ab"} <= metrics
-        assert 'cobali_continued_total{engine="a"} 1.0' in metrics
-
-
 STORY = {
     "model": "first", "prompt": "a long story", "max_tokens": 1500, "ignore_eos": True, "temperature": 0.9,
     "seed": 7, "stream": True, "stream_options": {"include_usage": True},
@@ -179,22 +133,28 @@ def lives(pid):
     return True
 
 
-async def test_the_streams_of_an_engine_that_is_replaced_with_its_ingress_move(several):
+async def test_a_changed_engine_and_the_ingress_are_replaced_alone_and_streams_move(several):
     """Nobody waits for their end."""
     async with several.http() as http:
 
-        async def runs():
-            return any(slot["is_processing"] for slot in (await http.get("/slots?engine=a")).json())
+        async def run():
+            slots = [(await http.get(f"/slots?engine={engine}")).json() for engine in "ab"]
+            return all(any(slot["is_processing"] for slot in some) for some in slots)
 
-        alone = await read(http, STORY | {"model": "second"}, Report(), None)
-        pid, report = await pid_of(several, "a"), Report()
-        stream = asyncio.ensure_future(read(http, STORY, report, alone))
-        await until(runs)
-        renamed = settings(model_id="renamed", model_aliases=["first"])
+        beside = STORY | {"model": "second"}
+        alone = await read(http, beside, Report(), None)
+        assert await slots_of(several, "a") == 2
+        before, report = [await pid_of(several, engine) for engine in "ab"], Report()
+        streams = [asyncio.ensure_future(read(http, body, report, alone)) for body in (STORY, beside)]
+        await until(run)
+        renamed = settings(n_slots=3, model_id="renamed", model_aliases=["first"])
         deploying = asyncio.ensure_future(deploy(NAME, renamed))
-        await until(lambda: not lives(pid))
-        assert not stream.done(), "nobody waited for its end"
-        await stream
+        await until(lambda: not lives(before[0]))
+        assert not streams[0].done(), "nobody waited for its end"
+        await asyncio.gather(*streams)
         print("\n".join(report.lines()))  # noqa: T201 shown with -s
         assert report.wrong == []
         await deploying
+        assert (await pid_of(several, "b"), await slots_of(several, "a")) == (before[1], 3)
+        metrics = set((await http.get("/metrics")).text.splitlines())
+        assert {f'cobali_engine_up{{engine="{engine}"}} 1.0' for engine in "ab"} <= metrics

@@ -10,6 +10,7 @@ from tests.fuzz import __main__ as fuzzing
 pytestmark = pytest.mark.ray
 
 
+@pytest.mark.thorough
 async def test_no_request_harms_the_server_or_its_streams(server, monkeypatch):
     monkeypatch.setattr(fuzzing, "N_STREAMS", 4)  # of eight slots
     with Progress(disable=True) as progress:

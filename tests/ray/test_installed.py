@@ -1,26 +1,13 @@
-"""The package as a stranger has it: its wheel in an environment of its own, far from the checkout."""
+"""The package as a stranger has it: its wheel, far from the checkout. That it serves is in test_deaths.py."""
 
 import json
 import os
-import re
-import shutil
-import signal
 import subprocess
-import sys
-import tempfile
-from pathlib import Path
 
-import httpx2
 import pytest
-
-from cobali_ray.ports import free_port
-from tools.install import llama_wheel
 
 pytestmark = pytest.mark.ray
 
-ROOT = Path(__file__).parents[2]
-UV = Path(sys.executable).with_name("uv")
-SOURCES = ("pyproject.toml", "README.md", "LICENSE")
 MINE = ("RAY_", "PYTHON", "VIRTUAL_ENV", "COBALI_")
 ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith(MINE)}
 EVERY_HELP = """
@@ -45,31 +32,6 @@ for path in walk(typer.main.get_command(app)):
     said[" ".join(path)] = result.output if result.exit_code == 0 else repr(result.exception)
 print(json.dumps(said))
 """
-
-
-def uv(*words):
-    """Run uv on what it has in its cache, or else with the index; `make install-dev` has filled the cache."""
-    if subprocess.run([UV, *words, "--quiet", "--offline"], capture_output=True, check=False).returncode:
-        subprocess.run([UV, *words, "--quiet"], check=True)
-
-
-@pytest.fixture(scope="module")
-def installed():
-    """The folder of the programs of an environment that has the wheel, by way of the source package."""
-    with tempfile.TemporaryDirectory(prefix="cobali-test-") as name:
-        folder = Path(name)
-        source = folder / "source"  # a copy: a build leaves files behind, and finds those of earlier ones
-        shutil.copytree(ROOT / "cobali_ray", source / "cobali_ray", ignore=shutil.ignore_patterns("*.pyc"))
-        for file in SOURCES:
-            shutil.copy(ROOT / file, source)
-        uv("build", "--out-dir", folder / "dist", source)
-        (wheel,) = (folder / "dist").glob("*.whl")
-        shutil.rmtree(source)
-        uv("venv", "--python", sys.executable, folder / "venv")
-        programs = folder / "venv" / "bin"
-        pins = ("--constraint", ROOT / "constraints.txt")
-        uv("pip", "install", "--python", programs / "python", *pins, wheel, llama_wheel())
-        yield programs
 
 
 @pytest.fixture
@@ -107,35 +69,3 @@ def test_the_laboratory_is_a_package_of_its_own(installed, elsewhere):
     assert result.returncode == 2
     assert result.stderr.strip().endswith("pip install 'CHECKOUT/workloads'")
     assert len(result.stderr.splitlines()) == 1
-
-
-def test_it_serves_without_any_file(installed, elsewhere, tmp_path):
-    """Also where temporary files have long paths, which sockets cannot have."""
-    port = free_port()
-    with subprocess.Popen(
-        [installed / "cobali", "serve", "--port", str(port)],
-        env=ENVIRON | {"TMPDIR": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
-        said = []
-        for line in process.stdout:
-            said.append(line)
-            if '"event":"ready"' in line:
-                break
-        try:
-            assert said[-1].count("tiny")
-            with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
-                chat = {"messages": [{"role": "user", "content": "What is 17 + 25?"}], "temperature": 0}
-                answer = http.post("/v1/chat/completions", json=chat).json()
-                assert "42" in answer["choices"][0]["message"]["content"]
-                page = http.get("/").text
-                scripts = re.findall(r'(?:src|href)="([^"]+)"', page)
-                assert scripts
-                assert {http.get(script).status_code for script in scripts} == {200}
-        finally:
-            process.send_signal(signal.SIGINT)
-            rest, _ = process.communicate(timeout=60)
-        assert process.returncode == 0
-        assert '"event":"stopped"' in rest

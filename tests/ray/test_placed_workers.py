@@ -114,6 +114,7 @@ def little_room(cluster):
     remove_placement_group(taken)
 
 
+@pytest.mark.thorough
 async def test_an_engine_goes_without_a_worker_that_there_is_no_room_for_until_there_is(
     cluster, placed, little_room
 ):

@@ -41,9 +41,10 @@ class Pane:
     def text(self, *words):
         return self.tmux("capture-pane", "-p", *words)
 
-    def until(self, pattern):
+    def until(self, pattern, timeout_s=60.0):
         """Wait for a line; return all that is on the screen then."""
-        wait_until(lambda: re.search(pattern, self.text(), re.MULTILINE), pause_s=0.1, so_far=self.text)
+        seen = lambda: re.search(pattern, self.text(), re.MULTILINE)  # noqa: E731
+        wait_until(seen, timeout_s=timeout_s, pause_s=0.1, so_far=self.text)
         return self.text()
 
     def server(self):
@@ -89,7 +90,7 @@ def pane(tmp_path):
 
 
 def test_what_a_person_sees_of_a_server(pane):
-    shown = pane.until("Ctrl-C stops it")
+    shown = pane.until("Ctrl-C stops it", timeout_s=180)
     steps = re.findall(r"^  (\S.*?)  +[\d.]+ s$", shown, re.MULTILINE)
     assert steps == [
         "finding the model",

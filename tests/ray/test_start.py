@@ -257,9 +257,11 @@ def broken_off(there, number):
 @pytest.mark.parametrize(
     ("there", "number"),
     [
-        pytest.param("fork_server", signal.SIGTERM, id="importing"),
-        pytest.param("raylet --", signal.SIGHUP, marks=pytest.mark.thorough, id="the-node-waits-for-workers"),
-        pytest.param("ray::ServeReplica:cobali:engine", signal.SIGINT, id="engine"),
+        pytest.param("fork_server", signal.SIGTERM, marks=pytest.mark.thorough, id="importing"),
+        pytest.param("raylet --", signal.SIGHUP, id="the-node-waits-for-workers"),
+        pytest.param(
+            "ray::ServeReplica:cobali:engine", signal.SIGINT, marks=pytest.mark.thorough, id="engine"
+        ),
     ],
 )
 def test_a_start_is_broken_off_at_once(there, number):
@@ -270,6 +272,7 @@ def test_a_start_is_broken_off_at_once(there, number):
     assert told[-1] == "stopped"
 
 
+@pytest.mark.thorough  # of a server that runs, test_deaths.py has the same in `make test`
 def test_an_engine_that_does_not_open_ends_the_start_in_one_line():
     with serve("--set", "selector=cuda", CUDA_VISIBLE_DEVICES="") as process:
         said, _ = process.communicate(timeout=120)
