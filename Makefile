@@ -48,14 +48,14 @@ test-computing: install-dev ## the part of make test that computes
 test-all: install-dev lint ## the same with what is marked `thorough`, before a release; hours. ARGS="workloads/tests" for some
 	$(BIN)/python -m pytest -n auto --dist loadfile $(AGAIN) $(THOROUGH) $(or $(ARGS),$(SIDE_BY_SIDE) $(PAGE))
 ifndef ARGS
-	@$(MAKE) --no-print-directory test-ray
+	@$(MAKE) --no-print-directory test-ray MARKS='$(THOROUGH)'
 endif
 
 test-page: install-dev ## the part that waits for a browser, and for HAProxy
 	$(BIN)/python -m pytest -n auto --dist loadfile $(AGAIN) $(PAGE)
 
 test-ray: install-dev ## the part that waits for Ray, and for what other programs say of dashboards/
-	$(BIN)/python -m pytest $(AGAIN) tests $(SIDE_BY_SIDE:%=--ignore=%) $(PAGE:%=--ignore=%)
+	$(BIN)/python -m pytest $(AGAIN) $(MARKS) tests $(SIDE_BY_SIDE:%=--ignore=%) $(PAGE:%=--ignore=%)
 
 lint: install-dev ## style, types, layers
 	$(BIN)/ruff check .

@@ -1,7 +1,7 @@
 """One browser for all files, a page per test that fails on any error in its console."""
 
 import shutil
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from stack import Site
@@ -9,12 +9,13 @@ from stack import Site
 LATE = "503 (Service Unavailable)"
 """What `/debug/ticks` answers while an engine is slow to say that it lives; the page asks again."""
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = ["--no-sandbox"]
 BLANK = "about:blank"
 OPTIONS = {"viewport": {"width": 1440, "height": 1000}, "reduced_motion": "reduce"}
 
 WAIT_MS = 60_000
 """For what shows by itself; most of it within a second, on a very busy machine within a minute."""
-BROWSER, OPEN = pytest.StashKey(), pytest.StashKey()
+BROWSER, PAGES, OPEN = pytest.StashKey(), pytest.StashKey(), pytest.StashKey()
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +29,10 @@ def browser(pytestconfig):
     if OPEN not in pytestconfig.stash:
         with ExitStack() as stack:
             chromium = stack.enter_context(sync_playwright()).chromium
-            browser = chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+            browser = chromium.launch(executable_path=CHROMIUM, args=FLAGS)
             stack.callback(browser.close)
-            pytestconfig.stash[BROWSER], pytestconfig.stash[OPEN] = browser, stack.pop_all()
+            pytestconfig.stash[BROWSER], pytestconfig.stash[PAGES] = browser, Pages(browser)
+            pytestconfig.stash[OPEN] = stack.pop_all()
     return pytestconfig.stash[BROWSER]
 
 
@@ -43,39 +45,37 @@ def pytest_runtest_teardown(item, nextitem):
         del item.config.stash[OPEN]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def site():
     with Site() as site:
         yield site
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def tiny():
     """A site with the built-in model."""
     with Site(model="builtin:tiny", n_threads=1) as site:
         yield site
 
 
-@pytest.fixture(scope="module")
-def of(browser, site):
-    """Evaluate a function of a module's exports, and an argument."""
-    page = browser.new_page()
-    page.goto(f"{site.url}/ui/icon.svg")  # of the same origin, and with nothing going on
+class Pages:
+    """Pages that tests have one after the other: a new one takes three times as long to show anything."""
 
-    def evaluate(module, function, arg=None):
-        load = "([url, arg]) => import(url).then((module) => (%s)(module, arg))"
-        return page.evaluate(load % function, [f"{site.url}/ui/{module}", arg])
+    def __init__(self, browser):
+        self._browser, self._free = browser, {}
 
-    yield evaluate
-    page.close()
-
-
-@pytest.fixture(scope="module")
-def kept(browser):
-    """A page that tests have one after the other: a new one takes three times as long to show anything."""
-    context = browser.new_context(**OPTIONS)
-    yield context.new_page()
-    context.close()
+    @contextmanager
+    def one(self, origin, viewport=OPTIONS["viewport"], **options):
+        """Lend a page that is as if it were new, in a context with these options that no other page has."""
+        free = self._free.setdefault(tuple(sorted(options.items())), [])
+        page = free.pop() if free else self._browser.new_context(**OPTIONS | options).new_page()
+        page.set_viewport_size(viewport)
+        yield page
+        for other in page.context.pages:
+            if other != page:
+                other.close()
+        forget(page, origin)
+        free.append(page)
 
 
 def forget(page, origin):
@@ -90,22 +90,32 @@ def forget(page, origin):
     page.emulate_media(color_scheme="light")
 
 
-@pytest.fixture
-def make_page(browser, kept):
-    """Open pages of a site. In the end none may have complained or asked another host."""
-    trouble, origins = [], []
+@pytest.fixture(scope="session")
+def pages(pytestconfig):
+    """Return what lends pages of the browser, once there is one."""
+    return lambda: pytestconfig.stash[PAGES]
 
-    def page_for(site, options):
-        if origins or options.keys() - {"viewport"}:
-            context = browser.new_context(**OPTIONS | options)
-            ends.callback(context.close)
-            return context.new_page()
-        origins.append(site.url)
-        kept.set_viewport_size((OPTIONS | options)["viewport"])
-        return kept
+
+@pytest.fixture(scope="module")
+def of(browser, site, pages):
+    """Evaluate a function of a module's exports, and an argument."""
+    with pages().one(site.url) as page:
+        page.goto(f"{site.url}/ui/icon.svg")  # of the same origin, and with nothing going on
+
+        def evaluate(module, function, arg=None):
+            load = "([url, arg]) => import(url).then((module) => (%s)(module, arg))"
+            return page.evaluate(load % function, [f"{site.url}/ui/{module}", arg])
+
+        yield evaluate
+
+
+@pytest.fixture
+def make_page(browser, pages):
+    """Open pages of a site. In the end none may have complained or asked another host."""
+    trouble = []
 
     def make(site, view, *, allow=(), **options):
-        page = page_for(site, options)
+        page = ends.enter_context(pages().one(site.url, **options))
         page.set_default_timeout(WAIT_MS)
 
         def complain(text):
@@ -125,8 +135,6 @@ def make_page(browser, kept):
 
     with ExitStack() as ends:
         yield make
-    for origin in origins:
-        forget(kept, origin)
     assert not trouble
 
 

@@ -4,6 +4,7 @@ import time
 
 IDLE = "() => fetch('health').then((r) => r.json()).then((h) => h.engine.n_running === 0)"
 """Holds in a page once the engine runs nothing; to be given to `until`."""
+PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
 
 
 def until(page, holds):

@@ -7,7 +7,7 @@ import asyncio
 import socket
 import threading
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import uvicorn
 from ray.exceptions import ActorDiedError
@@ -31,6 +31,10 @@ SCRIPTED = {
     "model": "builtin:scripted:0.01",
     "log_level": "error",
 }
+
+
+PORTS = []
+"""Of sites that have ended: at their addresses a browser has the page's files, and need not compile them."""
 
 
 class Handle(LocalHandle):
@@ -62,6 +66,13 @@ async def _dead():
     raise ActorDiedError
 
 
+def _listening():
+    while PORTS:
+        with suppress(OSError):  # another process has it now
+            return socket.create_server(("127.0.0.1", PORTS.pop()))
+    return socket.create_server(("127.0.0.1", 0))
+
+
 class Site:
     """A server on loopback in a thread of its own, for as long as the `with` lasts."""
 
@@ -77,8 +88,9 @@ class Site:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
 
     def __enter__(self):
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._socket = _listening()
+        self._port = self._socket.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._port}"
         self._thread.start()
         assert self._ready.wait(60), "the server did not start"
         return self
@@ -86,6 +98,7 @@ class Site:
     def __exit__(self, *_):
         self._uvicorn.should_exit = self._uvicorn.force_exit = True
         self._thread.join(20)
+        PORTS.append(self._port)
 
     @property
     def ends(self):

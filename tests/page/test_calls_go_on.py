@@ -19,6 +19,7 @@ async def count(http, series):
 
 
 @pytest.mark.model
+@pytest.mark.thorough
 def test_calls_go_on_behind_what_was_said():
     report, killed = Report(), asyncio.Event()
 

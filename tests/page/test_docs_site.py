@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough  # it takes half a minute; tests/unit/test_docs.py looks at all links
 ROOT = Path(__file__).parents[2]
 FETCHED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "link": "href"}
 ELSEWHERE = re.compile(r"(?:https?:)?//")

@@ -9,7 +9,7 @@ import shlex
 
 import httpx2
 import pytest
-from hands import IDLE, compare, say, until
+from hands import IDLE, PHONE, compare, say, until
 from stack import Site
 
 pytest.importorskip("playwright")
@@ -26,40 +26,47 @@ def now(slider):
     return int(slider.get_attribute("aria-valuenow"))
 
 
-def test_a_chat_streams_and_says_what_it_took(make_page, site):
+def test_a_chat_streams_says_what_it_took_and_can_be_asked_for_again_outside_of_the_page(make_page, site):
     page = make_page(site, "chat")
-    say(page, "hello", max_tokens=20, temperature=0)
+    expect(page.get_by_role("complementary", name="Settings")).to_have_count(0)
+    say(page, 'say "it\'s" \\ twice', max_tokens=20, temperature=0, top_k=5)
     answer = page.get_by_role("article")
     expect(answer).to_contain_text("length")
     assert len(answer.locator(".text").inner_text()) == 20
+    line = answer.locator(".measured > summary")
+    expect(line).to_have_text(re.compile(r"20 tokens · [\d.]+.tok/s · cut off at its length limit"))
+    expect(answer.get_by_text("TTFT")).to_be_hidden()
+    expect(page.get_by_role("status", name="Answer")).to_have_text("The answer is complete.")
+    line.focus()
+    page.keyboard.press("Enter")
+    expect(answer.get_by_text("TTFT")).to_be_visible()
+    assert page.locator(".turns").bounding_box()["width"] <= 720
     assert re.search(r"TTFT\s*\d.*ms", answer.text_content())
-    assert re.search(r"speed\s*\d.*tok/s", answer.text_content())
     assert re.search(r"output\s*20.tok", answer.text_content())
+    speed = page.locator(".numbers div", has_text="speed")
+    expect(speed).to_have_attribute("title", re.compile("as the server measured it"))
+    pace = float(re.search(r"([\d.,]+).tok/s", speed.text_content())[1].replace(",", ""))
+    assert pace < 110, "a tick takes 10 ms"
+
+    page.get_by_role("button", name="Copy request").click()
+    page.get_by_role("button", name="Python").click()
+    code = page.get_by_label("Code")
+    expect(code).to_contain_text("from openai import")
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(compile(ast.parse(code.inner_text()), "snippet", "exec"), {})  # what a user would paste
+    assert out.getvalue() == answer.locator(".text").inner_text() + "\n"
+    page.keyboard.press("Escape")
     say(page, "and now?")
     expect(page.get_by_role("article")).to_have_count(2)
     expect(page.get_by_role("article").last).to_contain_text("length")
     page.get_by_role("button", name="Copy request").click()
-    code = page.get_by_label("Code")
+    page.get_by_role("button", name="curl", exact=True).click()
     expect(code).to_contain_text("curl -N")
     words = shlex.split(code.inner_text().replace("\\\n", " "))
     sent = json.loads(words[words.index("-d") + 1])
     assert [message["role"] for message in sent["messages"]] == ["user", "assistant", "user"]
     assert (sent["max_tokens"], sent["temperature"], sent["stream"]) == (20, 0, True)
     assert words[:3] == ["curl", "-N", f"{site.url}/v1/chat/completions"]
-
-
-def test_the_request_as_python_gives_the_same_answer(make_page, site):
-    page = make_page(site, "chat")
-    say(page, 'say "it\'s" \\ twice', max_tokens=16, temperature=0, top_k=5)
-    expect(page.get_by_role("article")).to_contain_text("length")
-    page.get_by_role("button", name="Copy request").click()
-    page.get_by_role("button", name="Python").click()
-    code = page.get_by_label("Code")
-    expect(code).to_contain_text("from openai import")
-    source = code.inner_text()
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        exec(compile(ast.parse(source), "snippet", "exec"), {})  # what a user would paste
-    assert out.getvalue() == page.get_by_role("article").locator(".text").inner_text() + "\n"
 
 
 def test_ticks_show_while_a_load_runs(make_page, site):
@@ -133,13 +140,6 @@ def test_the_table_and_a_life_say_what_held_a_prompts_beginning(make_page, site)
     expect(life).to_contain_text(re.compile("53 of them were in (another|its own) slot"))
 
 
-def test_a_server_that_goes_away_is_told(make_page):
-    with Site() as site:
-        page = make_page(site, "ticks", allow=["ERR_"])
-        expect(page.get_by_text("has not done anything yet")).to_be_visible()
-    expect(page.get_by_role("status").first).to_contain_text("The server cannot be reached")
-
-
 def test_a_keyed_server_is_asked_with_the_key(make_page):
     with Site(api_keys=[KEY]) as site:
         page = make_page(site, "ticks", allow=["401", "ERR_"])
@@ -175,13 +175,21 @@ def test_a_keyed_server_is_asked_with_the_key(make_page):
         assert KEY in page.evaluate("JSON.stringify(sessionStorage)")
 
 
-def test_it_fits_a_phone_and_shows_the_request_that_was_chosen(make_page, site):
-    phone = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
-    page = make_page(site, "chat", **phone)
+SMALL = """() => [...document.querySelectorAll("button, select, summary, input, textarea")]
+    .map((e) => [e.textContent || e.getAttribute("aria-label"), e.getBoundingClientRect()])
+    .filter(([, { width, height }]) => width > 1 && height > 0 && (height < 44 || width < 44))
+    .map(([name, { width, height }]) => `${name} ${width}x${height}`)"""
+
+
+def test_it_fits_a_phone_and_a_finger_and_shows_the_request_that_was_chosen(make_page, site):
+    page = make_page(site, "chat", **PHONE)
     say(page, "w" * 200, max_tokens=30)
     expect(page.get_by_role("article")).to_contain_text("length")
     wide = "document.documentElement.scrollWidth"
     assert page.evaluate(wide) == 360
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate(SMALL) == [], "what a finger presses has 44 px either way"
+    page.set_viewport_size(PHONE["viewport"])
     page.get_by_role("link", name="Live ticks").tap()
     page.locator(".lanes").tap(position={"x": 100, "y": 8})
     expect(page.get_by_role("button", name="Go live")).to_be_visible()

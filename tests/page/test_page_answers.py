@@ -5,12 +5,11 @@ import re
 
 import pytest
 from axe import violations
-from hands import Voice, say
+from hands import PHONE, Voice, say
 
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
 
-PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
 RICH = """\
 ### Sorting
 
@@ -156,7 +155,6 @@ def test_math_is_drawn_and_what_is_none_stays_as_it_was_written(make_page, site)
     expect(answer.locator(".katex a")).to_have_count(0)
     expect(answer.locator("em")).to_have_text("in all")
     assert {name for name in fetched if name.startswith("KaTeX_Main")}, "fonts of this server"
-    assert not violations(page)
 
 
 def test_without_katex_math_is_the_text_that_it_is_written_as(make_page, site):
@@ -180,7 +178,8 @@ def test_without_its_libraries_an_answer_is_plain_text(make_page, site):
 
 
 def test_code_and_answers_are_copied_as_they_came(make_page, site):
-    page, voice, answer = ask(make_page, site, permissions=["clipboard-read", "clipboard-write"])
+    page, voice, answer = ask(make_page, site)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     voice.say(content=RICH)
     finish(page, voice)
     copied = "navigator.clipboard.readText()"
@@ -247,18 +246,6 @@ def test_calls_show_their_state_their_arguments_and_their_result(make_page, site
         {"error": "it worked"},
     ]
     assert not violations(page)
-
-
-def test_numbers_are_the_servers_and_say_so(make_page, site):
-    page = make_page(site, "chat")
-    say(page, "hello", max_tokens=30)
-    numbers = page.locator(".numbers")
-    expect(numbers).to_contain_text("length")
-    speed = numbers.locator("div", has_text="speed")
-    expect(speed).to_have_attribute("title", re.compile("as the server measured it"))
-    expect(numbers.locator("div", has_text="TTFT")).to_have_attribute("title", re.compile("server measured"))
-    pace = float(re.search(r"([\d.,]+).tok/s", speed.text_content())[1].replace(",", ""))
-    assert pace < 110, "a tick takes 10 ms"
 
 
 def test_a_rich_answer_is_accessible(make_page, site):

@@ -183,6 +183,7 @@ def test_two_settings_differ_in_what_was_chosen_and_in_nothing_else(make_page, s
     expect(page.locator(".change")).to_have_count(1)
 
 
+@pytest.mark.thorough
 def test_stopped_answers_have_what_the_feed_knows(make_page, site):
     page = make_page(site, "compare")
     compare(page, 2, max_tokens=3000)
@@ -196,6 +197,7 @@ def test_stopped_answers_have_what_the_feed_knows(make_page, site):
     expect(page.locator(".measures tr", has_text="Output tokens")).to_contain_text(re.compile(r"\d\d"))
 
 
+@pytest.mark.thorough
 def test_it_works_by_keyboard_alone(make_page, site):
     page = make_page(site, "compare")
     expect(page.get_by_role("button", name="Settings")).to_be_visible()

@@ -105,6 +105,19 @@ def test_conversations_leave_as_files_and_come_back(make_page, site, tmp_path):
     expect(listed(page)).to_have_count(2)
 
 
+HOLD = """() => {
+    const { prototype } = BroadcastChannel;
+    const { postMessage } = prototype;
+    const held = [];
+    prototype.postMessage = function (data) { held.push([this, data]); };
+    window.tell = () => {
+        prototype.postMessage = postMessage;
+        for (const [channel, data] of held) channel.postMessage(data);
+    };
+}"""
+"""Hold back what a tab tells the others, until `tell()`: both send before either hears of the other."""
+
+
 def test_two_tabs_lose_nothing_of_one_another(make_page, site):
     page = make_page(site, "chat")
     converse(page, "Begun here")
@@ -114,8 +127,11 @@ def test_two_tabs_lose_nothing_of_one_another(make_page, site):
     expect(other.locator(".asked")).to_have_text("You: Begun here")
     for tab, text in ((page, "from the first"), (other, "from the second")):
         tab.get_by_label("Your message").fill(text)
+    page.evaluate(HOLD)
     for tab in (page, other):
         tab.get_by_label("Your message").press("Enter")
+    expect(other.locator(".asked")).to_have_count(2)
+    page.evaluate("tell()")
     for tab, text in ((page, "from the first"), (other, "from the second")):
         expect(tab.get_by_role("article").last).to_contain_text("length")
         expect(tab.locator(".asked").last).to_have_text(f"You: {text}")

@@ -38,6 +38,9 @@ def test_a_chat_shows_the_engine_of_its_conversations_model(make_page):
         expect(chosen(page)).to_have_value("a")
         choose(page, "model-b")
         expect(chosen(page)).to_have_value("b")
+        page.set_viewport_size({"width": 1280, "height": 800})
+        box, beside = chosen(page).bounding_box(), page.locator(".pill > span").last.bounding_box()
+        assert box["x"] + box["width"] <= beside["x"]
         chosen(page).select_option("a")  # to have a look at it
         expect(page.locator(".strip")).to_contain_text("Engine a (model-a) is idle")
         say(page, "the second", max_tokens=20)
@@ -50,28 +53,14 @@ def test_a_chat_shows_the_engine_of_its_conversations_model(make_page):
         expect(page.locator("p.waiting")).to_have_text("waiting for a slot, next in line …")
 
 
-def test_of_several_engines_of_a_model_the_one_that_answers_is_shown(make_page):
-    with Site(engines=("a-replica-0", "a-replica-1"), model="builtin:scripted:0.04") as site:
-        page = make_page(site, "chat", allow=["ERR_"])
-        expect(page.locator(".strip")).to_contain_text("Engine a-replica-0 (model-a) is idle")
-        site.kill_engine()  # the first, so that the other one has to answer
-        expect(page.locator(".pill")).to_have_attribute("data-status", "gone")
-        say(page, "hello", max_tokens=3000)
-        expect(chosen(page)).to_have_value("a-replica-1")
-        expect(page.locator(".pill")).to_contain_text("1 of 8 slots busy")
-        page.set_viewport_size({"width": 390, "height": 844})  # where such a name is cut short
-        box, beside = chosen(page).bounding_box(), page.locator(".top button").last.bounding_box()
-        assert box["x"] + box["width"] <= beside["x"]
-
-
-def test_a_comparison_shows_the_engine_that_answers_its_first_side(make_page):
-    with Site(engines=("b-0", "b-1", "a"), model="builtin:scripted:0.04") as site:
+def test_the_engine_that_answers_is_shown_of_a_comparison_of_its_first_side(make_page):
+    with Site(engines=("b-replica-0", "b-replica-1", "a"), model="builtin:scripted:0.04") as site:
         page = make_page(site, "compare", allow=["ERR_"])
-        expect(page.locator(".strip")).to_contain_text("Engine b-0 (model-b) is idle")
+        expect(page.locator(".strip")).to_contain_text("Engine b-replica-0 (model-b) is idle")
         choose(page, "model-a")
         expect(page.locator(".strip")).to_contain_text("Engine a (model-a) is idle")
-        chosen(page).select_option("b-1")  # to have a look at it
-        expect(page.locator(".strip")).to_contain_text("Engine b-1 (model-b) is idle")
+        chosen(page).select_option("b-replica-1")  # to have a look at it
+        expect(page.locator(".strip")).to_contain_text("Engine b-replica-1 (model-b) is idle")
         say(page, "the first", max_tokens=40)
         expect(page.locator(".meanwhile")).to_contain_text("engine a (model-a)")
         expect(page.locator(".measures")).to_be_visible()
@@ -82,12 +71,20 @@ def test_a_comparison_shows_the_engine_that_answers_its_first_side(make_page):
         expect(chosen(page)).to_have_value("a")
         site.kill_engine()  # the first of model-b, so that the other one has to answer
         say(page, "the second", max_tokens=3000)
-        expect(page.locator(".meanwhile")).to_contain_text("engine b-1 (model-b)")
+        expect(page.locator(".meanwhile")).to_contain_text("engine b-replica-1 (model-b)")
         expect(page.locator(".pill")).to_contain_text("4 of 8 slots busy")
         page.get_by_role("button", name="Clear").click()
         page.get_by_role("button", name="Models").click()
         page.get_by_label("Left").select_option("model-a")
         expect(page.locator(".strip")).to_contain_text("Engine a (model-a) is idle")
+        page.get_by_role("link", name="Chat").click()
+        choose(page, "model-b")
+        say(page, "hello", max_tokens=3000)
+        expect(chosen(page)).to_have_value("b-replica-1")
+        expect(page.locator(".pill")).to_contain_text("1 of 8 slots busy")
+        page.set_viewport_size({"width": 390, "height": 844})  # where such a name is cut short
+        box, beside = chosen(page).bounding_box(), page.locator(".top button").last.bounding_box()
+        assert box["x"] + box["width"] <= beside["x"]
 
 
 def test_a_model_that_is_not_loaded_can_be_chosen_and_its_first_message_loads_it(make_page, monkeypatch):

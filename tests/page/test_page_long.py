@@ -1,11 +1,8 @@
 """A long conversation is no dead end: its context is told, its oldest part dropped or summed up."""
 
-import itertools
-import re
-
 import pytest
 from axe import violations
-from hands import Voice, open_settings, say
+from hands import Voice, say
 from stack import Site
 
 pytest.importorskip("playwright")
@@ -104,46 +101,3 @@ def test_a_question_that_no_longer_fits_is_asked_again_once_the_oldest_are_gone(
     expect(page.get_by_role("alert")).to_have_count(0)
     expect(page.get_by_role("article").last).to_contain_text("length")
     assert page.get_by_role("article").last.locator(".text").inner_text()
-
-
-def test_numbers_are_one_line_and_all_of_them_on_demand(make_page, site):
-    page = make_page(site, "chat")
-    expect(page.get_by_role("complementary", name="Settings")).to_have_count(0)
-    say(page, "Quiet", temperature=0, max_tokens=30)
-    article = page.get_by_role("article")
-    line = article.locator(".measured > summary")
-    expect(line).to_have_text(re.compile(r"30 tokens · [\d.]+.tok/s · cut off at its length limit"))
-    expect(article.get_by_text("TTFT")).to_be_hidden()
-    expect(page.get_by_role("status", name="Answer")).to_have_text("The answer is complete.")
-    line.focus()
-    page.keyboard.press("Enter")
-    expect(article.get_by_text("TTFT")).to_be_visible()
-    assert page.locator(".turns").bounding_box()["width"] <= 720
-
-
-def test_what_a_finger_presses_is_44_px_high_on_a_phone(make_page, site):
-    phone = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
-    page = make_page(site, "chat", **phone)
-    say(page, "Small", temperature=0, max_tokens=5)
-    expect(page.get_by_role("article")).to_contain_text("length")
-    small = page.evaluate("""() => [...document.querySelectorAll("button, select, summary, input, textarea")]
-        .map((e) => [e.textContent || e.getAttribute("aria-label"), e.getBoundingClientRect()])
-        .filter(([, { width, height }]) => width > 1 && height > 0 && (height < 44 || width < 44))
-        .map(([name, { width, height }]) => `${name} ${width}x${height}`)""")
-    assert small == []
-    assert page.evaluate("document.documentElement.scrollWidth") == 390
-
-
-def test_a_refused_key_covers_nothing_of_the_settings(make_page):
-    with Site(api_keys=["right"]) as locked:
-        page = make_page(locked, "chat", allow=["401", "ERR_"])
-        form = page.get_by_role("form", name="API key")
-        form.get_by_label("API key").fill("wrong")
-        page.keyboard.press("Enter")
-        expect(form).to_contain_text("refused")
-        open_settings(page)
-        settings = page.get_by_role("complementary", name="Settings")
-        expect(settings.get_by_text("Enter a valid key to see the models")).to_be_visible()
-        tops = settings.evaluate("""(e) => [...e.querySelectorAll("header, .form > *")]
-            .map((one) => one.getBoundingClientRect()).map(({ top, bottom }) => [top, bottom])""")
-        assert all(before[1] <= after[0] for before, after in itertools.pairwise(tops)), tops

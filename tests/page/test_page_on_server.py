@@ -25,10 +25,7 @@ def keeping(tmp_path_factory):
 @pytest.fixture
 def two(make_page, keeping):
     """Two browsers that keep their conversations on the server, which has none yet."""
-    pages = [
-        make_page(keeping, "chat", allow=["404", "409", "ERR_"], **options)
-        for options in ({}, {"locale": "en-GB"})
-    ]
+    pages = [make_page(keeping, "chat", allow=["404", "409", "ERR_"]) for _ in range(2)]
     for page in pages:
         page.get_by_label(SWITCH).check()
         expect(page.get_by_text("They are stored on the server")).to_be_visible()
@@ -74,6 +71,7 @@ def test_two_browsers_have_the_same_conversation_and_both_go_on_with_it(two):
     expect(listed(phone)).to_have_count(0)
 
 
+@pytest.mark.thorough
 def test_neither_of_two_writers_overwrites_the_other(two):
     phone, desktop = two
     ask(phone, "Both write")

@@ -54,6 +54,7 @@ def test_a_reload_loses_neither_the_answer_nor_the_draft(make_page, site):
     expect_whole(site, page, "Reloaded")
 
 
+@pytest.mark.thorough
 def test_a_reload_before_the_first_token_loses_nothing(make_page, site):
     page = make_page(site, "chat")
     with site.held(0):
@@ -126,6 +127,7 @@ data: [DONE]
 """
 
 
+@pytest.mark.thorough
 def test_an_answer_that_ended_before_it_was_drawn_is_not_read_on(make_page, site):
     page = make_page(site, "chat")
     stream = {"content_type": "text/event-stream", "body": AT_ONCE}

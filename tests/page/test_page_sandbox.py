@@ -14,12 +14,18 @@ RUN = """async (code) => {
 
 
 @pytest.fixture(scope="module")
-def run(browser, site):
+def run(browser, site, pages):
     """Evaluate something in a page whose complaints of what a script tries are expected."""
-    page = browser.new_page()
-    page.goto(f"{site.url}/#chat")
-    yield page.evaluate
-    page.close()
+    with pages().one(site.url) as page:
+        page.goto(f"{site.url}/#chat")
+        yield page.evaluate
+
+
+@pytest.fixture(scope="module")
+def other():
+    """A server that lets any page ask it."""
+    with McpServer() as server:
+        yield server
 
 
 @pytest.mark.parametrize(
@@ -55,10 +61,9 @@ def test_a_script_returns_what_it_prints_and_its_last_value(run, code, result):
         ),
     ],
 )
-def test_a_script_reaches_neither_network_nor_page(run, site, code, why):
-    with McpServer() as other:  # which lets any page ask it
-        result = run(RUN, code.replace("SITE", site.url).replace("OTHER", other.url))
-        assert other.heard == []
+def test_a_script_reaches_neither_network_nor_page(run, site, other, code, why):
+    result = run(RUN, code.replace("SITE", site.url).replace("OTHER", other.url))
+    assert other.heard == []
     assert set(result) == {"error"}
     assert why in result["error"]
 
@@ -117,17 +122,13 @@ def test_a_diagram_is_drawn_in_the_frame_and_what_is_none_says_so(make_page, sit
     voice = Voice(page)
     say(page, "Draw")
     voice.say(content="```mermaid\nflowchart LR\n  A[One </script> two] --> B[Three]\n```\n\n")
-    voice.say(content="```mermaid\nsequenceDiagram\n  Client->>Server: asks\n```\n\n")
     voice.say(content="```mermaid\nnonsense {\n```\n\nDone.")
     voice.end()
     frame = page.frame_locator("iframe.preview")
     buttons = page.get_by_role("button", name="Preview")
-    expect(buttons).to_have_count(3)
-    for button, texts in zip(
-        buttons.all(),
-        (["One", "Three"], ["Client", "Server", "asks"], ["Mermaid cannot draw this diagram"]),
-        strict=True,
-    ):
+    expect(buttons).to_have_count(2)
+    shown = (["One", "Three"], ["Mermaid cannot draw this diagram"])
+    for button, texts in zip(buttons.all(), shown, strict=True):
         button.click()
         for text in texts:
             expect(frame.get_by_text(text).last).to_be_visible()  # the first may be in a style

@@ -1,5 +1,6 @@
 """What goes on around a visitor: keys, reconnects, long answers, small screens, many runs."""
 
+import itertools
 import re
 
 import httpx2
@@ -18,6 +19,7 @@ def enter(page, key):
     page.keyboard.press("Enter")
 
 
+@pytest.mark.thorough
 def test_compare_counts_every_answer_by_itself_without_the_feed(make_page, site):
     page = make_page(site, "chat", allow=["404", "ERR_"])
     page.route("**/debug/**", lambda route: route.fulfill(status=404, json={}))
@@ -53,7 +55,7 @@ def test_a_refused_message_has_no_count_of_an_answer_and_a_setting_that_cannot_b
     expect(page.locator("#temperature-hint")).to_have_text("at least 0; not sent")
 
 
-def test_a_key_that_has_become_valid_opens_the_page(make_page, site):
+def test_a_refused_key_covers_nothing_and_opens_the_page_once_it_is_valid(make_page, site):
     page = make_page(site, "chat", allow=["401", "ERR_"])
     for path in ("**/debug/**", "**/v1/**"):
         page.route(path, lambda route: route.fulfill(**LOCKED))
@@ -62,12 +64,16 @@ def test_a_key_that_has_become_valid_opens_the_page(make_page, site):
     form = page.get_by_role("form", name="API key")
     enter(page, "soon")
     expect(form).to_contain_text("refused")
-    expect(page.locator(".settings")).to_contain_text("Enter a valid key to see the models")
+    settings = page.locator(".settings")
+    expect(settings).to_contain_text("Enter a valid key to see the models")
+    tops = settings.evaluate("""(e) => [...e.querySelectorAll("header, .form > *")]
+        .map((one) => one.getBoundingClientRect()).map(({ top, bottom }) => [top, bottom])""")
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(tops)), "nothing is covered"
     page.unroute_all()
     enter(page, "soon")
     expect(page.locator(".pill")).to_contain_text("of 8 slots busy")
     expect(form).to_have_count(0)
-    expect(page.locator(".settings select")).to_have_value("scripted")
+    expect(settings.locator("select")).to_have_value("scripted")
 
 
 HISTORY = "import('/ui/feed/feed.js').then(({ feed }) => [feed.get().history, feed.get().status])"
@@ -111,6 +117,7 @@ def test_what_happened_while_nobody_looked_is_fetched(make_page):
         ]
 
 
+@pytest.mark.thorough
 def test_forgotten_ticks_are_told_and_left(make_page, site):
     page = make_page(site, "chat")
     say(page, "many ticks", max_tokens=150)
@@ -179,19 +186,21 @@ def test_the_numbers_and_buttons_that_come_with_the_end_of_an_answer_stay_in_sig
 
 def test_a_stream_beside_others_is_read_from_above_in_peace(make_page, site):
     page = make_page(site, "chat")
-    compare(
-        page, 6, max_tokens=2500
-    )  # the more there are, the narrower the cards, and the sooner one is full
+    voice = Voice(page)
+    compare(page, 6)
     words = page.locator(".grid .text").first
+    voice.say(content="Many words. " * 200)
     page.wait_for_function("() => document.querySelector('.grid .text')?.scrollTop > 40")
     before = words.evaluate("(element) => ((element.scrollTop = 0), element.scrollHeight)")
+    voice.say(content="Many words. " * 60)
     grown = "(before) => document.querySelector('.grid .text').scrollHeight > before + 40"
     page.wait_for_function(grown, arg=before)
+    drawn(page)
     assert words.evaluate("(element) => element.scrollTop") == 0
-    page.get_by_role("button", name="Stop").click()
-    until(page, IDLE)
+    voice.end(n_choices=6)
 
 
+@pytest.mark.thorough
 def test_asking_again_does_not_wait_for_a_comparison_and_keeps_what_is_written(make_page, site):
     page = make_page(site, "chat")
     say(page, "first", max_tokens=5)
@@ -208,49 +217,3 @@ def test_asking_again_does_not_wait_for_a_comparison_and_keeps_what_is_written(m
     page.get_by_role("link", name="Compare").click()
     page.get_by_role("button", name="Stop").click()
     until(page, IDLE)
-
-
-def test_of_several_engines_one_is_chosen_and_shown(make_page):
-    with Site(engines=("a", "b")) as site:
-        page = make_page(site, "chat", allow=["ERR_"])
-        open_settings(page)
-        page.get_by_role("combobox", name="Model").select_option("model-b")
-        say(page, "to the second", max_tokens=20)
-        expect(page.get_by_role("article")).to_contain_text("length")
-        engines = page.locator(".pill").get_by_label("engine")
-        expect(engines).to_have_value("b")
-        for width in (1440, 390):
-            page.set_viewport_size({"width": width, "height": 800})
-            box, beside = engines.bounding_box(), page.locator(".top button").last.bounding_box()
-            assert box["x"] + box["width"] <= beside["x"]
-        page.set_viewport_size({"width": 1280, "height": 800})
-        box, beside = engines.bounding_box(), page.locator(".pill > span").last.bounding_box()
-        assert box["x"] + box["width"] <= beside["x"]
-        page.keyboard.press("Control+Shift+O")
-        strip = page.locator(".strip")
-        expect(strip).to_contain_text("Engine a (model-a) is idle")
-        engines.select_option("b")
-        expect(page.locator(".pill .model")).to_have_text("model-b")
-        expect(strip).to_contain_text("Engine b (model-b) is idle")
-        engines.select_option("a")
-        page.get_by_role("link", name="Live ticks").click()
-        expect(page.locator("main")).to_contain_text("has not done anything yet")
-        expect(engines).to_be_hidden()  # the cards are the choice here
-        cards = page.get_by_role("group", name="Engines").get_by_role("button")
-        expect(cards).to_have_text(
-            [re.compile(rf"model-{id_}engine {id_} · 0 of 8 slots busy") for id_ in "ab"]
-        )
-        for width in (1280, 390):  # side by side, and as wide as each other
-            page.set_viewport_size({"width": width, "height": 800})
-            one, other = [card.bounding_box() for card in cards.all()]
-            assert (one["y"], one["width"]) == (other["y"], pytest.approx(other["width"]))
-        page.set_viewport_size({"width": 1280, "height": 800})
-        cards.last.click()
-        expect(page.locator(".pill .model")).to_have_text("model-b")
-        expect(page.get_by_role("img", name="Tokens of each tick")).to_be_visible()
-        page.get_by_role("button", name="Time", exact=True).click()
-        cards.first.click()
-        expect(cards.first).to_have_attribute("aria-pressed", "true")
-        cards.last.click()
-        expect(page.get_by_role("button", name="Time", exact=True)).to_have_attribute("aria-pressed", "true")
-        expect(page.get_by_role("region", name="Table of requests")).to_contain_text("length")

@@ -66,6 +66,7 @@ def test_a_word_s_alternatives_are_shown_and_one_is_gone_on_from(make_page, site
     expect(page.get_by_role("button", name="Words", exact=True)).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_compared_answers_are_shown_word_by_word_side_by_side(make_page, site):
     page = make_page(site, "compare")
     page.get_by_label("alternatives for each word").check()

@@ -167,8 +167,6 @@ def test_tab_completes_models_once_completion_is_installed(
     for begun, whole in (
         ("cobali serve ollama://qw", "cobali serve ollama://qwen2.5:0.5b "),
         ("cobali chat builtin:ti", "cobali chat builtin:tiny "),
-        ("cobali models show qwen", "cobali models show qwen2.5:0.5b "),
-        ("cobali serve --mod", "cobali serve --model "),
         ("cobali serve ./mi", "cobali serve ./mine.gguf "),
     ):
         shown("send-keys", "-l", begun)
