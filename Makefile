@@ -4,10 +4,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 QUICK := -m "not ray and not model and not gpu"
 THOROUGH := -m "not cluster" --hypothesis-profile=thorough
-# These compute: on all cores, each file in one process, for what a file opens once. The others wait for a browser or Ray
-# most of their time, run beside them and go first.
-SIDE_BY_SIDE := tests/api tests/chat tests/model tests/property tests/unit workloads/tests training/tests
+# These compute, in two halves that take about as long: each imports and collects its own tests alone. The others wait
+# for a browser or Ray most of their time, run beside them and go first.
+PURE := tests/chat tests/property tests/unit
+SERVED := tests/api tests/model workloads/tests training/tests
+SIDE_BY_SIDE := $(PURE) $(SERVED)
 PAGE := tests/page tests/front
+# Where there are more cores, a half has several processes, each file in one, for what a file opens once.
+HALF := $(shell n=$$(($$(getconf _NPROCESSORS_ONLN) / 2)); [ $$n -lt 2 ] || printf '%s' "-n $$n --dist loadfile")
 # A machine that others use too may stop a process for seconds: what failed is tried once more, and the summary
 # names it. `make flaky` tries nothing again.
 AGAIN := --reruns 1
@@ -39,11 +43,17 @@ ifdef ARGS
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest $(ARGS)
 else
-	@$(MAKE) --no-print-directory --jobs 4 test-ray test-page lint test-computing
+	@$(MAKE) --no-print-directory --jobs 5 test-ray test-page lint test-pure test-served
 endif
 
-test-computing: install-dev ## the part of make test that computes
-	nice -n 5 $(BIN)/python -m pytest -n auto --dist loadfile $(AGAIN) $(SIDE_BY_SIDE)
+test-computing: ## the parts of make test that compute
+	@$(MAKE) --no-print-directory --jobs 2 test-pure test-served
+
+test-pure: install-dev ## the part that needs neither HTTP nor a model
+	nice -n 5 $(BIN)/python -m pytest $(HALF) $(AGAIN) $(PURE)
+
+test-served: install-dev ## the part that computes on llama.cpp or answers HTTP, and the laboratory
+	nice -n 5 $(BIN)/python -m pytest $(HALF) $(AGAIN) $(SERVED)
 
 test-all: install-dev lint ## the same with what is marked `thorough`, before a release; hours. ARGS="workloads/tests" for some
 	$(BIN)/python -m pytest -n auto --dist loadfile $(AGAIN) $(THOROUGH) $(or $(ARGS),$(SIDE_BY_SIDE) $(PAGE))
@@ -119,4 +129,4 @@ constraints: ## pin every package again, after a change of pyproject.toml
 clean: ## remove the environment and caches; the compiled llama.cpp stays in the user's cache
 	rm -rf .venv .clients site .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
-.PHONY: help install install-dev serve unit coverage test test-all test-computing test-page test-ray lint browser database cluster fuzz chaos accelerator gpu-report cuda-build flaky boards reference docs monitoring-tools clients train constraints clean
+.PHONY: help install install-dev serve unit coverage test test-all test-computing test-pure test-served test-page test-ray lint browser database cluster fuzz chaos accelerator gpu-report cuda-build flaky boards reference docs monitoring-tools clients train constraints clean
