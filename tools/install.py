@@ -85,7 +85,9 @@ def main() -> int:
             if stamp.read_text() != wanted:
                 stamp.unlink()  # there is one environment, and it will be another
         everything = ["--group", "dev", "--editable", f".[{extras()}]", "--editable", "workloads"]
-        install(everything if dev else ["--editable", "."])
+        # To bytecode now: whoever serves may not write here, or Python may be told to write nothing. Of what
+        # tests need, most is never imported, and all of it takes a minute and more.
+        install(everything if dev else ["--compile-bytecode", "--editable", "."])
         for stamp in stamps:
             stamp.write_text(wanted)
     # Not under the stamp: they lie in the user's cache, which may be emptied while .venv stays.
@@ -103,8 +105,6 @@ def install(what: list[str]) -> None:
     wheel = llama_wheel()
     print("Installing packages ...", flush=True)
     uv = [str(VENV / "bin" / "uv"), "pip", "install", "--quiet", "--python", str(PYTHON)]
-    # To bytecode now: whoever serves may not write here, or Python may be told to write nothing.
-    uv.append("--compile-bytecode")
     run([*uv, str(wheel), "--constraint", "constraints.txt", *what])
     run([str(PYTHON), "-m", "compileall", "-q", "cobali_ray"])
     if wheel.parent.name != UNTRIED:
@@ -116,7 +116,17 @@ def install(what: list[str]) -> None:
     print("The prebuilt llama.cpp does not work here: it is compiled instead.", flush=True)
     wheel.rename(wheel.with_suffix(".refused"))
     name = LLAMA.partition("=")[0]
-    run([*uv, "--reinstall-package", name, str(llama_wheel()), "--constraint", "constraints.txt"])
+    run(
+        [
+            *uv,
+            "--compile-bytecode",
+            "--reinstall-package",
+            name,
+            str(llama_wheel()),
+            "--constraint",
+            "constraints.txt",
+        ]
+    )
 
 
 def extras() -> str:

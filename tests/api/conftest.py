@@ -1,7 +1,10 @@
 """The app in process: no port, no engine."""
 
+import functools
+
 import httpx2
 import pytest
+import starlette.routing
 from fake_client import FakeApiClock, FakeClient, Wire
 from openai import AsyncOpenAI
 
@@ -9,6 +12,9 @@ from cobali_ray.api.app import build_api
 from cobali_ray.api.call.judges import Judges
 from cobali_ray.api.engines.fleet import Fleet, ServedModel
 from cobali_ray.settings import ApiSettings
+
+# Each test has an app of its own, with the same hundred paths.
+starlette.routing.compile_path = functools.cache(starlette.routing.compile_path)
 
 
 @pytest.fixture

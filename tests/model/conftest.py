@@ -1,16 +1,20 @@
 """What the tests on real llama.cpp share: the model, a log that is heard, and how a backend is opened."""
 
 import ctypes
+import functools
 
 import pytest
 
-from cobali_ray.backend import library, threads
+from cobali_ray.backend import library, threads, vocab
 from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.llama import LlamaBackend
 from cobali_ray.models.registry import resolve
 
 # Before llama.cpp loads: spinning threads on a machine that others use make these tests ten times slower.
 threads.apply_wait("passive", n_threads=2)
+
+# Hundreds of backends are opened on a few templates, and each tries its own out for 25 ms.
+vocab.ChatTemplate = functools.cache(vocab.ChatTemplate)
 
 
 @pytest.fixture(scope="session")

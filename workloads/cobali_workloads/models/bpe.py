@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cache
 from importlib import metadata, resources
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,7 @@ def corpus_digest() -> str:
     return digest.hexdigest()
 
 
+@cache
 def train(n_tokens: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Train a BPE of exactly `n_tokens`. Returns the tokens by id and the merges by rank, each "left right".
 
