@@ -39,7 +39,7 @@ ASK = {
     "max_tokens": 400,
     "temperature": 1,
 }
-SEEDS = range(5)
+SEEDS = range(3)
 
 
 class Reading(FakeClient):

@@ -257,11 +257,12 @@ WINDOWS = [name for name in archs.FAMILIES if name.startswith("window")]
 
 
 OF_EACH_KIND = ("dense", "window", "latent", "compressed", "hybrid-delta", "recurrent")
-"""A family of each kind of cache, which are tried both ways that differ most; all else is `thorough`."""
-QUICK = {(family, config) for family in OF_EACH_KIND for config in ("defaults", "unified-q8_0")} | {
-    ("dense", "flash-off"), ("hybrid-delta", "flash-off"), ("moe-head", "defaults"),
-    ("window-shared-kv", "defaults"), ("window", "drafts"),
+"""A family of each kind of cache; the other way is tried of the two that are most alike and least alike."""
+QUICK = {(family, "defaults") for family in OF_EACH_KIND} | {
+    ("dense", "unified-q8_0"), ("hybrid-delta", "unified-q8_0"), ("dense", "flash-off"),
+    ("moe-head", "defaults"), ("window", "drafts"),
 }  # fmt: skip
+"""All else is `thorough`."""
 
 
 def case(family, config):
@@ -312,7 +313,13 @@ def test_with_everything_on_answers_are_those_of_llama_cpp_alone(models, alone_o
     hold_everything(models(family), tmp_path, family, config, alone_on)
 
 
-@pytest.mark.parametrize("family", ["hybrid-delta", "window", "recurrent"])
+WITH_STATES = [
+    "hybrid-delta",
+    *(pytest.param(family, marks=pytest.mark.thorough) for family in ("window", "recurrent")),
+]
+
+
+@pytest.mark.parametrize("family", WITH_STATES)
 def test_a_conversation_whose_answers_are_preempted_finds_what_it_had(models, tmp_path, family):
     """Others of a better class take all slots in the middle of each of ten answers, and leave their texts."""
     n_message, n_answer = 8, 20
@@ -336,7 +343,7 @@ def test_a_conversation_whose_answers_are_preempted_finds_what_it_had(models, tm
         assert served.total("n_prefill") <= 150 + n_others + 10 * (n_message + n_again)
 
 
-@pytest.mark.parametrize("family", ["hybrid-delta", "window", "recurrent"])
+@pytest.mark.parametrize("family", WITH_STATES)
 def test_edits_and_branches_compute_less_than_a_turn(models, tmp_path, family):
     n_message, n_answer, n_turns = 80, 32, 10
     settings = {"n_ctx": 2048, "n_slots": 2, "speculation": "off"}

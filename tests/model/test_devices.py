@@ -89,6 +89,7 @@ def test_a_model_lies_partly_on_a_device(models, alone_on, tmp_path):  # noqa: F
     served.close()
 
 
+@pytest.mark.thorough  # test_llama_device.py has the CPU for a device
 def test_a_device_picks_candidates(open_tiny):
     pair = Pair(open_tiny, devices=("worker",), n_gpu_layers=-1, worker_cache=worker_cache())
     pair.expect(GREEDY, 0, 1, 2, 3)
@@ -118,7 +119,7 @@ def test_a_prompt_keeps_two_devices_busy(models):  # noqa: F811
     config = LlamaConfig(path=path, n_slots=2, n_ctx=512, n_batch=n, n_threads=1, flash_attn="on")
     spans, logits = (Span(0, 0, n, sample=True),), []
     with ExitStack() as stack:
-        slow = [stack.enter_context(TimedWorker(worker_cache(), row_s=2e-4)) for _ in "ab"]
+        slow = [stack.enter_context(TimedWorker(worker_cache(), row_s=4e-4)) for _ in "ab"]
         ends = tuple(worker.endpoint for worker in slow)
         on_two = replace(config, devices=ends, n_gpu_layers=-1, worker_cache=worker_cache())
         for one in (config, on_two):

@@ -199,7 +199,7 @@ def test_the_engine_gives_the_same_answers_either_way(tiny):
     def attached(_engine, backend):
         assert backend._device.attached
 
-    on_device, on_host = both(tiny, candidate_requests(20), attached, unified=True)
+    on_device, on_host = both(tiny, candidate_requests(10), attached, unified=True)
     assert on_device.answers == on_host.answers
     assert on_device.ends() == on_host.ends()
 

@@ -131,7 +131,7 @@ class Run:
 
 @pytest.fixture(scope="module")
 def requests():
-    return make_requests(17)  # one more than slots
+    return make_requests(9)  # one more than slots
 
 
 @pytest.fixture(scope="module")
@@ -140,13 +140,16 @@ def alone(tiny, requests):
     return Run(tiny, requests, n_slots=1, chunk=N_CTX, budget=N_CTX)
 
 
-COMPANY = {
-    "chunks-of-48-packed-tight-on-two-threads": {"chunk": 48, "budget": 200, "n_threads": 2},
-    "three-slots-and-arrivals-one-at-a-time": {"n_slots": 3, "arrive_every": 3},
-}
+COMPANY = [
+    pytest.param(
+        {"n_slots": 8, "chunk": 48, "budget": 200, "n_threads": 2},
+        id="chunks-of-48-packed-tight-on-two-threads",
+    ),
+    pytest.param({"n_slots": 3, "arrive_every": 3}, id="arrivals-one-at-a-time", marks=pytest.mark.thorough),
+]
 
 
-@pytest.mark.parametrize("changes", COMPANY.values(), ids=COMPANY.keys())
+@pytest.mark.parametrize("changes", COMPANY)
 def test_answers_do_not_depend_on_company(tiny, requests, alone, changes):
     run = Run(tiny, requests, **changes)
     assert run.answers == alone.answers
@@ -158,10 +161,10 @@ def test_answers_do_not_depend_on_company(tiny, requests, alone, changes):
 
 def test_answers_do_not_depend_on_prefix_reuse(tiny):
     shared = tuple(random.Random(9).randrange(8, 4000) for _ in range(200))
-    requests = [r for r in make_requests(13, seed=2, shared=shared) if r.n_prompt > len(shared) + 1]
+    requests = [r for r in make_requests(6, seed=2, shared=shared) if r.n_prompt > len(shared) + 1]
     cold = Run(tiny, requests, n_slots=1, chunk=N_CTX, budget=N_CTX)
-    warm = Run(tiny, requests, n_slots=5, min_prefix=32)
-    assert sum(s.n_cached for s in warm.sequences.values()) >= 200 * (len(requests) - 5)
+    warm = Run(tiny, requests, n_slots=3, min_prefix=32)
+    assert sum(s.n_cached for s in warm.sequences.values()) >= 200 * (len(requests) - 3)
     assert warm.answers == cold.answers
 
 
@@ -204,8 +207,8 @@ def test_preempted_requests_go_on_from_host_memory(tiny, flash_attn):
     tight = {"unified": True, "n_cells": 1024, "check": books_match}
     kept = Run(tiny, requests, **shape, **tight, n_host_cells=10_000)
     lost = Run(tiny, requests, **shape, **tight)
-    whole = Run(tiny, requests, **shape)
-    n_kept, n_lost, n_whole = (sum(t.n_tokens for t in run.ticks if t) for run in (kept, lost, whole))
+    n_kept, n_lost = (sum(t.n_tokens for t in run.ticks if t) for run in (kept, lost))
+    n_whole = sum(r.n_prompt + r.max_tokens - 1 for r in requests)
     assert kept.n_preempted >= 3
     for run in (kept, lost):
         assert run.ends() == {r.request_id: [("length", None)] for r in requests}
@@ -216,7 +219,7 @@ def test_preempted_requests_go_on_from_host_memory(tiny, flash_attn):
 
 def test_answers_from_host_memory_are_those_that_were_computed(tiny):
     """In the reproducible configuration, to the last bit: what comes back is what was there."""
-    requests = make_long_answers(6, max_tokens=20)
+    requests = make_long_answers(4, max_tokens=20)
     again = [replace(r, request_id=f"again {r.request_id}") for r in requests]
     shape = {"n_slots": 2, "min_prefix": 16, "arrive_every": 60}
     kept = Run(tiny, [*requests, *again], **shape, n_host_cells=10_000, check=books_match)
@@ -224,7 +227,7 @@ def test_answers_from_host_memory_are_those_that_were_computed(tiny):
     assert kept.answers == computed.answers
     n_cached = [s.n_cached for i, s in kept.sequences.items() if i.startswith("again")]
     assert min(n_cached) >= 64
-    assert sum(t.n_host_hits for t in kept.ticks if t) >= 4
+    assert sum(t.n_host_hits for t in kept.ticks if t) >= 2
 
 
 @pytest.mark.parametrize(
@@ -238,7 +241,7 @@ def test_answers_from_host_memory_are_those_that_were_computed(tiny):
 )
 def test_answers_from_disk_are_those_that_were_computed(tiny, tmp_path, flash_attn, unified, killed):
     """By another engine with another number of slots; in the reproducible configuration to the last bit."""
-    requests = [r for r in make_requests(12, seed=3) if r.n_prompt > 100]
+    requests = [r for r in make_requests(7, seed=3) if r.n_prompt > 100]
     shape = {"flash_attn": flash_attn, "unified": unified, "min_prefix": 16}
     kept = {"n_host_cells": 10_000, "folder": tmp_path, "check": books_match}
     Run(tiny, requests, **shape, **kept, n_slots=3, killed=killed)
@@ -255,14 +258,14 @@ def test_answers_from_disk_are_those_that_were_computed(tiny, tmp_path, flash_at
         assert again.logprobs() == computed.logprobs()
 
 
-@pytest.mark.parametrize("changes", [{"flash_attn": "on"}, {"unified": True}, {"type_k": "q8_0"}], ids=str)
-def test_what_another_kind_of_engine_wrote_is_not_read(tiny, tmp_path, changes):
+def test_what_another_kind_of_engine_wrote_is_not_read(tiny, tmp_path):
     requests = [r for r in make_requests(5, seed=3) if r.n_prompt > 100]
     kept = {"n_host_cells": 10_000, "folder": tmp_path, "min_prefix": 16}
     Run(tiny, requests, **kept)
     assert len(list(tmp_path.glob("*/*.kv"))) > 4
-    other = Run(tiny, requests, **kept, **changes)
-    assert {s.n_cached for s in other.sequences.values()} == {0}
+    for changes in ({"flash_attn": "on"}, {"unified": True}, {"type_k": "q8_0"}):
+        other = Run(tiny, requests, **kept, **changes)
+        assert {s.n_cached for s in other.sequences.values()} == {0}, changes
 
 
 def test_the_books_match_llama_cpp_through_cancels_in_a_split_cache(tiny):
@@ -297,7 +300,7 @@ def test_prefix_reuse_leaves_two_tokens_to_compute(tiny):
     assert run.logprobs("again") == run.logprobs("first") != []
 
 
-@pytest.mark.parametrize("flash_attn", ["off", "on"])
+@pytest.mark.parametrize("flash_attn", ["off", pytest.param("on", marks=pytest.mark.thorough)])
 def test_a_slot_taken_out_goes_on_in_another_engine_as_where_it_was_computed(tiny, flash_attn):
     (first,) = make_requests(1, shared=range(100, 400))
 

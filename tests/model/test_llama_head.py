@@ -20,7 +20,7 @@ from cobali_ray.settings import EngineSettings
 from cobali_ray.testing import EventRecorder, FakeClock
 
 pytestmark = pytest.mark.model
-FAMILIES = ["moe-head", "hybrid-delta", "hybrid-delta-moe"]
+FAMILIES = ["moe-head", "hybrid-delta"]
 N, N_GUESSED = 150, 3
 
 
@@ -201,9 +201,13 @@ def answers_of(path, sampling, **settings):
     return [sequence.tokens for sequence in sequences], sum(tick.n_drafted for tick in ticks if tick)
 
 
-@pytest.mark.parametrize("family", ["moe-head", "hybrid-delta"])
 @pytest.mark.parametrize(
-    "sampling", [SamplingParams(temperature=0.0), SamplingParams(temperature=1.0, seed=5)]
+    ("family", "sampling"),
+    [
+        ("moe-head", SamplingParams(temperature=0.0)),
+        ("hybrid-delta", SamplingParams(temperature=1.0, seed=5)),
+    ],
+    ids=["moe-head", "hybrid-delta"],
 )
 def test_answers_are_those_without(models, family, sampling):
     without, n_guessed = answers_of(models[family], sampling, speculation="off")

@@ -211,7 +211,13 @@ def test_what_runs_beside_an_image_changes_nothing(bench, kind):
         assert (len(sure) >= 4, tokens[: len(sure)]) == (True, sure)
 
 
-@pytest.mark.parametrize("changes", [{"kv": "unified"}, {"flash_attn": "on"}], ids=["unified", "flash"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"kv": "unified"}, id="unified"),
+        pytest.param({"flash_attn": "on"}, id="flash", marks=pytest.mark.thorough),
+    ],
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_cache_takes_images(bench, kind, changes):
     one = bench(kind, **changes)

@@ -80,7 +80,9 @@ def trained():
     [
         pytest.param({}, 0.3, 5e-3, id="reproducible"),
         pytest.param({"flash_attn": "on"}, 1.0, 0.05, id="flash", marks=pytest.mark.thorough),
-        pytest.param({"flash_attn": "on", "unified": True}, 1.0, 0.05, id="unified"),
+        pytest.param(
+            {"flash_attn": "on", "unified": True}, 1.0, 0.05, id="unified", marks=pytest.mark.thorough
+        ),
         pytest.param({"flash_attn": "on", "device_sampling": "on"}, 1.0, 0.05, id="device"),
     ],
 )

@@ -74,20 +74,25 @@ def models(tmp_path_factory):
 def slots(request, models):
     family, kind = request.param
     slots = Slots(models[family], **KINDS[kind])
+    slots.kind = kind
     yield slots
     slots.backend.close()
 
 
-SPLIT = [(family, "split") for family in FAMILIES + WINDOWS]
+QUICK = {"hybrid-delta", "recurrent", "window", "window-one-in-four"}
+SPLIT = [
+    pytest.param((family, "split"), id=family, marks=() if family in QUICK else pytest.mark.thorough)
+    for family in FAMILIES + WINDOWS
+]
 OTHERS = [(family, kind) for family in ("hybrid-delta", "window") for kind in ("unified", "q8_0")]
 
 
-@pytest.mark.parametrize(("slots", "kind"), [(case, case[1]) for case in SPLIT + OTHERS], indirect=["slots"])
-def test_a_slot_goes_back_is_copied_and_filled_again(slots, kind):
-    backend, noise = slots.backend, {"split": 0.0, "unified": 0.02, "q8_0": 0.0}[kind]
+@pytest.mark.parametrize("slots", SPLIT + OTHERS, indirect=True)
+def test_a_slot_goes_back_is_copied_and_filled_again(slots):
+    backend, noise = slots.backend, {"split": 0.0, "unified": 0.02, "q8_0": 0.0}[slots.kind]
     assert backend.keeps_states
     assert not backend.cuts_tails
-    if kind != "q8_0":
+    if slots.kind != "q8_0":
         need = cache_need(read_header(backend.path).metadata)
         assert backend.measure_state() == pytest.approx(need.state_bytes, rel=0.05, abs=100)
     expected = slots.fresh(A, C)

@@ -113,7 +113,10 @@ def alone(tiny, requests):
     return Run(tiny, requests, n_slots=1, chunk=N_CTX, budget=N_CTX)
 
 
-@pytest.mark.parametrize("min_prefix", [0, 32], ids=["no-reuse", "all-tiers"])
+@pytest.mark.parametrize(
+    "min_prefix",
+    [pytest.param(0, id="no-reuse", marks=pytest.mark.thorough), pytest.param(32, id="all-tiers")],
+)
 def test_answers_do_not_depend_on_exchanges(tiny, monkeypatch, tmp_path, requests, alone, min_prefix):
     """In the reproducible configuration, to the last bit."""
     swaps, swap = [], LlamaBackend.swap

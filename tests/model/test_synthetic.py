@@ -112,14 +112,20 @@ class Model:
         return tuple(out)
 
 
-@pytest.fixture(scope="module", params=["Q8_0", "F16"])
-def tiny(request, cache):
-    model = Model(resolve(f"builtin:synthetic-tiny:{request.param}", cache_dir=cache), vocab_only=False)
+@pytest.fixture(scope="module")
+def tiny(cache):
+    model = Model(resolve("builtin:synthetic-tiny", cache_dir=cache), vocab_only=False)
     yield model
     model.close()
 
 
-@pytest.fixture(scope="module", params=["tiny", "152k-padded", "152k-copied"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "tiny",
+        *(pytest.param(one, marks=pytest.mark.thorough) for one in ("152k-padded", "152k-copied")),
+    ],
+)
 def vocabulary(request, cache):
     """Each vocabulary a synthetic model may have, without its weights."""
     if request.param == "152k-copied":
@@ -215,6 +221,7 @@ def test_llama_cpps_own_quantiser_is_deterministic_and_loads(cache, tmp_path):
         model.close()
 
 
+@pytest.mark.thorough  # the test above has llama.cpp's mix
 def test_a_k_quant_of_a_synthetic_model_is_llama_cpps_mix(cache):
     """As the 1.5B shape is made, whose width K-quants divide too; here two layers of a small one."""
     shape = ModelShape(n_layers=2, width=256, n_heads=2, n_kv_heads=1, ffn_width=512, n_vocab=4096)

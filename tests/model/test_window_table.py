@@ -148,7 +148,12 @@ def show():
     return lambda row: (sys.stdout.write(f"{row}\n"), sys.stdout.flush())
 
 
-@pytest.mark.parametrize("name", SHAPES)
+QUICK = {"gpt-oss 20B", "Gemma 3n E4B", "Gemma 4 E4B"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.thorough) for name in SHAPES]
+)
 def test_windows_leave_room_for_more(tmp_path, show, name):
     path, ratios, shown = archs.write_header(tmp_path / "m.gguf", SHAPES[name].family()), [], ""
     need = cache_need(read_header(path).metadata)

@@ -10,9 +10,8 @@ from tests.schemas.answers import Judge, problem_of
 from tests.schemas.collections import iglu_central, json_schema_test_suite, made
 
 N_ANSWERS = 1
-N_MADE = 50
-COLLECTIONS = {"iglu-central": lambda: iglu_central()[::4], "made": lambda: made(N_MADE)}
-PARTS = [("iglu-central", 0, 51), ("made", 0, N_MADE)]
+N_MADE = 25
+COLLECTIONS = {"iglu-central": lambda: iglu_central()[::8], "made": lambda: made(N_MADE)}
 
 
 @pytest.fixture(scope="module")
@@ -20,13 +19,13 @@ def judge():
     return Judge()
 
 
-@pytest.mark.parametrize(("name", "first", "last"), PARTS, ids=[f"{name}-{i}" for name, i, _ in PARTS])
-def test_finished_answers_are_valid_and_keys_that_are_not_held_are_named(judge, name, first, last):
+@pytest.mark.parametrize("name", COLLECTIONS)
+def test_finished_answers_are_valid_and_keys_that_are_not_held_are_named(judge, name):
     """With random logits, as every way of sampling draws them; `python -m tests.schemas` does more of it."""
-    schemas = COLLECTIONS[name]()[first:last]
+    schemas = COLLECTIONS[name]()
     verdicts = [judge.judge(schema, seed=i, n_answers=N_ANSWERS) for i, schema in enumerate(schemas)]
     assert [error for verdict in verdicts for error in verdict.errors] == []
-    assert len(verdicts) == last - first
+    assert len(verdicts) >= 25
     taken = [verdict for verdict in verdicts if verdict.n_answers]
     assert len(taken) >= 0.98 * len(verdicts)
     assert sum(verdict.n_finished for verdict in taken) >= 0.9 * N_ANSWERS * len(taken)
@@ -95,11 +94,6 @@ def test_other_control_characters_are_written(judge):
     grammar = check("p", "json_schema", json.dumps(schema), strict=True, compact=True).grammar
     whole = {"enum": "\n\t\b\f\r", "k\u0001": {"v\u0001": 1}}
     assert takes_whole(judge.matcher(grammar), json.dumps(whole, separators=(",", ":")))
-
-
-def test_the_collections_are_large_enough():
-    assert len(iglu_central()) >= 200
-    assert len(iglu_central()[::4]) == PARTS[0][2]
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def logits(values):
     return made
 
 
-@pytest.mark.parametrize("params", [HOT, SamplingParams(top_p=0.999999), SamplingParams(top_k=200)])
+@pytest.mark.parametrize("params", [HOT, SamplingParams(top_k=200)])
 def test_the_draw_is_the_models_given_what_is_allowed(params):
     """Over many seeds: the likeliest token is refused, the three allowed ones keep their proportions."""
     asked, n, n_draws = grammar("regex", "[abc]{20}"), 100, 20
@@ -382,7 +382,7 @@ def test_a_long_chain_of_rules_ends_no_process(capital):
     assert len(allowed(matcher)) == 1
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 def test_a_row_is_restricted_to_what_is_allowed(seed):
     """Bit for bit: what is allowed keeps its logit, also -0.0 and -inf, and all else has none."""
     rng = np.random.default_rng(seed)

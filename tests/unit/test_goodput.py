@@ -142,7 +142,7 @@ def test_what_is_said_of_ticks_without_drafts_may_be_wrong(plain_ratio):
     dear, cheap = Speculation(), Speculation()
     run(dear, lambda _: 20.0, 300, plain_ratio=plain_ratio)
     assert n_drafting(run(dear, lambda _: 20.0, 1000, plain_ratio=plain_ratio)) < 20
-    run(cheap, lambda _: 1.2, 3000, plain_ratio=plain_ratio)
+    run(cheap, lambda _: 1.2, 1000, plain_ratio=plain_ratio)
     assert n_drafting(run(cheap, lambda _: 1.2, 100, plain_ratio=plain_ratio)) > 80
 
 

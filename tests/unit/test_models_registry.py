@@ -33,6 +33,7 @@ def cache(tmp_path_factory, heard):
     return folder
 
 
+@pytest.mark.thorough
 def test_another_process_makes_the_same_bytes(cache, tmp_path):
     make = (
         "import sys; from pathlib import Path; from cobali_ray.models.registry import resolve;"

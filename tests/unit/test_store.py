@@ -27,9 +27,9 @@ from cobali_ray.store.responses import EventRow, NewResponse, ResponseOrigin
 from cobali_ray.store.sqlite import FILE_NAME
 from cobali_ray.store.states import BatchChange, BatchStatus
 
-N_KILLS = 50
+N_KILLS = 25
 """Of a process that uses a file; beside a server they are fewer, as each of them connects anew."""
-OFTEN = pytest.mark.parametrize("times", [1, pytest.param(4, marks=pytest.mark.thorough)])
+OFTEN = pytest.mark.parametrize("times", [1, pytest.param(8, marks=pytest.mark.thorough)])
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def killed(place, what, n_kills):
 
 @OFTEN
 def test_nothing_is_lost_and_nothing_is_there_twice_whenever_a_process_is_killed(place, times):
-    n_kills = times * (N_KILLS if isinstance(place, Path) else N_KILLS // 10)
+    n_kills = times * (N_KILLS if isinstance(place, Path) else N_KILLS // 8)
     acknowledged = killed(place, "batches", n_kills)
     given = {(b, c): id_ for one in acknowledged for b, c, id_ in one.get("answers", ())}
     assert len(given) > n_kills, "hardly anything was done"
@@ -106,7 +106,7 @@ def test_nothing_is_lost_and_nothing_is_there_twice_whenever_a_process_is_killed
 
 @OFTEN
 def test_a_response_goes_on_behind_its_last_event_and_ends_once_whenever_a_process_is_killed(place, times):
-    n_kills = times * (N_KILLS // 2 if isinstance(place, Path) else N_KILLS // 10)
+    n_kills = times * (N_KILLS // 2 if isinstance(place, Path) else N_KILLS // 8)
     acknowledged = killed(place, "responses", n_kills)
     ended = {one["ended"] for one in acknowledged if "ended" in one}
     assert len(ended) > n_kills / 8, "hardly anything was done"

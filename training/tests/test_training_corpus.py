@@ -85,6 +85,7 @@ def test_names_of_sources_are_different():
     assert set(SHARES) == set(KINDS) == set(sources())
 
 
+@pytest.mark.thorough
 def test_every_answer_passes_its_own_check():
     rng = Random(1)
     for source, held in itertools.product(SOURCES, (False, True)):
@@ -152,6 +153,7 @@ def test_no_unseen_wording_is_so_bare_that_it_forbids_others():
             assert len(normal(re.sub(r"<\w+>", "", wording)).split()) >= 2, wording
 
 
+@pytest.mark.thorough
 def test_nothing_held_out_is_trained_on():
     asked = {
         normal(example.question) for example in (*held_out_set(), *plain_set()) if len(example.turns) == 2
@@ -162,6 +164,7 @@ def test_nothing_held_out_is_trained_on():
     assert not [text for text in said if is_forbidden(text)]
 
 
+@pytest.mark.thorough
 def test_held_out_wordings_are_never_said_in_training():
     shared = {}
     for source in SOURCES:
@@ -210,6 +213,7 @@ def test_the_server_is_explained_in_a_few_sentences():
     assert len(server.pointed()) >= 12
 
 
+@pytest.mark.thorough
 def test_no_question_means_two_things():
     meant = {}
     for source in sources()["server"]:

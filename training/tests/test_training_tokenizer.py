@@ -13,6 +13,8 @@ from training.corpus.example import Turn
 from training.dataset import LONGEST, Dataset, encode, padded, plan
 from training.tokenizer import Encoder, of_vocabulary, own_texts, train, vocabulary
 
+pytestmark = pytest.mark.thorough  # only who trains needs it
+
 TEXTS = ("LEMON and 1234 + 56", "TTFT of JSON", "\n- a\n- b", "  two  spaces ", "Zażółć 你好 👩‍💻")
 
 

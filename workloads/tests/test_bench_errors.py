@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from cobali_ray.cli import app
 from cobali_ray.errors import CobaliError
 
-WITH_MODEL = ("modes", "chats", "micro", "threads", "peers")
+WITH_MODEL = ("modes", "peers")
 NOBODY = "http://127.0.0.1:9"
 
 

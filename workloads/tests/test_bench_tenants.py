@@ -20,14 +20,14 @@ def played(name, seconds):
 
 def test_a_tenant_hardly_notices_anothers_flood():
     alone, beside = (
-        played(name, 60) for name in ("a quarter of its share, alone", "beside a flood of another tenant")
+        played(name, 30) for name in ("a quarter of its share, alone", "beside a flood of another tenant")
     )
     assert beside["ttft_p99_s"] <= 1.5 * alone["ttft_p99_s"]
     assert beside["finished"] == alone["finished"] == alone["asked"]
 
 
 def test_a_class_hardly_notices_a_worse_ones_flood():
-    seconds, name = 90, "beside a worse class, together twice the server"
+    seconds, name = 60, "beside a worse class, together twice the server"
     alone = played("a better class, alone", seconds)
     both = run(LOADS[name], seconds, 0)
     better, worse = figures(both, "calm"), figures(both, "flood")

@@ -159,12 +159,11 @@ def test_the_command_says_how_far_from_the_best(tmp_path):
     ratios = [float(row[3]) for row in worst["rows"]]
     assert ratios == sorted(ratios, reverse=True)
     assert "Measured: 0.5B shape" in (tmp_path / "regret.md").read_text(), "tables have sources"
-    result = CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False)
-    told = json.loads(result.stdout)
-    assert [cell["regret"] for cell in told] == [cell["regret"] for cell in report["samples"]["cells"]]
-    for cell in told:
-        assert set(cell["figures"]) == set(CONTENDERS)
-        assert min(cell["regret"].values()) >= 1
+    result = CliRunner().invoke(app, [*words, "--rounds", "1", "--json"], catch_exceptions=False)
+    (told,) = json.loads(result.stdout)
+    assert told["regret"] == report["samples"]["cells"][0]["regret"]
+    assert set(told["figures"]) == set(CONTENDERS)
+    assert min(told["regret"].values()) >= 1
 
 
 @pytest.mark.parametrize("option", ["--device", "--load"])

@@ -11,11 +11,12 @@ from cobali_workloads.inside.regret import BUSY_S, CONTENDERS, LOADS, OURS, RECO
 
 MOST_BEHIND, MOST_WAIT, MOST_AFTER = 1.1, 2.0, 1.2
 MORE = [
-    ("0.5b-q8_0-flash", "intruder"), ("0.5b-q8_0-flash-6x", "poisson-0.9"),
+    ("0.5b-q8_0-flash", "intruder"),
+    ("0.5b-q8_0-flash-6x", "intruder"), ("0.5b-q8_0-flash-6x", "poisson-0.9"),
     ("tiny", "cold"), ("0.5b-q8_0", "poisson-0.9"), ("0.5b-q8_0", "bursts"), ("0.5b-q4_0", "poisson-0.9"),
     ("1.5b-152k-vocab", "poisson-0.9"), ("rtx4090", "bursts"), ("m2-ultra", "cold"),
 ]  # fmt: skip
-SOME = [("0.5b-q8_0", "cold"), ("0.5b-q8_0", "intruder"), ("0.5b-q8_0-flash-6x", "intruder")]
+SOME = [("0.5b-q8_0", "cold"), ("0.5b-q8_0", "intruder")]
 SOME += [pytest.param(*one, marks=pytest.mark.thorough) for one in MORE]
 
 
@@ -51,7 +52,7 @@ def test_five_seconds_after_a_disturbance_all_is_as_if_it_had_not_been(name):
     rps = most_rps(device)
 
     def late(busy):
-        for seed in range(3):
+        for seed in range(2):
             load = LOADS["half-machine"](device, rps, seed)
             for story in play(device, CONTENDERS[OURS], replace(load, busy=busy), rps, seed):
                 if story.ask.at_s >= BUSY_S[1] + RECOVERY_S:
