@@ -91,6 +91,8 @@ _OF_ANY_FRONT = {
     "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": MEND_UVICORN,
     # Ten looks a second, as Serve has it, take 2 % of two cores from the model, and twice that of its pace.
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
+    # Serve's own metrics, which nobody asks for: each process works them out, by default ten times a second.
+    "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "10000",
 }
 _LAUNCHER = """#!/bin/sh
 # HAProxy as Ray Serve starts it, once its configuration is mended.

@@ -31,6 +31,8 @@ SESSION = "/session_"
 RAY_START_S = 120
 """How long one part of Ray may take to start. A busy machine makes it slow; what hangs hangs for longer."""
 POLL_S = 0.05
+LOG_POLL_S = 0.4
+"""How long a line that a worker has written may wait for the terminal."""
 BODY_PIECES = 64
 """Pieces of a body that wait for the application, of 64 kB each."""
 
@@ -256,4 +258,11 @@ def pass_logs_on(host: str) -> None:
         monitor = log_monitor.LogMonitor(host, folder, node.get_gcs_client(), log_monitor.is_proc_alive)
         # It counts them as known, and so leaves them out: they complain of the agents that are not there.
         monitor.log_filenames |= {f"{folder}/{name}.err" for name in ("gcs_server", "raylet")}
-        monitor.run()
+        listed_s = time.time()
+        while True:  # as its own loop, which looks ten times a second, for 0.7 ms each time
+            if monitor.should_update_filenames(listed_s):
+                monitor.update_log_filenames()
+                listed_s = time.time()
+            monitor.open_closed_files()
+            if not monitor.check_log_files_and_publish_updates():
+                time.sleep(LOG_POLL_S)
