@@ -169,6 +169,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120.0, help="of fuzzing; half as long alone before")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    try:
+        asyncio.run(idle(options.url))
+    except httpx2.HTTPError as error:
+        parser.error(
+            f"no server answers at {options.url} ({error}); start one with `make serve`, or name one with --url"
+        )
     with Progress() as progress:
         report = asyncio.run(fuzz(options.url, options.seconds, options.seed, progress))
     print(json.dumps(report, indent=2))
