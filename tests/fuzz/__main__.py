@@ -172,9 +172,8 @@ def main() -> None:
     try:
         asyncio.run(idle(options.url))
     except httpx2.HTTPError as error:
-        parser.error(
-            f"no server answers at {options.url} ({error}); start one with `make serve`, or name one with --url"
-        )
+        hint = "start one with `make serve`, or name one with --url"
+        parser.error(f"no server answers at {options.url} ({error}); {hint}")
     with Progress() as progress:
         report = asyncio.run(fuzz(options.url, options.seconds, options.seed, progress))
     print(json.dumps(report, indent=2))
