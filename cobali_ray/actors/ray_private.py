@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import version
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -42,19 +43,22 @@ AGENTS = ("dashboard_agent", "runtime_env_agent")
 
 
 def _having(module: str, *names: str) -> Any:
-    """Return a module of Ray's that has these names. Raises StartError where this version lacks one."""
+    """Return a module of Ray's that has these names, which may be dotted.
+
+    Raises StartError where this version lacks one.
+    """
+    found, name = None, ""
     try:
         found = import_module(module)
-        missing = [name for name in names if not hasattr(found, name)]
-    except ImportError:
-        found, missing = None, [""]
-    if missing:
-        what = f"{module}.{missing[0]}".rstrip(".")
+        for name in names:
+            attrgetter(name)(found)
+    except (ImportError, AttributeError):
+        what = f"{module}.{name}".rstrip(".")
         raise StartError(
             "Ray",
             f"version {version('ray')} has no {what}, which this server needs; "
             f"install the version it was tested with: pip install 'ray[serve]=={TESTED}.*'",
-        )
+        ) from None
     return found
 
 
@@ -134,15 +138,14 @@ def read_bodies_as_taken() -> None:
     Only where both share an event loop, as our flags have it: from another thread it cannot wait.
     """
     constants = _having("ray.serve._private.constants", "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD")
-    http = _having("ray.serve._private.direct_ingress_http_util", "ASGIDIReceiveProxy")
+    http = _having("ray.serve._private.direct_ingress_http_util", "ASGIDIReceiveProxy.queue")
     if constants.RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD:
         return
 
-    def queue(proxy: Any) -> asyncio.Queue[Any]:
+    def queue(proxy: Any) -> Any:
         if proxy._queue is None:  # noqa: SLF001
             proxy._queue = asyncio.Queue(BODY_PIECES)  # noqa: SLF001
-        made: asyncio.Queue[Any] = proxy._queue  # noqa: SLF001
-        return made
+        return proxy._queue  # noqa: SLF001
 
     http.ASGIDIReceiveProxy.queue = property(queue)
 
@@ -251,7 +254,15 @@ def _without_agent(word: str) -> str:
 
 def pass_logs_on(host: str) -> None:
     """Do what Ray has a process for: hand on what workers write, for the terminal."""
-    log_monitor, node = _having("ray._private.log_monitor", "LogMonitor", "is_proc_alive"), this_node()
+    log_monitor = _having(
+        "ray._private.log_monitor",
+        "is_proc_alive",
+        "LogMonitor.should_update_filenames",
+        "LogMonitor.update_log_filenames",
+        "LogMonitor.open_closed_files",
+        "LogMonitor.check_log_files_and_publish_updates",
+    )
+    node = this_node()
     folder = node.get_logs_dir_path()
     # Whatever ends it ends with the cluster; the lines are in Ray's files all the same.
     with contextlib.suppress(Exception):
@@ -259,7 +270,7 @@ def pass_logs_on(host: str) -> None:
         # It counts them as known, and so leaves them out: they complain of the agents that are not there.
         monitor.log_filenames |= {f"{folder}/{name}.err" for name in ("gcs_server", "raylet")}
         listed_s = time.time()
-        while True:  # as its own loop, which looks ten times a second, for 0.7 ms each time
+        while True:  # LogMonitor.run does the same ten times a second, and each time takes 0.7 ms
             if monitor.should_update_filenames(listed_s):
                 monitor.update_log_filenames()
                 listed_s = time.time()
