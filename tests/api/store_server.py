@@ -70,6 +70,11 @@ class Server:
     def run(self):
         self.app.state.batches.start()
 
+    def pass_time(self, seconds):
+        """Move the clock, and have the runner look: in mid-round it would sleep from the new time on."""
+        self.clock.advance(seconds)
+        self.app.state.batches.wake()
+
     async def stop(self):
         if self.store is not None:
             await self.app.state.batches.close()

@@ -306,7 +306,7 @@ async def test_a_batch_expires_by_the_clock(server):
     server.run()
     batch = await server.batch([ask("a")])
     await until(lambda: server.client.requests)
-    server.clock.advance(WINDOW_S)
+    server.pass_time(WINDOW_S)
     done = await server.until(batch, "expired")
     assert (done.expired_at, done.output_file_id) == (batch.created_at + WINDOW_S, None)
     assert (await server.lines(done.error_file_id))["a"]["error"]["code"] == "batch_expired"

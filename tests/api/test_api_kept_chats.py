@@ -69,7 +69,7 @@ async def test_chats_have_bounds_and_go_in_time(tmp_path, judges):
     assert (await server.wire("/v1/chats/a", method="GET")).json["data"] == "text"
     server.clock.advance(DAY_S / 2)
     await server.wire("/v1/chats/b", method="GET")  # who is read stays for longer
-    server.clock.advance(DAY_S / 2 + 1)
+    server.pass_time(DAY_S / 2 + 1)
     await until(lambda: [row.id for row in server.store.now(chats.listed, "", 0, 9)] == ["b"])
     await server.stop()
 
