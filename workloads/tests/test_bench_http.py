@@ -16,7 +16,7 @@ from cobali_workloads.load.prompts import uniform_costs
 from cobali_workloads.load.shape import Fixed, Intruder
 from cobali_workloads.load.target import connect
 from cobali_workloads.servers.presets import PRESETS
-from cobali_workloads.servers.versus import capacity_of, loads_of, run_versus
+from cobali_workloads.servers.versus import RUNNING, capacity_of, loads_of, run_versus
 from tests.page.stack import Site
 
 
@@ -74,6 +74,20 @@ def test_servers_are_started_for_each_load_and_round_and_loaded_twice(tmp_path):
     assert {cell.split()[-1] for row in ratios.rows for cell in row[1:]} <= {"a", "b"}
     assert all(float(cell.split()[0]) > 0 for row in beside.rows for cell in row[1:])
     ratio_plot(result).savefig(tmp_path / "ratios.png")
+
+
+def test_servers_that_all_run_get_each_load_once_a_round():
+    shape = replace(PRESETS["burst-0.5b"].shape, concurrency=(1, 2), output=Fixed(tokens=2))
+    with Site() as site:
+        servers = {name: partial(nullcontext, connect(name, site.url)) for name in ("ours", "a")}
+        loads = loads_of(shape, (), 0.0)
+        result = run_versus(
+            Workload(shape), loads, servers, uniform_costs(1.0), n_rounds=2, timeout_s=60, states=RUNNING
+        )
+    assert [case.label for case in result.cases] == ["1, running", "2, running"]
+    n_streams = {key: [len(run) for run in runs] for key, runs in result.timelines.items()}
+    assert n_streams == {(name, f"{n}, running"): [n, n] for name in servers for n in (1, 2)}
+    assert [row[0] for row in best_tables(result)[0].rows] == ["1, running", "2, running"]
 
 
 def test_a_long_prompt_that_never_came_is_no_figure():

@@ -31,7 +31,7 @@ from cobali_workloads.commands.serve import command_line, report_of
 from cobali_workloads.commands.serve_report import spread_of
 from cobali_workloads.inside.child import Child
 from cobali_workloads.load.options import Workload, read_workload, shape_from_file, shortened
-from cobali_workloads.load.prompts import PromptMaker
+from cobali_workloads.load.prompts import PromptMaker, WordCosts
 from cobali_workloads.load.reply import Exchange, timeline_of
 from cobali_workloads.load.run import word_costs
 from cobali_workloads.load.sender import LoopTimer, Sender, closed_loop
@@ -49,7 +49,7 @@ from cobali_workloads.servers.llama_server import (
 )
 from cobali_workloads.servers.presets import IN_PROCESS, PRESETS, InProcessCase, Preset
 from cobali_workloads.servers.process import ServerProcess, our_server
-from cobali_workloads.servers.versus import Start, capacity_of, loads_of, run_versus
+from cobali_workloads.servers.versus import RUNNING, STATES, Start, capacity_of, loads_of, run_versus
 
 IN_PROCESS_NAME = "inprocess"
 DEFAULT_PRESET = "burst-0.5b"
@@ -69,6 +69,7 @@ class PeerOptions:
     capacity_rps: float | None
     n_rounds: int
     quick: bool
+    together: bool
     ours: Mapping[str, Any]
 
     def settings(self, model: Path, n_slots: int, n_ctx: int) -> PeerSettings:
@@ -132,6 +133,14 @@ def peers(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Any further setting of our server."),
     ] = None,
+    together: Annotated[
+        bool,
+        typer.Option(
+            "--together",
+            help="Start every server once, and let them take turns load by load: no drift between them, but "
+            "memory for all, and nothing of the time right after a start.",
+        ),
+    ] = False,
     rounds: NRounds = 5,
     quick: Quick = False,
     out: Out = OUT,
@@ -139,8 +148,8 @@ def peers(
     """Compare with llama-server, built here over the installed llama.cpp libraries (minutes, once).
 
     Each server is started for each load and round and gets the load twice: right after the start, and
-    warmed. llama-server takes part with four settings, or with those of --only, and what counts is the
-    best of them.
+    warmed; with --together all run for the whole time. llama-server takes part with four settings, or with
+    those of --only, and what counts is the best of them.
     """
     names = preset or [DEFAULT_PRESET]
     if unknown := [name for name in names if name not in {*PRESETS, IN_PROCESS_NAME}]:
@@ -173,6 +182,7 @@ def peers(
         capacity_rps=capacity,
         n_rounds=1 if quick else rounds,
         quick=quick,
+        together=together,
         ours=assigned,
     )
     for name in names:
@@ -217,8 +227,17 @@ def compare(preset: Preset, workload: Workload, options: PeerOptions) -> Report:
                 with Console(stderr=True).status(f"Measuring what {target.name} finishes ..."):
                     capacity_rps = capacity_of(target, workload, costs, preset.n_slots, TIMEOUT_S)
         loads = loads_of(workload.shape, preset.capacity_shares, capacity_rps or nan)
-        result = run_versus(workload, loads, servers, costs, n_rounds=options.n_rounds, timeout_s=TIMEOUT_S)
-    report = report_of(result, f"peers-{preset.name}", preset.title)
+        with ExitStack() as all_run:
+            if options.together:
+                targets = {name: all_run.enter_context(start()) for name, start in servers.items()}
+                for target in targets.values():
+                    warm_up(target, costs)
+                servers = {name: partial(_running, target) for name, target in targets.items()}
+            result = run_versus(
+                workload, loads, servers, costs, n_rounds=options.n_rounds, timeout_s=TIMEOUT_S,
+                states=RUNNING if options.together else STATES,
+            )  # fmt: skip
+    report = report_of(result, f"peers-{preset.name}{'-together' * options.together}", preset.title)
     report.tables[:0] = best_tables(result)
     report.figures["ratios"] = ratio_plot(result)
     report.config |= _fairness(settings, seen)
@@ -228,8 +247,10 @@ def compare(preset: Preset, workload: Workload, options: PeerOptions) -> Report:
         report.notes.append(f"Capacity: {capacity_rps:.3g} requests/s; all servers get the same rates.")
     report.notes += notes
     report.notes.append(
-        "Only one server runs at a time, started for each load and round: fresh is right after the start, "
-        "warmed after one run of the same load with other prompts."
+        "All servers run, and take turns load by load: what ours takes while it is idle, theirs lack, too."
+        if options.together
+        else "Only one server runs at a time, started for each load and round: fresh is right after the "
+        "start, warmed after one run of the same load with other prompts."
     )
     return report
 
@@ -245,7 +266,7 @@ def _started(
 
 
 def _running(target: Target) -> AbstractContextManager[Target]:
-    """Take a server that somebody else runs; it was warm before."""
+    """Take a server that runs already."""
     return nullcontext(target)
 
 
@@ -314,6 +335,12 @@ def _in_process_rounds(case: InProcessCase, options: PeerOptions) -> tuple[Round
         }
         rounds = run_rounds(contenders, n_rounds=options.n_rounds, in_process=False)
         return rounds, _fairness(settings, {server.name: _seen(server)})
+
+
+def warm_up(target: Target, costs: WordCosts) -> None:
+    """Send a few short requests."""
+    maker = PromptMaker(costs, seed=22)
+    whole_answers(target, [maker.text(f"warm {i}", 16) for i in range(4)], 8)
 
 
 def whole_answers(target: Target, texts: Sequence[str], n_output: int) -> dict[str, float]:

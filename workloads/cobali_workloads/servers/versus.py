@@ -1,6 +1,7 @@
-"""Servers compared from their start on: each is started for every load and round, loaded, and loaded again.
+"""Servers compared: each is started for every load and round, loaded, and loaded again.
 
-Only one runs at a time, so that none takes memory or processor time from another.
+Then only one runs at a time, so that none takes memory or processor time from another. Or all of them run,
+and take turns load by load, so that a machine's drift hits all alike.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ Start = Callable[[], AbstractContextManager[Target]]
 """Starts a server; it ends with the block."""
 STATES = ("fresh", "warmed")
 """Right after the start, and when the same load, with other prompts, has gone through once."""
+RUNNING = ("running",)
+"""Of servers that all run, each started once and for all loads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +86,16 @@ def run_versus(
     *,
     n_rounds: int,
     timeout_s: float,
+    states: Sequence[str] = STATES,
 ) -> ServeResult:
     """Let the servers take turns, load by load and round by round; all get the same prompts in a round.
 
-    The result has a case for each load and state. Targets are as they were at their last start.
+    The result has a case for each load and state, in which the load is sent once. Targets are as they were at
+    their last start.
     """
     result = ServeResult(workload, [], [], Rounds())
     turns = [
-        _Turn(name, start, load, costs, result, timeout_s)
+        _Turn(name, start, load, costs, result, timeout_s, states)
         for load in loads
         for name, start in servers.items()
     ]
@@ -100,7 +105,7 @@ def run_versus(
     )  # fmt: skip
     result.rounds.usage = taken.usage
     result.targets = [turn.target for turn in turns[: len(servers)] if turn.target is not None]
-    result.cases = [load.in_state(state) for load in loads for state in STATES]
+    result.cases = [load.in_state(state) for load in loads for state in states]
     result.notes += notes_of(result)
     return result
 
@@ -115,13 +120,14 @@ class _Turn:
     costs: WordCosts
     result: ServeResult
     timeout_s: float
+    states: Sequence[str]
     target: Target | None = None
 
     def __call__(self) -> Figures:
         found: list[dict[str, float]] = []
         shape, alone = self.load.shape, self.load.alone
         with self.start() as self.target:
-            for state in STATES:
+            for state in self.states:
                 label = self.load.in_state(state)
                 runs = self.result.timelines.setdefault((self.name, label.label), [])
                 runs.append(self._run(shape, self.load.case, f"{len(runs)}.{label.label}"))
