@@ -84,7 +84,7 @@ database: ## install PostgreSQL, with which the store is tested too, by apt-get;
 cluster: install-dev ## three machines in network namespaces: links cut, a machine killed; Linux, root, five minutes
 	$(BIN)/python -m pytest -s -m cluster tests/cluster $(ARGS)
 
-fuzz: install-dev ## fuzz a running server beside eight streams for two minutes; ARGS="--url ... --seed 2"
+fuzz: install-dev ## fuzz a running server with itl_target_ms=50 beside eight streams for two minutes; ARGS="--url ... --seed 2"
 	$(BIN)/python -m tests.fuzz $(ARGS)
 
 chaos: install-dev ## kill and stop the engine under streams for six minutes, and leave; ARGS="--seconds 60"
