@@ -1,6 +1,6 @@
 """Fuzz a running server beside plain streams: `python -m tests.fuzz --seconds 120`.
 
-The server is to promise short gaps, `--set itl_target_ms=50`: without, long prompts are read in larger pieces.
+The server is to promise short gaps (`itl_target_ms: 50`): without, long prompts are read in larger pieces.
 First the streams alone, then the same beside requests from a seed. It fails if any request gets a 5xx, if a
 stream fails, if streams have gaps over 100 ms that they do not have alone, or if a slot is still held when
 all clients have gone.
