@@ -507,7 +507,7 @@ class Scheduler:
 
         Two kinds should: programs that began later than one for which a slot is kept, and prompts whose
         beginning is being computed for another and can be copied then. That is no later than computing both,
-        which would share the ticks.
+        which would share the ticks; beside one that yields to it, it would be.
         """
         ready = self.queue.ready(now_s)
         if not self.slots.n_idle:

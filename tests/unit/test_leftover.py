@@ -1,5 +1,6 @@
 """What the last class computes beside others: what they do not notice, and now and then all."""
 
+from dataclasses import replace
 from math import inf
 from types import SimpleNamespace
 
@@ -132,3 +133,16 @@ def test_only_the_last_class_gives_its_slot_to_others_as_often_as_they_want_it(p
     assert late.n_parked == n_parked
     s.tick(300)
     assert len(s.ends) == 6
+
+
+def test_nobody_waits_for_a_beginning_that_the_last_class_computes():
+    s = Setup(n_slots=3, min_prefix=4, copies=True)
+    s.submit(ask("live", max_tokens=200))
+    s.tick(20)  # and what rows take is learnt
+    instructions = tuple(range(1000, 1100))
+    s.submit(replace(ask("late", priority=9), prompt=(*instructions, 1, 2, 3, 4)))
+    s.tick()
+    s.submit(replace(ask("asks"), prompt=(*instructions, 5, 6, 7, 8)))
+    s.tick(5)
+    asks = next(one for one in s.scheduler.slots.running if one.request_id == "asks")
+    assert asks.n_output > 0

@@ -204,8 +204,9 @@ class Slots:
     def n_coming(self, sequence: Sequence, depths: Callable[[], Seq[int]] | None = None) -> int:
         """Return how many more of its first tokens slots will hold when the prompts under way are computed.
 
-        Fewer than `MIN_WAIT_TOKENS` count as none, and so do all where they could not be copied. `depths`
-        returns those of its saved states, which slots go back to; None: they can be cut anywhere.
+        Prompts that yield to this one do not count: it would wait for what is not computed before it. Fewer
+        than `MIN_WAIT_TOKENS` count as none, and so do all where they could not be copied. `depths` returns
+        those of its saved states, which slots go back to; None: they can be cut anywhere.
         """
         tokens, most, least = sequence.tokens, sequence.n_reusable, self._limits.min_prefix
         salt = sequence.salt
@@ -214,7 +215,7 @@ class Slots:
         begins = tokens[:least]
         ours = [s for s in self.running if s.salt == salt and s.status is Status.RUNNING]
         alike = [s for s in ours if s.tokens[:least] == begins]
-        prompts = [s for s in alike if not s.decoding]
+        prompts = [s for s in alike if not s.decoding and not yields(s.rank, sequence.rank)]
         ahead = [(s, n_shared(tokens, s.tokens, min(most, s.request.n_plain or most))) for s in prompts]
         coming = max([n if depths is None else deepest(s.cuts, n) for s, n in ahead], default=0)
         if coming < MIN_WAIT_TOKENS:
