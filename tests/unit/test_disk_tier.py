@@ -24,7 +24,7 @@ from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.loop import EngineLoop
 from cobali_ray.engine.opening import SCRIPTED, engine_on
-from cobali_ray.errors import BackendError, ConfigError
+from cobali_ray.errors import BackendError, ConfigError, InternalError
 from cobali_ray.settings import read_settings
 from cobali_ray.testing import EventRecorder, FakeClock
 
@@ -398,6 +398,24 @@ def test_a_backup_that_fails_is_left_out_until_the_next_answer(tmp_path, monkeyp
     s.ask(TEXT)
     assert [len(names) for names in idle(s)] == [9]
     assert len(list(tmp_path.glob("*/*.kv"))) == 9
+
+
+def test_a_backup_that_a_failing_tick_dropped_keeps_no_later_one_waiting(tmp_path, monkeypatch):
+    s = Setup(tmp_path)
+    s.ask(TEXT)
+    s.clock.advance(1.0)
+
+    def failing(instructions):
+        assert any(isinstance(one, BackUp) for one in instructions)
+        raise BackendError("broken")
+
+    monkeypatch.setattr(s.engine._host, "carry_out", failing)
+    with pytest.raises(BackendError, match="broken"):
+        s.engine.tick()
+    monkeypatch.undo()
+    s.engine.fail_all(InternalError("broken"))
+    s.ask(TEXT)
+    assert [len(names) for names in idle(s)] == [9]
 
 
 def test_a_longer_conversation_goes_on_where_the_disk_ends(tmp_path):

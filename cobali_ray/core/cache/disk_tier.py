@@ -187,9 +187,13 @@ class DiskTier:
         return [one.sequence for one in late]
 
     def forget_requests(self) -> None:
-        """Forget all waiting requests and loads, when all requests have ended."""
+        """Forget all waiting requests and loads, when all requests have ended, and what a backup writes.
+
+        What was asked last may never have reached the disk.
+        """
         self._loading.clear()
         self._coming.clear()
+        self.writing.clear()
 
 
 def is_state(name: bytes) -> bool:
