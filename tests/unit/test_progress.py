@@ -1,5 +1,7 @@
 """How far requests are: what an engine says of prompts and places in the queue, and what waits it expects."""
 
+from itertools import pairwise
+
 import pytest
 from test_engine import Setup
 
@@ -76,6 +78,22 @@ def test_who_waits_hears_its_place_and_then_of_its_prompt():
     assert set(places[:n_waits]) == {2, 1, 0}
     assert set(places[n_waits:]) == {None}
     assert s.reports("d")[n_waits].n_processed, "the prompt is reported as soon as there is a slot"
+
+
+def test_places_are_not_looked_at_in_every_tick(monkeypatch):
+    s = Reporting(n_slots=1, tick_s=PLACE_EVERY_S / 50)
+    looked_s, places = [], s.engine._progress.places
+
+    def watched(scheduler):
+        looked_s.append(s.clock.now())
+        return places(scheduler)
+
+    monkeypatch.setattr(s.engine._progress, "places", watched)
+    s.submit("runs", "x" * 9, max_tokens=55)
+    s.submit("waits", "y" * 9, progress=True)
+    s.run()
+    assert len(looked_s) > 1
+    assert all(after - before > 0.9 * PLACE_EVERY_S for before, after in pairwise(looked_s))
 
 
 def test_a_better_class_and_a_tenant_with_less_in_line_go_first():

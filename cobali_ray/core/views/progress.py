@@ -15,7 +15,7 @@ from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.core.scheduler import Scheduler
 
 PROMPT_EVERY_S: Final = 0.1
-"""At most so often progress is sent, of a prompt and of a place in the queue."""
+"""At most so often progress is looked at, of a prompt and of a place in the queue: it takes milliseconds."""
 PLACE_EVERY_S: Final = 0.5
 
 
@@ -106,9 +106,9 @@ class ProgressReports:
             progress = view_of_life(life_of(sequence), place, now_s).progress
             if _has_spoken(sequence):
                 del self._listeners[sequence.request_id]
+            one.due_s = now_s + (PLACE_EVERY_S if waits else PROMPT_EVERY_S)
             if _differ(progress, one.progress):
                 one.progress = progress
-                one.due_s = now_s + (PLACE_EVERY_S if waits else PROMPT_EVERY_S)
                 out.append((sequence.request.reply_to, progress))
         return out
 
