@@ -27,7 +27,6 @@ from cobali_ray.core.plan.adapters import Adapter
 from cobali_ray.core.plan.goodput import Speculation
 from cobali_ray.core.plan.pace import Pacer
 from cobali_ray.core.request.limits import EngineLimits, PrefillOrder
-from cobali_ray.core.story import Story
 from cobali_ray.engine.block_files import BlockFiles
 from cobali_ray.engine.calibration import calibration
 from cobali_ray.engine.context import (
@@ -252,7 +251,6 @@ def open_engine(
     *,
     clock: Clock | None = None,
     path: Path | None = None,
-    story: Story | None = None,
     placed: tuple[TunnelAddress | None, ...] = (),
 ) -> Engine:
     """Find the model, load it and put an engine on it. Raises ConfigError that names the setting at fault.
@@ -262,7 +260,7 @@ def open_engine(
     path = path or model_path(settings)
     backend = open_backend(settings, path, placed)
     try:
-        return engine_on(backend, settings, sink, clock=clock, path=path, story=story)
+        return engine_on(backend, settings, sink, clock=clock, path=path)
     except BaseException:  # else its memory would be gone as long as the process lives
         backend.close()
         raise
@@ -276,12 +274,11 @@ def engine_on(
     clock: Clock | None = None,
     path: Path | None = None,
     prefill_order: PrefillOrder = "shortest",
-    story: Story | None = None,
 ) -> Engine:
     """Return a new engine on a loaded model, with what the settings name.
 
     `path` is the model's file: nothing is kept on disk of a model whose file is not known. Only experiments
-    have another `prefill_order`; a `Story(None)` keeps all that the scheduler is told.
+    have another `prefill_order`.
     """
     if settings.speculation == "auto" and not backend.max_draft:
         _log.warning("no_speculation", detail=NO_DRAFTS)
@@ -299,7 +296,6 @@ def engine_on(
         select=choose_select(settings.selector),
         disk=_disk(backend, settings, limits, clock, path),
         speculation=_speculation(backend) if settings.speculation == "auto" else None,
-        story=story,
     )
 
 
