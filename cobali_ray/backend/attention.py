@@ -8,7 +8,6 @@ cells. Nothing is prefilled for that: the cells are copies of a few.
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -189,17 +188,11 @@ class _Trial:
 
     def fill(self) -> bool:
         """Let sequence 0 hold twice as many cells; the new ones have the positions of the old."""
-        lc, context = self._lc, self._context
-        size = int(lc.llama_state_seq_get_size(context, 0))
-        state = (ctypes.c_uint8 * size)()
-        copied = (
-            lc.llama_state_seq_get_data(context, state, size, 0) == size
-            and lc.llama_state_seq_set_data(context, state, size, 1) == size
-        )
+        copied = library.copy_sequence(self._lc, self._context, 0, 1)
         if copied:
-            lc.llama_memory_seq_cp(self._memory, 1, 0, -1, -1)
-            lc.llama_memory_seq_rm(self._memory, 1, -1, -1)
-        return bool(copied)
+            self._lc.llama_memory_seq_cp(self._memory, 1, 0, -1, -1)
+            self._lc.llama_memory_seq_rm(self._memory, 1, -1, -1)
+        return copied
 
     def _compute(self, position: int, n_rows: int) -> bool:
         self._position[:n_rows] = np.arange(position, position + n_rows)

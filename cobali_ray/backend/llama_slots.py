@@ -257,7 +257,7 @@ class LlamaSlots:
         n_cached = int(self._n_cached[slot_id])
         if not self.keeps_states or not 0 < n_tokens == n_cached:
             raise BackendError(f"slot {slot_id} holds {n_cached} tokens and keeps no state of {n_tokens}")
-        state = self._read_partial(slot_id)
+        state = self._read_state(slot_id, 0, self._lc.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
         return alone(state) if self._forgets and self._attends else state.copy()
 
     def _of_slots(self, state: State) -> State:
@@ -311,19 +311,12 @@ class LlamaSlots:
     def _seq_id(self, slot_id: int) -> int:
         return int(self._seq_ids[slot_id])
 
-    def _read_state(self, slot_id: int, at: int = 0) -> Cells:
-        """Return a slot's state, in memory that the next call uses again, from `at` on."""
-        seq_id = self._seq_id(slot_id)
-        size = int(self._lc.llama_state_seq_get_size(self._context, seq_id))
-        state = self._room(at + size)[at:]
-        if self._lc.llama_state_seq_get_data(self._context, _pointer(state), size, seq_id) != size:
-            raise BackendError(f"slot {slot_id} cannot be read")
-        return state
+    def _read_state(self, slot_id: int, at: int = 0, flags: int = 0) -> Cells:
+        """Return a slot's state, in memory that the next call uses again, from `at` on.
 
-    def _read_partial(self, slot_id: int, at: int = 0) -> State:
-        """Return a slot's state without the cells of layers that keep one per token, likewise."""
+        `flags` may leave out the cells of layers that keep one per token.
+        """
         lc, seq_id = self._lc, self._seq_id(slot_id)
-        flags = lc.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
         size = int(lc.llama_state_seq_get_size_ext(self._context, seq_id, flags))
         state = self._room(at + size)[at:]
         if lc.llama_state_seq_get_data_ext(self._context, _pointer(state), size, seq_id, flags) != size:
