@@ -24,31 +24,30 @@ def model_params(lc: Any, config: LlamaConfig, devices: Devices) -> Any:
 
 def context_params(lc: Any, model: Any, config: LlamaConfig) -> Any:
     """Return the parameters of a context for a loaded model."""
-    params = lc.llama_context_default_params()
-    params.n_ctx = config.n_cells_requested
+    params = _context_params(lc, config)
     params.n_batch = params.n_ubatch = config.n_batch
-    params.n_seq_max = config.n_slots
     n_drawn = max(config.n_slots, MAX_ROWS if config.verifies else 0)
     n_scored = n_scored_rows(int(lc.llama_vocab_n_tokens(lc.llama_model_get_vocab(model))))
     params.n_outputs_max = min(params.n_batch, n_drawn + n_scored)
-    params.n_threads = params.n_threads_batch = config.n_threads
-    params.flash_attn_type = FLASH["on" if config.needs_flash else config.flash_attn]
-    params.type_k, params.type_v = config.ggml_types
-    params.kv_unified = config.unified
     params.swa_full = not forgets(lc, model, config)
     if config.verifies and not config.unified and not attends(lc, model):
         params.n_rs_seq = STATE_DRAFT
-    params.no_perf = True
     return params
 
 
 def head_params(lc: Any, config: LlamaConfig, trunk: Any) -> Any:
     """Return the parameters of a context for a model's own head, whose other layers another one computes."""
-    params = lc.llama_context_default_params()
+    params = _context_params(lc, config)
     params.ctx_type, params.ctx_other = lc.LLAMA_CONTEXT_TYPE_MTP, trunk
-    params.n_ctx, params.n_seq_max = config.n_cells_requested, config.n_slots
     params.n_batch = params.n_ubatch = min(MAX_HEAD_ROWS, config.n_batch)
     params.n_outputs_max = min(params.n_batch, config.n_slots)
+    return params
+
+
+def _context_params(lc: Any, config: LlamaConfig) -> Any:
+    """Return what both have in common."""
+    params = lc.llama_context_default_params()
+    params.n_ctx, params.n_seq_max = config.n_cells_requested, config.n_slots
     params.n_threads = params.n_threads_batch = config.n_threads
     params.flash_attn_type = FLASH["on" if config.needs_flash else config.flash_attn]
     params.type_k, params.type_v = config.ggml_types
