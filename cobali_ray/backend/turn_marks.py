@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Protocol
 
+from cobali_ray.backend.port import Words
 from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.errors import InvalidParameterError
 
 _QUESTION, _ANSWER, _NEXT = "Where were you?", "At the old mill.", "Who else was there?"
-
-
-class TurnVocabulary(Protocol):
-    """What finding them needs to know of one."""
-
-    @property
-    def end_tokens(self) -> frozenset[int]: ...
-    @property
-    def chat(self) -> ChatTemplate: ...
-    def tokenize(self, text: str, *, add_special: bool) -> list[int]: ...
-    def detokenize(self, tokens: Sequence[int], *, special: bool = True) -> str: ...
 
 
 def between_turns(template: ChatTemplate) -> tuple[str, ...]:
@@ -46,7 +35,7 @@ def between_turns(template: ChatTemplate) -> tuple[str, ...]:
     return (*found, rest)
 
 
-def turn_marks(words: TurnVocabulary) -> frozenset[int]:
+def turn_marks(words: Words) -> frozenset[int]:
     """Return the tokens that turns begin with, as the template has them; none where turns begin with words.
 
     Between two turns stand the control token that ends the first, if there is one, and the one that begins
@@ -70,7 +59,7 @@ def turns_of(prompt: Sequence[int], marks: Collection[int]) -> tuple[int, ...]:
     return tuple([i for i, token in enumerate(prompt) if token in marks and i]) if marks else ()
 
 
-def _is_control(words: TurnVocabulary, token: int) -> bool:
+def _is_control(words: Words, token: int) -> bool:
     """Whether a token is no text: one that is hidden, or has the shape of a marker and is one token."""
     if not words.detokenize([token], special=False):
         return True
