@@ -219,7 +219,7 @@ def test_the_door_counts(n_queued, n_tokens, n_free, refused):
 
 
 def test_drain_rate_follows_the_queue():
-    rate = DrainRate(window_s=10)
+    rate = DrainRate()
     rate.note(0, 0.0, waiting=True)
     for second in range(1, 5):
         rate.note(3, float(second), waiting=True)
@@ -230,7 +230,7 @@ def test_drain_rate_follows_the_queue():
 
 
 def test_a_quiet_server_does_not_count_as_a_slow_queue():
-    rate = DrainRate(window_s=10)
+    rate = DrainRate()
     for minute in range(5):
         rate.note(1, 60.0 * minute, waiting=False)
     rate.note(16, 600.0, waiting=True)  # a burst

@@ -176,11 +176,8 @@ class TickTimeModel:
 
     # -- asking ---------------------------------------------------------------------------------------
 
-    def rows_s(self, n: float) -> float:
-        """Return what a pass of so many rows takes, without logits and attention to what is cached."""
-        return self.drift * self._rows_s(n)
-
     def _rows_s(self, n: float) -> float:
+        """Return what a pass of so many rows takes, but for logits, attention to what is cached and drift."""
         return sum([self._weights[i] * x for i, x in _hats(n)])
 
     def runs_s(self, rows: Sequence[int]) -> float:
@@ -191,7 +188,8 @@ class TickTimeModel:
     @property
     def token_s(self) -> tuple[float, float]:
         """Seconds per prompt token of a long chunk, and per token and position of its depth."""
-        return self.rows_s(KNOTS[-1]) / KNOTS[-1], self.drift * self._weights[_WHOLE] / _DEPTH
+        last = KNOTS[-1]
+        return self.drift * self._rows_s(last) / last, self.drift * self._weights[_WHOLE] / _DEPTH
 
     @property
     def out_s(self) -> float:

@@ -17,6 +17,7 @@ from cobali_ray.errors import PromptTooLongError, QueueFullError, WaitTooLongErr
 
 _T = TypeVar("_T", bound=OpenRequest)
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
+DRAIN_WINDOW_S = 10.0
 
 
 class Occupancy(NamedTuple):
@@ -220,15 +221,14 @@ def _sane_s(wait_s: float) -> float:
 
 
 class DrainRate:
-    """Requests leaving the queue per second while some wait, as a mean that forgets with `window_s`.
+    """Requests leaving the queue per second while some wait, as a mean that forgets with `DRAIN_WINDOW_S`.
 
     Time in which none waited does not count: it shows how many come, not how fast a queue drains.
     """
 
-    __slots__ = ("_last_s", "_n_left", "_seconds", "_waited", "_window_s")
+    __slots__ = ("_last_s", "_n_left", "_seconds", "_waited")
 
-    def __init__(self, window_s: float = 10.0) -> None:
-        self._window_s = window_s
+    def __init__(self) -> None:
         self._n_left = self._seconds = self._last_s = 0.0
         self._waited = False
 
@@ -236,7 +236,7 @@ class DrainRate:
         """Record that `n_left` requests left the queue just now, and whether some still wait."""
         if self._waited:
             elapsed = max(now_s - self._last_s, 1e-6)
-            kept = max(1.0 - elapsed / self._window_s, 0.0)
+            kept = max(1.0 - elapsed / DRAIN_WINDOW_S, 0.0)
             self._n_left = kept * self._n_left + n_left
             self._seconds = kept * self._seconds + elapsed
         self._last_s, self._waited = now_s, waiting
