@@ -96,7 +96,6 @@ class Vocab:
         self.end_tokens = frozenset(i for i in range(self.n_vocab) if is_end(self._vocab, i))
         self._pieces: list[bytes | None] = [None] * self.n_vocab
         template = lc.llama_model_chat_template(model, None)
-        self.has_chat_template = bool(template)
         ranking = lc.llama_model_chat_template(model, b"rerank")
         self._ranking = ranking.decode("utf-8", "replace") if ranking else ""
         bos, eos = lc.llama_vocab_bos(self._vocab), lc.llama_vocab_eos(self._vocab)

@@ -98,7 +98,6 @@ def test_a_template_that_goes_on_for_ever_ends_with_the_processors_time(tiny):
 
 
 def test_the_chat_template_ends_with_the_assistants_turn(vocab):
-    assert vocab.has_chat_template
     expected = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
     assert vocab.chat.render(HELLO) == expected
     assert vocab.detokenize(vocab.tokenize(expected, add_special=False)) == expected
@@ -106,7 +105,6 @@ def test_the_chat_template_ends_with_the_assistants_turn(vocab):
 
 def test_a_model_without_template_speaks_chatml(tiny, tmp_path, vocab):
     bare = with_template(tiny, tmp_path / "bare.gguf", None)
-    assert not bare.has_chat_template
     messages = [{"role": "system", "content": " s\n"}, *HELLO]
     assert bare.chat.render(messages) == vocab.chat.render(messages)
     bare.close()
