@@ -42,24 +42,6 @@ extern "C" __global__ void select_continuous(const int* table, int n, int budget
     if (threadIdx.x == 0) answer[0] = n_found < budget ? n_found : budget;
 }
 
-// Choose the first active request only. One block.
-extern "C" __global__ void select_sequential(const int* table, int n, int budget, int* answer) {
-    __shared__ int first;
-    if (threadIdx.x == 0) first = n;
-    __syncthreads();
-    for (int tile = 0; tile < n; tile += blockDim.x) {
-        const int i = tile + threadIdx.x;
-        const bool active = is_active(table, n, i);
-        if (active) atomicMin(&first, i);
-        if (__syncthreads_or(active)) break;  // the same for all; later tiles hold only higher indices
-    }
-    if (threadIdx.x == 0) {
-        const bool found = first < n && budget > 0;
-        if (found) answer[1] = first;
-        answer[0] = found ? 1 : 0;
-    }
-}
-
 // Gather what the batch needs of the chosen requests. Any grid.
 extern "C" __global__ void gather_metadata(const int* table, int n, int* answer) {
     const int n_chosen = answer[0];

@@ -1,15 +1,17 @@
 """Which requests decode next, over arrays: what CoBaLI does on its GPU, and the same with numpy.
 
 The scheduler asks one `Select` who decodes when somebody came or left; `select_decoding` walks the slots, and
-`over_arrays` makes one of a Selector. The lowest index comes first and the answer is the same every time.
+`over_arrays` makes one of what chooses from a table. The lowest index comes first and the answer is the same
+every time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,14 +55,11 @@ class Chosen:
         return len(self.index)
 
 
-class Selector(Protocol):
-    """Chooses among the active requests: those that run, decode and have a token to compute."""
+ArraySelect: TypeAlias = Callable[[Requests, int], Chosen]
+"""Chooses so many of the active requests, those first whose index is lowest.
 
-    def continuous(self, requests: Requests, budget: int) -> Chosen:
-        """Choose the first `budget` active requests, lowest index first."""
-
-    def sequential(self, requests: Requests) -> Chosen:
-        """Choose the first active request only."""
+Active are those that run, decode and have a token to compute.
+"""
 
 
 def empty_requests(n_requests: int) -> Requests:
@@ -68,47 +67,25 @@ def empty_requests(n_requests: int) -> Requests:
     return np.zeros((len(Column), n_requests), np.int32)
 
 
-class NumpySelector:
-    """The numpy twin of the kernels."""
-
-    def continuous(self, requests: Requests, budget: int) -> Chosen:
-        return _gather(requests, _active(requests).nonzero()[0][: max(budget, 0)])
-
-    def sequential(self, requests: Requests) -> Chosen:
-        return _gather(requests, _active(requests).nonzero()[0][:1])
-
-
-def _active(requests: Requests) -> NDArray[np.bool_]:
+def numpy_select(requests: Requests, budget: int) -> Chosen:
+    """Choose as the kernels do."""
     running, decoding, n_pending = requests[: Column.TOKEN]
-    active: NDArray[np.bool_] = np.logical_and(running, decoding)
-    active &= n_pending > 0
-    return active
-
-
-def _gather(requests: Requests, index: NDArray[np.intp]) -> Chosen:
+    active = np.logical_and(running, decoding) & (n_pending > 0)
+    index = active.nonzero()[0][: max(budget, 0)]
     rows = requests[Column.TOKEN : Column.SLOT_ID + 1].take(index, axis=1)
     return Chosen(index.astype(np.int32), *rows)
 
 
-class CudaSelector:
-    """The kernels on a CUDA device: one copy up, two kernels, one copy back."""
-
-    def __init__(self, kernels: CudaKernels) -> None:
-        self._kernels = kernels
-
-    def continuous(self, requests: Requests, budget: int) -> Chosen:
-        return Chosen(*self._kernels.continuous(requests, max(budget, 0)))
-
-    def sequential(self, requests: Requests) -> Chosen:
-        return Chosen(*self._kernels.sequential(requests))
+def cuda_select(kernels: CudaKernels) -> ArraySelect:
+    """Return what chooses on a CUDA device: one copy up, two kernels, one copy back."""
+    return lambda requests, budget: Chosen(*kernels.select(requests, max(budget, 0)))
 
 
-def over_arrays(selector: Selector) -> Select:
-    """Return a `Select` that writes the sequences into a table and lets the selector choose from it."""
+def over_arrays(choose: ArraySelect) -> Select:
+    """Return a `Select` that writes the sequences into a table and has `choose` look at that."""
 
     def select(by_slot: Seq[Sequence | None], budget: int) -> list[Sequence]:
-        requests = table_of(by_slot)
-        chosen = selector.sequential(requests) if len(by_slot) == 1 else selector.continuous(requests, budget)
+        chosen = choose(table_of(by_slot), budget)
         return [s for slot_id in chosen.slot_id.tolist() if (s := by_slot[slot_id]) is not None]
 
     return select
@@ -126,8 +103,8 @@ def table_of(by_slot: Seq[Sequence | None]) -> Requests:
 def choose_select(asked: SelectorName) -> Select:
     """Return who chooses. Raises ConfigError if `cuda` is asked for and there is no device or no CuPy."""
     if asked == "cuda":
-        return over_arrays(CudaSelector(open_kernels()))
-    return over_arrays(NumpySelector()) if asked == "numpy" else select_decoding
+        return over_arrays(cuda_select(open_kernels()))
+    return over_arrays(numpy_select) if asked == "numpy" else select_decoding
 
 
 def busy_requests(n_requests: int) -> Requests:

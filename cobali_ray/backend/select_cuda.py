@@ -35,23 +35,13 @@ class CudaKernels:
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
         module = cupy.RawModule(code=SOURCE, options=("--std=c++17",))
-        self._continuous, self._sequential, self._gather = (
-            module.get_function(name)
-            for name in ("select_continuous", "select_sequential", "gather_metadata")
-        )
+        self._select, self._gather = map(module.get_function, ("select_continuous", "gather_metadata"))
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._capacity = 0
         self.device_name: str = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"].decode()
 
-    def continuous(self, table: NDArray[np.int32], budget: int) -> tuple[NDArray[np.int32], ...]:
+    def select(self, table: NDArray[np.int32], budget: int) -> tuple[NDArray[np.int32], ...]:
         """Return index, token, position and slot id of the first `budget` active requests."""
-        return self._run(self._continuous, table, budget)
-
-    def sequential(self, table: NDArray[np.int32]) -> tuple[NDArray[np.int32], ...]:
-        """Return the same of the first active request."""
-        return self._run(self._sequential, table, 1)
-
-    def _run(self, kernel: Any, table: NDArray[np.int32], budget: int) -> tuple[NDArray[np.int32], ...]:
         n_rows, n = table.shape
         if not n:
             return tuple(np.empty((N_OUTPUTS, 0), np.int32))
@@ -62,7 +52,7 @@ class CudaKernels:
         self._table[:n_in].set(self._host_in[:n_in], stream=self._stream)
         n_threads = min(BLOCK, -(-n // 32) * 32)
         with self._stream:
-            kernel((1,), (n_threads,), (self._table, np.int32(n), np.int32(budget), self._answer))
+            self._select((1,), (n_threads,), (self._table, np.int32(n), np.int32(budget), self._answer))
             self._gather((1,), (n_threads,), (self._table, np.int32(n), self._answer))
         self._answer[:n_out].get(stream=self._stream, out=self._host_out[:n_out])
         self._stream.synchronize()

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from cobali_ray.backend.select import (
     Column,
-    CudaSelector,
-    NumpySelector,
     busy_requests,
     choose_select,
+    cuda_select,
     empty_requests,
+    numpy_select,
 )
 from cobali_ray.backend.select_cuda import open_kernels
 from cobali_ray.errors import ConfigError
@@ -23,7 +23,7 @@ EDGES = [0, 1, 31, 32, 33, 1023, 1024, 1025, 4096, 10_000]
 @pytest.fixture(scope="module")
 def device():
     try:
-        return CudaSelector(open_kernels())
+        return cuda_select(open_kernels())
     except ConfigError as error:
         pytest.skip(str(error))
 
@@ -46,15 +46,13 @@ def columns(chosen):
 @settings(max_examples=300)
 @given(tables(), st.integers(0, 5000))
 def test_kernels_answer_like_the_twin(device, table, budget):
-    host = NumpySelector()
-    assert columns(device.continuous(table, budget)) == columns(host.continuous(table, budget))
-    assert columns(device.sequential(table)) == columns(host.sequential(table))
+    assert columns(device(table, budget)) == columns(numpy_select(table, budget))
 
 
 def test_answers_stay_when_the_next_one_comes(device):
-    first = device.continuous(busy_requests(64), 64)
+    first = device(busy_requests(64), 64)
     before = columns(first)
-    device.continuous(busy_requests(64), 3)
+    device(busy_requests(64), 3)
     assert columns(first) == before
 
 

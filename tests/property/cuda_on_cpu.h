@@ -57,7 +57,6 @@ bool release(size_t first, size_t last) {
     unsigned votes = 0;
     for (size_t i = first; i < last; i++) {
         if (all[i].place != place) return false;
-        if (place == BARRIER) votes |= all[i].posted != 0;
         if (place == BALLOT) votes |= unsigned(all[i].posted != 0) << (i - first);
     }
     for (size_t i = first; i < last; i++) {
@@ -111,13 +110,7 @@ bool launch(unsigned n_threads, unsigned seed, std::function<void()> kernel) {
 }  // namespace fibers
 
 inline void __syncthreads() { fibers::meet(fibers::BARRIER, 0); }
-inline int __syncthreads_or(int value) { return fibers::meet(fibers::BARRIER, value); }
 inline void __syncwarp() { fibers::meet(fibers::WARP_SYNC, 0); }
 inline unsigned __ballot_sync(unsigned, int value) { return fibers::meet(fibers::BALLOT, value); }
 inline int __shfl_up_sync(unsigned, int value, int step) { return fibers::meet(fibers::SHUFFLE, value, step); }
 inline int __popc(unsigned value) { return __builtin_popcount(value); }
-inline int atomicMin(int* at, int value) {
-    const int old = *at;
-    *at = std::min(old, value);
-    return old;
-}

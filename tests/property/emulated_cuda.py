@@ -10,12 +10,11 @@ import numpy as np
 from cobali_ray.backend.select_cuda import N_OUTPUTS, SOURCE
 
 SHIM = Path(__file__).with_name("cuda_on_cpu.h")
-KERNELS = ("select_continuous", "select_sequential")
 _LAUNCHER = """
-extern "C" int run_{0}(const int* table, int n, int budget, int* answer, unsigned n_threads, unsigned seed) {{
-    return fibers::launch(n_threads, seed, [=] {{ {0}(table, n, budget, answer); }})
-        && fibers::launch(n_threads, seed, [=] {{ gather_metadata(table, n, answer); }});
-}}
+extern "C" int run(const int* table, int n, int budget, int* answer, unsigned n_threads, unsigned seed) {
+    return fibers::launch(n_threads, seed, [=] { select_continuous(table, n, budget, answer); })
+        && fibers::launch(n_threads, seed, [=] { gather_metadata(table, n, answer); });
+}
 """
 
 
@@ -28,24 +27,18 @@ class EmulatedKernels:
 
     def __init__(self, folder, source=SOURCE):
         code, library = folder / "kernels.cpp", folder / "kernels.so"
-        launchers = "".join(_LAUNCHER.format(name) for name in KERNELS)
-        code.write_text(f'#include "{SHIM}"\n{source}\n{launchers}')
+        code.write_text(f'#include "{SHIM}"\n{source}\n{_LAUNCHER}')
         subprocess.run(
             [shutil.which("g++"), "-std=c++17", "-O1", "-shared", "-fPIC", "-o", library, code], check=True
         )
         self._library = ctypes.CDLL(str(library))
         self.n_threads, self.seed = 1024, 0
 
-    def continuous(self, table, budget):
-        return self._run(self._library.run_select_continuous, table, budget)
-
-    def sequential(self, table):
-        return self._run(self._library.run_select_sequential, table, 1)
-
-    def _run(self, kernel, table, budget):
+    def select(self, table, budget):
         n = table.shape[1]
         answer = np.full(1 + N_OUTPUTS * n, -7, np.int32)
         pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (table, answer)]
-        if not kernel(pointers[0], n, budget, pointers[1], self.n_threads, ctypes.c_uint(self.seed)):
+        threads = self.n_threads, ctypes.c_uint(self.seed)
+        if not self._library.run(pointers[0], n, budget, pointers[1], *threads):
             raise StuckError
         return tuple(answer[1:].reshape(N_OUTPUTS, n)[:, : answer[0]].copy())

@@ -8,7 +8,7 @@ from emulated_cuda import EmulatedKernels, StuckError
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cobali_ray.backend.select import Column, CudaSelector, NumpySelector, busy_requests, empty_requests
+from cobali_ray.backend.select import Column, busy_requests, cuda_select, empty_requests, numpy_select
 from cobali_ray.backend.select_cuda import SOURCE
 
 needs_compiler = pytest.mark.skipif(
@@ -52,12 +52,11 @@ def chosen_columns(chosen):
 
 @given(tables(), st.integers(0, 310))
 def test_numpy_twin_answers_like_the_loop(table, budget):
-    assert rows(NumpySelector().continuous(table, budget)) == in_python(table, budget)
-    assert rows(NumpySelector().sequential(table)) == in_python(table, 1)
+    assert rows(numpy_select(table, budget)) == in_python(table, budget)
 
 
 def test_negative_budget_chooses_nobody():
-    assert len(NumpySelector().continuous(busy_requests(4), -1)) == 0
+    assert len(numpy_select(busy_requests(4), -1)) == 0
 
 
 @pytest.fixture(scope="module")
@@ -77,20 +76,18 @@ def kernels(tmp_path_factory):
 @example(table=busy_requests(33), budget=33, n_threads=32, seed=3)
 def test_kernels_answer_like_the_twin(kernels, table, budget, n_threads, seed):
     kernels.n_threads, kernels.seed = n_threads, seed
-    host, device = NumpySelector(), CudaSelector(kernels)
-    assert rows(device.continuous(table, budget)) == rows(host.continuous(table, budget))
-    assert rows(device.sequential(table)) == rows(host.sequential(table))
+    assert rows(cuda_select(kernels)(table, budget)) == rows(numpy_select(table, budget))
 
 
 def goes_wrong(kernels, n_seeds=20):
     """Say whether any order of threads gives a wrong answer or none."""
     table = busy_requests(600)
     table[Column.RUNNING, ::3] = 0
-    expected = rows(NumpySelector().continuous(table, 350))
+    expected = rows(numpy_select(table, 350))
     for seed in range(n_seeds):
         kernels.n_threads, kernels.seed = 256, seed
         try:
-            if rows(CudaSelector(kernels).continuous(table, 350)) != expected:
+            if rows(cuda_select(kernels)(table, 350)) != expected:
                 return True
         except StuckError:
             return True

@@ -11,7 +11,7 @@ from cobali_ray.core.request.request import Request
 from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.errors import ConfigError
 
-KERNELS = ("select_continuous", "select_sequential", "gather_metadata")
+KERNELS = ("select_continuous", "gather_metadata")
 ARCHITECTURES = ("sm_89", "sm_90")
 
 
@@ -43,7 +43,7 @@ def test_who_decodes_is_chosen_in_slot_order(name):
     assert select([a, None, b, c], 4) == [a, c]
     assert select([a, None, b, c], 1) == [a]
     assert select([None, None], 2) == []
-    assert select([a], 1) == [a], "one slot: the sequential kernel"
+    assert select([a], 1) == [a]
 
 
 def test_a_machine_without_cuda_says_what_is_missing():

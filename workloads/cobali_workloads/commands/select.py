@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cobali_ray.backend.select import CudaSelector, NumpySelector, busy_requests, over_arrays
+from cobali_ray.backend.select import ArraySelect, busy_requests, cuda_select, numpy_select, over_arrays
 from cobali_ray.backend.select_cuda import open_kernels
 from cobali_ray.core.planner import select_decoding
 from cobali_ray.core.request.request import Request
@@ -63,8 +63,8 @@ def measure(n_rounds: int, sizes: tuple[int, ...]) -> Report:
     except ConfigError as error:
         notes = [f"{CUDA}: not measured: no device ({error.message})."]
     else:
-        device, selector = kernels.device_name, CudaSelector(kernels)
-        contenders[CUDA] = _timing(lambda n: _on_device(selector, n), sizes)
+        device, on_device = kernels.device_name, cuda_select(kernels)
+        contenders[CUDA] = _timing(lambda n: _of_arrays(on_device, n), sizes)
     rounds = run_rounds(contenders, n_rounds=n_rounds)
     return Report(
         name="select",
@@ -114,18 +114,17 @@ def _loop(n: int) -> Callable[[], object]:
 
 
 def _twin(n: int) -> Callable[[], object]:
-    selector, requests = NumpySelector(), busy_requests(n)
-    return lambda: selector.continuous(requests, n)
+    return _of_arrays(numpy_select, n)
 
 
 def _fill(n: int) -> Callable[[], object]:
-    choose, sequences = over_arrays(NumpySelector()), _sequences(n)
+    choose, sequences = over_arrays(numpy_select), _sequences(n)
     return lambda: choose(sequences, n)
 
 
-def _on_device(selector: CudaSelector, n: int) -> Callable[[], object]:
+def _of_arrays(choose: ArraySelect, n: int) -> Callable[[], object]:
     requests = busy_requests(n)
-    return lambda: selector.continuous(requests, n)
+    return lambda: choose(requests, n)
 
 
 def _table(rounds: Rounds, sizes: tuple[int, ...]) -> Table:
