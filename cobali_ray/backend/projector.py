@@ -43,18 +43,14 @@ class Projector:
         self._opening = mtmd.mtmd_helper_init_opt_default()
         self._opening.video_params.ffmpeg_bin_dir = _NO_PROGRAMS
         self._spatial = bool(mtmd.mtmd_decode_use_mrope(context))
-        self._causal = not mtmd.mtmd_decode_use_non_causal(context, None)
-        self._width = int(library.load().llama_model_n_embd_inp(model))
-
-    @property
-    def causal(self) -> bool:
+        self.causal = not mtmd.mtmd_decode_use_non_causal(context, None)
         """Whether rows see only those before them."""
-        return self._causal
+        self._width = int(library.load().llama_model_n_embd_inp(model))
 
     @property
     def whole(self) -> bool:
         """Whether one pass must compute all rows of a part."""
-        return self._spatial or not self._causal
+        return self._spatial or not self.causal
 
     def read(self, image: bytes) -> list[ImagePart] | None:
         """Return what an image comes to; None if it cannot be decoded."""
@@ -96,7 +92,7 @@ class Projector:
             rows.copy(),
             self._places(chunk, n) if self._spatial else None,
             int(mtmd.mtmd_input_chunk_get_n_pos(chunk)),
-            self._causal,
+            self.causal,
         )
 
     def _places(self, chunk: Any, n: int) -> NDArray[np.int32]:

@@ -45,7 +45,6 @@ BEAT_S: Final = 1.0
 CHUNK_BYTES: Final = 1 << 18
 """Most data of one message."""
 NUMBER: Final = struct.Struct("<I")
-_LOOK_MS: Final = 100
 _PAUSE_S: Final = 0.3
 _QUEUED: Final = 32
 """Messages that may wait at each end: 8 MiB, after which whoever sends waits."""
