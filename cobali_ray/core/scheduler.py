@@ -31,7 +31,6 @@ from cobali_ray.core.plan.plan import Plan
 from cobali_ray.core.planner import Planner, Select, select_decoding
 from cobali_ray.core.queue.admission import DrainRate, displaced
 from cobali_ray.core.queue.counts import NO_TEXTS, Counts
-from cobali_ray.core.queue.deadlines import Deadlines
 from cobali_ray.core.queue.fair import OUTPUT_COST, Accounts, yields
 from cobali_ray.core.queue.programs import Programs
 from cobali_ray.core.queue.text_passes import EmbeddingJob, TextPasses
@@ -99,7 +98,8 @@ class Scheduler:
         """Requests whose texts wait to be embedded."""
         self.accounts, self.programs = Accounts(), Programs()
         self._open: dict[str, Sequence | EmbeddingJob] = {}
-        self._deadlines = Deadlines()
+        self._expires_s = inf
+        """When the deadline of an open request passes at the earliest; it may have ended since."""
         self.counts = Counts()
         self._pass: Plan | None = None
         self._emit: messages.Emit | None = None
@@ -185,8 +185,9 @@ class Scheduler:
     @property
     def next_deadline_s(self) -> float | None:
         """When an idle engine must tick: for a deadline, a request that waits for the disk, or a backup."""
-        times = (self._deadlines.soonest(), self.tiers.disk.soonest(), self.tiers.backup_due_s)
-        return min([at_s for at_s in times if at_s is not None], default=None)
+        times = (self._expires_s, self.tiers.disk.soonest(), self.tiers.backup_due_s)
+        soonest_s = min([at_s for at_s in times if at_s is not None])
+        return None if soonest_s == inf else soonest_s
 
     @property
     def drain_rps(self) -> float:
@@ -251,7 +252,7 @@ class Scheduler:
             self.queue.push_front(sequence, event.now_s)
         else:
             self.queue.push(sequence, event.now_s)
-        self._deadlines.add(sequence)
+        self._expires_s = min(self._expires_s, sequence.deadline_s)
         if self.accounts.several:
             self._displace(sequence, self.queue, self.n_free_slots, self.drain_rps, event.now_s)
 
@@ -260,8 +261,8 @@ class Scheduler:
             raise InvariantError("this model does not embed")
         job = EmbeddingJob(request, self.accounts.open(request), arrived_s)
         self._open[request.request_id] = job
-        self.texts.add(job, now_s)
-        self._deadlines.add(job)
+        self.texts.queue.push(job, now_s)
+        self._expires_s = min(self._expires_s, job.deadline_s)
         if (queue := self.texts.queue).n_lines > 1:
             wait_s = self.texts.wait_s
             self._displace(job, queue, 0, len(queue) / wait_s if wait_s else 0.0, now_s)
@@ -299,7 +300,7 @@ class Scheduler:
             one.status = Status.ENDED
             self._tell_end(one, event.now_s, event.error)
         self._open.clear()
-        self.queue, self.accounts, self._deadlines = WaitingQueue(), Accounts(), Deadlines()
+        self.queue, self.accounts, self._expires_s = WaitingQueue(), Accounts(), inf
         if self.texts is not None:
             self.texts.clear()
         self.tiers.clear()
@@ -382,9 +383,8 @@ class Scheduler:
         self.counts.texts = NO_TEXTS
         self.tiers.begin_tick(now_s)
         self.slots.now_s = now_s
-        for one in self._deadlines.expired(now_s):
-            if one.status is not Status.FINISHED:
-                self._end(one, now_s, DeadlineExceededError(one.request.timeout_s or 0.0))
+        if now_s >= self._expires_s:
+            self._expire(now_s)
         if self.paused:
             for running in self.slots.running[::-1]:  # so that the oldest is first in line again
                 self._park(running, now_s)
@@ -393,6 +393,14 @@ class Scheduler:
         self._shared = self.texts is not None and self._embed(self.texts, now_s)
         if not self._shared:
             self._go_on(now_s)
+
+    def _expire(self, now_s: float) -> None:
+        """End the open requests whose deadline has passed."""
+        for one in [one for one in self._open.values() if one.deadline_s <= now_s]:
+            if one.status is not Status.FINISHED:
+                self._end(one, now_s, DeadlineExceededError(one.request.timeout_s or 0.0))
+        later_s = [one.deadline_s for one in self._open.values() if one.deadline_s > now_s]
+        self._expires_s = min(later_s, default=inf)
 
     def _embed(self, texts: TextPasses, now_s: float) -> bool:
         """Embed texts in the time that streams can spare, if it is their turn; return whether it is."""

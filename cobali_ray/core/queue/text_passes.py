@@ -73,8 +73,6 @@ class TextPasses:
     def __init__(self, kind: EmbeddingKind) -> None:
         self.kind, self.times = kind, PassTimes()
         self.queue: WaitingQueue[EmbeddingJob] = WaitingQueue()
-        self.n_texts = 0
-        """Texts without a vector."""
         self._long: tuple[EmbeddingJob, int, int] | None = None
         """The text that is computed in pieces, and how many of its tokens are."""
         self._had_turn = False
@@ -94,21 +92,21 @@ class TextPasses:
         """Seconds per token; 0: unknown."""
         return self.times.token_s(self.kind.n_together)
 
+    @property
+    def n_texts(self) -> int:
+        """Texts without a vector."""
+        return sum([job.n_texts for job in self.queue])
+
     def clear(self) -> None:
-        self.queue, self.n_texts, self._long, self.under_way = WaitingQueue(), 0, None, ()
+        self.queue, self._long, self.under_way = WaitingQueue(), None, ()
 
     def takes_turn(self, *, prompts_wait: bool) -> bool:
         """Return whether this tick has a pass: each has, or each second one if prompts wait."""
         self._had_turn = len(self.queue) > 0 and not (prompts_wait and self._had_turn)
         return self._had_turn
 
-    def add(self, job: EmbeddingJob, now_s: float) -> None:
-        self.queue.push(job, now_s)
-        self.n_texts += job.n_texts
-
     def remove(self, job: EmbeddingJob) -> None:
         self.queue.remove(job)
-        self.n_texts -= job.n_texts
         if self._long is not None and self._long[0] is job:
             self._long = None
 
@@ -170,14 +168,11 @@ class TextPasses:
         self.queue.n_tokens -= n
         job.n_tokens -= n
         job.n_texts -= piece.last
-        self.n_texts -= piece.last
 
     def problems(self, open_jobs: Sequence[EmbeddingJob]) -> list[str]:
         problems = []
         if sorted(job.request_id for job in open_jobs) != sorted(job.request_id for job in self.queue):
             problems.append("the queue and the open embedding requests differ")
-        if self.n_texts != sum(job.n_texts for job in open_jobs):
-            problems.append("the texts that wait are miscounted")
         if self.queue.n_tokens != sum(job.n_tokens for job in open_jobs):
             problems.append("the tokens of texts are miscounted")
         return problems

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from math import inf
 from typing import NamedTuple
 
 from cobali_ray.core.request.embedding import EmbeddingRequest
@@ -57,7 +58,7 @@ class OpenRequest:
         self.status = Status.QUEUED if ready else Status.NOT_READY
         self.arrived_s = self.since_s = arrived_s
         """When it came, and when the program began that it is part of."""
-        self.deadline_s = None if request.timeout_s is None else arrived_s + request.timeout_s
+        self.deadline_s = inf if request.timeout_s is None else arrived_s + request.timeout_s
         self.assigned_s: float | None = None
         """When it had its first turn."""
 
