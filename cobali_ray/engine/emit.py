@@ -19,17 +19,15 @@ MAX_VALUES = 64
 class _Answer:
     """The text of one answer: what is sent, and what is held back."""
 
-    __slots__ = (
-        "begun", "end_tokens", "held", "held_logprobs", "plain", "request", "stops", "text",
-    )  # fmt: skip
+    __slots__ = ("begun", "end_tokens", "held", "held_logprobs", "request", "stops", "text")
 
     def __init__(self, request: Request, end_tokens: frozenset[int]) -> None:
         self.request = request
         self.end_tokens = end_tokens.union(request.sampling.stop_token_ids)
         self.text = TextStream()
         self.stops = StopScanner(request.stop, include=request.include_stop)
-        self.begun = self.plain = False
-        """Whether something was sent of it; and whether from now on each token's text is all that is."""
+        self.begun = False
+        """Whether something was sent of it."""
         self.held: list[int] = []
         """Output tokens whose text is not certain yet."""
         self.held_logprobs: list[TokenLogprob] = []
@@ -43,8 +41,6 @@ class Emitter:
         self._pieces, self._life = pieces, life
         self._answers: dict[str, _Answer] = {}
         """Of open requests."""
-        self._ascii: dict[int, str] = {}
-        """Text of tokens that are whole characters wherever they stand, once they were seen."""
 
     def open(self, request: Request) -> None:
         """Begin an answer, or continue after the tokens that another engine has sent."""
@@ -87,22 +83,11 @@ class Emitter:
         self, answer: _Answer, token: int, logprobs: TokenLogprobs | None, ending: FinishReason | None
     ) -> tuple[Delta | None, bool]:
         """Return the delta, if there is text to send, and whether a stop string ended it."""
-        request = answer.request
-        if answer.plain and not ending and not answer.text.waiting:
-            known = self._ascii.get(token)
-            if known:
-                if not answer.held:
-                    return Delta(request.request_id, known, (token,)), False
-                held, answer.held = answer.held, []
-                return Delta(request.request_id, known, (*held, token)), False
+        request, shown = answer.request, answer.request.shown_tokens
         answer.held.append(token)
-        shown = request.shown_tokens
         if logprobs is not None:
             answer.held_logprobs.append(self._named(token, logprobs, shown))
-        silent = self._is_silent(answer, token, ending)
-        piece = b"" if silent else self._pieces.of(token, shown)
-        if piece and piece.isascii() and token not in shown:
-            self._ascii[token] = piece.decode("ascii")
+        piece = b"" if self._is_silent(answer, token, ending) else self._pieces.of(token, shown)
         text, hit = answer.stops.feed(answer.text.feed(piece))
         if ending and not hit:
             rest, hit = answer.stops.feed(answer.text.flush())
@@ -115,7 +100,6 @@ class Emitter:
         stats = None
         if not answer.begun:
             answer.begun = True
-            answer.plain = not request.stop and request.sampling.n_logprobs is None
             stats = self._life(request.request_id)
         return Delta(request.request_id, text, tokens, logprobs_of, stats), hit
 
