@@ -214,8 +214,10 @@ class EngineServer:
             return await loop.run_in_executor(
                 self._slot_pool, model.slot_files.act, action, slot_id, filename
             )
-        except BadRequestError as refusal:
+        except (BadRequestError, UnloadedError) as refusal:  # the latter if it was let go meanwhile
             return refusal
+        finally:
+            self._host.touch()
 
     # -- questions ------------------------------------------------------------------------------------
 

@@ -45,6 +45,7 @@ from cobali_ray.errors import (
     InvariantError,
     LoadingError,
     RefusedError,
+    UnloadedError,
     WrongTaskError,
 )
 
@@ -97,7 +98,8 @@ class EngineLoop:
         self._engine: Engine | None = None
         self._observer: Observer | None = None
         self._opened = threading.Event()
-        self._draining = False
+        self._draining = self._is_over = False
+        """Whether new requests are refused; whether mail that comes now may never be read."""
         self._last_word: CobaliError = DrainingError()
         """What requests end with that are open when it stops."""
         self.failure: Exception | None = None
@@ -226,7 +228,7 @@ class EngineLoop:
     def ask(self, question: Callable[[Engine], _T]) -> Future[_T]:
         """Have the tick thread compute something that changes nothing, between two ticks.
 
-        What it raises is raised by the result, and concerns nobody else.
+        What it raises is raised by the result, and concerns nobody else; UnloadedError when it has ended.
         """
         return self._between_ticks(question, changes=False)
 
@@ -253,6 +255,9 @@ class EngineLoop:
                     _complain("question_failed")
 
         self._mailbox.put(mail)
+        if self._is_over and answer.cancel():  # nobody reads it any more
+            answer = Future()
+            answer.set_exception(UnloadedError())
         return answer
 
     def drain(self) -> None:
@@ -377,6 +382,7 @@ class EngineLoop:
             self._busy_since_s = None
             if engine.has_work or engine.scheduler.n_open:
                 self._fail_all(engine, self.failure or self._last_word)
+            self._is_over = stopped  # before the last look
             if stopped and self._mailbox.empty():
                 break
             mail = self._mailbox.get()

@@ -23,6 +23,7 @@ from cobali_ray.errors import (
     QueueFullError,
     RequestCancelledError,
     TextTooLongError,
+    UnloadedError,
     WrongTaskError,
 )
 from cobali_ray.testing import FakeClock
@@ -225,6 +226,14 @@ def test_stop_ends_whatever_is_open(make):
     assert all(isinstance(s.end(name).error, EngineDiedError) for name in ("running", "waiting"))
     with pytest.raises(DrainingError):
         s.submit("late")
+
+
+def test_what_is_asked_of_an_engine_that_has_ended_is_refused_and_not_waited_for(make):
+    s = make().open()
+    s.finish()
+    for ask in (s.loop.ask, s.loop.act):
+        with pytest.raises(UnloadedError):
+            ask(lambda engine: engine.slots).result(WAIT_S)
 
 
 def test_who_is_open_when_a_drained_engine_stops_hears_that_the_server_does(make):
