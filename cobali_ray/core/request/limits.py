@@ -156,11 +156,6 @@ class EngineLimits(LimitSettings):
         for name in ("n_slots", "n_ctx_slot", "n_cells", "token_budget", "prefill_chunk"):
             if getattr(self, name) < 1:
                 raise ConfigError(name, f"must be at least 1, got {getattr(self, name)}")
-        if self.n_scored_rows < MIN_SCORED_ROWS:
-            raise ValueError(f"n_scored_rows must be at least {MIN_SCORED_ROWS}")
-        for name in ("max_queue", "max_queue_tokens", "min_prefix", "n_host_cells", "n_states"):
-            if getattr(self, name) < 0:
-                raise ConfigError(name, f"must not be negative, got {getattr(self, name)}")
         if self.token_budget < self.n_slots:
             raise ConfigError("token_budget", f"{self.token_budget} cannot feed {self.n_slots} slots")
 
