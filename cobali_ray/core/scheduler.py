@@ -600,6 +600,7 @@ class Scheduler:
     def _unrestored(self, event: messages.Unrestored) -> None:
         self._take_pass()
         self.tiers.unrestored(event)
+        self.planner.changed()  # what is before an adapter is invoked has to be computed, too
         self._plan(event.now_s)
 
     def _sampled(self, event: messages.Sampled) -> None:

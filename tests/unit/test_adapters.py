@@ -16,7 +16,7 @@ from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.request import Request
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.loop import EngineLoop
-from cobali_ray.errors import AdapterGoneError
+from cobali_ray.errors import AdapterGoneError, BackendError
 from cobali_ray.testing import EventRecorder, FakeClock
 
 
@@ -227,6 +227,25 @@ def test_prompts_of_all_adapters_go_on():
     assert all(setup.events.ends(f"r{i}")[0].stats.n_output == 40 for i in range(8))
     used = [adapter for adapter, _ in setup.backend.passes]
     assert setup.engine.scheduler.counts.n_adapter_changes == sum(a != b for a, b in pairwise(["", *used]))
+
+
+def test_what_comes_before_an_adapter_is_computed_without_it_where_it_could_not_be_restored(monkeypatch):
+    prompt = bytes(range(32, 127)) * 3
+    alone, setup = Setup(n_slots=1), Setup(n_slots=1)
+    setup.submit("plain", "", prompt)
+    setup.run()
+    setup.submit("other", "", prompt[::-1])
+    setup.run()
+
+    def failing(*_):
+        raise BackendError("no memory")
+
+    monkeypatch.setattr(setup.backend, "restore", failing)
+    for one in (alone, setup):
+        one.submit("a", "1", prompt, n_plain=192)
+        one.run()
+    assert setup.engine.scheduler.tiers.host.n_hits == 1, "it was tried"
+    assert setup.events.text("a") == alone.events.text("a")
 
 
 def test_who_asks_for_an_adapter_that_is_not_there_ends_alone():
