@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import structlog
 
@@ -382,10 +382,7 @@ def _state_cache(backend: Backend, settings: EngineSettings) -> tuple[int, int]:
     """Return the bytes of a saved state, and how many may be kept; see states.py."""
     if not settings.limits.min_prefix or not (state_bytes := backend.measure_state()):
         return 0, 0
-    if settings.kept.state_cache_mib == "auto":
-        most_bytes = int((memory.available_bytes() or 0) * HOST_SHARE)
-    else:
-        most_bytes = settings.kept.state_cache_mib << 20
+    most_bytes = _bytes_of(settings.kept.state_cache_mib)
     n_states = most_bytes // state_bytes
     _log.info("state_cache", mib=most_bytes >> 20, n_states=n_states, state_bytes=state_bytes)
     if not n_states:
@@ -402,12 +399,13 @@ def _host_cache(backend: Backend, settings: EngineSettings) -> tuple[int, int]:
     if not cell_bytes:
         _log.warning("no_host_cache", detail="the cells of this model cannot be kept outside its cache")
         return 0, 0
-    if settings.kept.host_cache_mib == "auto":
-        host_bytes = int((memory.available_bytes() or 0) * HOST_SHARE)
-    else:
-        host_bytes = settings.kept.host_cache_mib << 20
+    host_bytes = _bytes_of(settings.kept.host_cache_mib)
     _log.info("host_cache", mib=host_bytes >> 20, n_tokens=host_bytes // cell_bytes, cell_bytes=cell_bytes)
     return cell_bytes, host_bytes
+
+
+def _bytes_of(mib: int | Literal["auto"]) -> int:
+    return int((memory.available_bytes() or 0) * HOST_SHARE) if mib == "auto" else mib << 20
 
 
 def open_backend(
