@@ -49,7 +49,7 @@ from cobali_ray.core.dispatch.messages import (
 )
 from cobali_ray.core.dispatch.models import ModelPlan, ModelRecord, cost_of
 from cobali_ray.core.dispatch.request import RequestRecord, Stage
-from cobali_ray.core.request.events import Computing, Delta, End, EngineEvent, RequestProgress
+from cobali_ray.core.request.events import Computing, Delta, End, EngineEvent, RequestProgress, Vectors
 from cobali_ray.core.request.request import Request
 from cobali_ray.core.views.progress import named
 from cobali_ray.errors import (
@@ -308,8 +308,9 @@ class Dispatcher:
             if end is not None and isinstance(end.error, QueueFullError):  # it had to make room there
                 self._refused(one, end.error)
                 return
-            if event.stats is not None and event.stats.ttft_s is not None:  # else it ended in the queue
-                one.model.router.released(one.request_id, event.stats.n_cached)
+            stats = None if isinstance(event, Vectors) else event.stats
+            if stats is not None and stats.ttft_s is not None:  # else it ended in the queue
+                one.model.router.released(one.request_id, stats.n_cached)
         if one.gone_s is not None:
             waited_s, one.gone_s = round(self._now_s - one.gone_s, 3), None
             self._log("info", "request_went_on", request_id=one.request_id, waited_s=waited_s)

@@ -102,11 +102,6 @@ class Vectors(NamedTuple):
     texts: tuple[int, ...]
     """The numbers of these texts."""
 
-    @property
-    def stats(self) -> None:
-        """Only the end event has stats."""
-        return
-
 
 class RequestProgress(NamedTuple):
     """How far a request without a token is; sent only to clients that ask for it. Counts are tokens."""
@@ -122,11 +117,6 @@ class RequestProgress(NamedTuple):
     """Requests that will get a slot before it; None: it has one."""
     wait_s: float | None
     """How long until it has one; None: it has, or too little is known."""
-
-    @property
-    def stats(self) -> None:
-        """It has no stats."""
-        return
 
 
 class Computing(NamedTuple):
