@@ -188,10 +188,12 @@ class Disk:
 
     def _store(self, blocks: Sequence[tuple[bytes, Cells | None]], depth: int, n_bytes: int) -> None:
         n_there = n_new = n_whole = 0
+        gone: list[bytes] = []
         try:
             for at, (name, cells) in enumerate(blocks, depth):
                 is_new = self._write_block(name, cells, at)
                 if is_new is None:
+                    gone = [] if cells is not None or self.paused_s else [name]
                     break
                 n_there += 1
                 n_new += is_new
@@ -204,13 +206,19 @@ class Disk:
             self._done.set()
         if n_new:
             self._go_on()
-        self._tell_written(n_there, blocks, n_whole)
+        self._tell_written(n_there, blocks, n_whole, gone)
 
-    def _tell_written(self, n_there: int, blocks: Sequence[tuple[bytes, Cells | None]], n_whole: int) -> None:
+    def _tell_written(
+        self,
+        n_there: int,
+        blocks: Sequence[tuple[bytes, Cells | None]],
+        n_whole: int,
+        gone: Sequence[bytes] = (),
+    ) -> None:
         names = [name for name, _ in blocks]
         if self._files is not None and names:
             n_bytes = self._files.n_bytes
-            self._tell(messages.BlocksWritten(names[:n_there], n_whole, n_bytes, names[n_there:]))
+            self._tell(messages.BlocksWritten(names[:n_there], n_whole, n_bytes, names[n_there:], gone))
 
     def _write_block(self, name: bytes, cells: Cells | None, depth: int) -> bool | None:
         """Write a block unless it is there; return whether it was written; None if none can be now."""

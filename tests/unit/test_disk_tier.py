@@ -363,6 +363,21 @@ def test_what_was_answered_is_written_while_nobody_comes_and_a_killed_engine_lea
     assert idle(first) == []
 
 
+def test_what_another_engine_has_removed_is_written_with_the_next_answer(tmp_path):
+    s = Setup(tmp_path)
+    (said,) = s.ask(TEXT)
+    ((first, *_),) = idle(s)
+    (tmp_path / KIND / f"{first.hex()}.kv").unlink()
+    s.ask(TEXT + said)
+    assert idle(s)
+    assert not (tmp_path / KIND / f"{first.hex()}.kv").exists(), "it was taken to be there"
+    s.ask(TEXT + said + " And why?")
+    assert idle(s)[0][0] == first
+    again = Setup(tmp_path)
+    again.ask(TEXT)
+    assert again.cached() == (len(TEXT) - 2) // BLOCK * BLOCK
+
+
 def test_a_long_slot_is_backed_up_in_parts(tmp_path, monkeypatch):
     monkeypatch.setattr("cobali_ray.core.tiers.PART_BYTES", 4 * BLOCK_BYTES)
     s = Setup(tmp_path)

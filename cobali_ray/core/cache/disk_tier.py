@@ -87,11 +87,24 @@ class DiskTier:
                     self._states.add(name)
             self._names.update(names)
 
+    def _remove(self, names: Collection[bytes]) -> None:
+        for name in names:
+            if self._names is not None and name in self._names:
+                self._names.remove(name)
+                if is_state(name):
+                    self._states.remove(name)
+
     def written(
-        self, names: Collection[bytes], n_new: int, n_bytes: int, missing: Collection[bytes] = ()
+        self,
+        names: Collection[bytes],
+        n_new: int,
+        n_bytes: int,
+        missing: Collection[bytes] = (),
+        gone: Collection[bytes] = (),
     ) -> None:
         """Record blocks on disk, how many are new, the bytes of all files, and blocks that are missing."""
         self._add(names)
+        self._remove(gone)
         self.writing.difference_update(names, missing)
         self.n_written += n_new * self._block
         self.n_bytes = n_bytes
@@ -166,11 +179,7 @@ class DiskTier:
         if of_use and not loading.is_hit:
             loading.is_hit = True
             self.n_hits += 1
-        for name in missing:
-            if self._names is not None and name in self._names:
-                self._names.remove(name)
-                if is_state(name):
-                    self._states.remove(name)
+        self._remove(missing)
 
     def done(self, load_id: int) -> None:
         self._coming.difference_update(self._loading.pop(load_id).names)
