@@ -71,8 +71,13 @@ class LoadedModel:
         self._engine_id, self._node = engine_id, node
         self._held = contextlib.ExitStack()
         """What must outlive the model."""
-        stall_timeout_s = settings.processes.stall_timeout_s
-        self.loop = EngineLoop(self._open, clock, publish, stall_timeout_s=stall_timeout_s)
+        self.loop = EngineLoop(
+            self._open,
+            clock,
+            publish,
+            stall_timeout_s=settings.processes.stall_timeout_s,
+            max_predicted_ttft_s=settings.limits.max_predicted_ttft_s,
+        )
         self.loop.start()
         self.loop.wait_open()
         self.slot_files = SlotFiles(

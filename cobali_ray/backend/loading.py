@@ -74,7 +74,7 @@ def plain_attention(
     )
     scores = n_ubatch * config.n_ctx * int(lc.llama_model_n_head(model)) * _SCORE_BYTES
     available = memory.available_bytes()
-    fits = available is None or (config.cache_bytes or 0) + scores <= available
+    fits = available is None or _kv_bytes(lc, model, config) + scores <= available
     return times if times is not None and times.off_wins and fits else None
 
 
@@ -106,7 +106,7 @@ def open_context(
     if configure is not None:
         configure(params)
     if not config.n_gpu_layers:
-        _require_memory(config)
+        _require_memory(lc, model, config)
     library.forget_errors()
     context = lc.llama_init_from_model(model, params)
     if not context:
@@ -120,12 +120,19 @@ def open_context(
     return context, int(params.n_outputs_max)
 
 
-def _require_memory(config: LlamaConfig) -> None:
-    needed, available = config.cache_bytes, memory.available_bytes()
-    if needed is not None and available is not None and needed > available:
+def _require_memory(lc: Any, model: Any, config: LlamaConfig) -> None:
+    needed = _kv_bytes(lc, model, config)
+    available = memory.available_bytes()
+    if available is not None and needed > available:
         raise ConfigError(
             "n_ctx",
             f"a KV cache of {config.n_cells_requested} tokens takes {needed / 1e9:.1f} GB and "
             f"{available / 1e9:.1f} GB are free: lower n_ctx ({config.n_ctx}), "
             f"n_slots ({config.n_slots}) or kv_cells",
         )
+
+
+def _kv_bytes(lc: Any, model: Any, config: LlamaConfig) -> int:
+    if config.cache_bytes is not None:
+        return config.cache_bytes
+    return memory.kv_bytes(lc, model, config.n_cells_requested, type_k=config.type_k, type_v=config.type_v)

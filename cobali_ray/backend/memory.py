@@ -41,8 +41,8 @@ def widths(lc: Any, model: Any) -> tuple[int, int]:
     return key, _number(lc, model, f"{name}.attention.value_length") or head_dim
 
 
-def kv_bytes(lc: Any, model: Any, n_cells: int) -> int:
-    """Return the bytes a cache of `n_cells` tokens takes, in f16; 0 where the metadata does not tell.
+def kv_bytes(lc: Any, model: Any, n_cells: int, *, type_k: CellType = "f16", type_v: CellType = "f16") -> int:
+    """Return the bytes a cache of `n_cells` tokens takes; 0 where the metadata does not tell.
 
     Recurrent and hybrid models keep states, models with latent attention keep less than keys and values.
     """
@@ -50,12 +50,34 @@ def kv_bytes(lc: Any, model: Any, n_cells: int) -> int:
     latent = library.metadata(lc, model, f"{name}.attention.kv_lora_rank")
     if latent or lc.llama_model_is_recurrent(model) or lc.llama_model_is_hybrid(model):
         return 0
-    n_numbers = lc.llama_model_n_layer(model) * lc.llama_model_n_head_kv(model) * sum(widths(lc, model))
-    return n_cells * (number_bytes(n_numbers, "f16") + HOST_CELL_BYTES)
+    key, value = widths(lc, model)
+    return n_cells * cell_bytes(
+        n_layers=lc.llama_model_n_layer(model),
+        n_heads_kv=lc.llama_model_n_head_kv(model),
+        key_width=key,
+        value_width=value,
+        type_k=type_k,
+        type_v=type_v,
+    )
+
+
+def cell_bytes(
+    *,
+    n_layers: int,
+    n_heads_kv: int,
+    key_width: int,
+    value_width: int,
+    type_k: CellType = "f16",
+    type_v: CellType = "f16",
+) -> int:
+    """Return the bytes of one cell: the keys and values of one token in every layer."""
+    heads = n_layers * n_heads_kv
+    return (
+        number_bytes(heads * key_width, type_k) + number_bytes(heads * value_width, type_v) + HOST_CELL_BYTES
+    )
 
 
 def number_bytes(n: int, kind: CellType) -> int:
-    """Return the bytes of so many numbers."""
     form = TYPES[kind]
     return -(-n // form.n_together) * form.n_bytes
 

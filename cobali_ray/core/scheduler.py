@@ -82,10 +82,18 @@ class Scheduler:
         speculation: Speculation | None = None,
         embedding: EmbeddingKind | None = None,
         check_every: int = CHECK_EVERY,
+        story: Story | None = None,
     ) -> None:
         self.limits, self._end_tokens = limits, end_tokens
         self.pacer = pacer or Pacer(None)
-        self.story = Story()
+        self.story = story or Story()
+        self.story.begin(
+            limits=limits,
+            end_tokens=end_tokens,
+            pacer=self.pacer,
+            speculation=speculation,
+            embedding=embedding,
+        )
         self._check_every, self._n_events = check_every, 0
         self._out: list[messages.Instruction] = []
         self._instruct = self._out.append

@@ -27,6 +27,7 @@ from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.request import Request
 from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.core.scheduler import CHECK_EVERY, Scheduler
+from cobali_ray.core.story import Story
 from cobali_ray.core.views.cache import CacheView, view_of
 from cobali_ray.core.views.progress import Place, ProgressReports
 from cobali_ray.core.views.stats import LoadView, Reuse, TickStats, reuse_of
@@ -74,6 +75,7 @@ class Engine:
         entropy: Callable[[], int] = lambda: secrets.randbits(64),
         check_every: int = CHECK_EVERY,
         disk: Disk | None = None,
+        story: Story | None = None,
     ) -> None:
         self.backend, self._clock, self._sink = backend, clock, sink
         self.scheduler = Scheduler(
@@ -84,6 +86,7 @@ class Engine:
             speculation=speculation if backend.max_draft else None,
             embedding=None if backend.embedder is None else backend.embedder.kind,
             check_every=check_every,
+            story=story,
         )
         self.samplers = Samplers(backend, limits.n_slots, entropy)
         self.images = ImageReader(backend.projector, limits)

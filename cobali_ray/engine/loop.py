@@ -91,9 +91,10 @@ class EngineLoop:
         sink: Sink,
         *,
         stall_timeout_s: float = 60.0,
+        max_predicted_ttft_s: float | None = None,
     ) -> None:
         self._build, self._clock, self._sink = build, clock, sink
-        self._stall_timeout_s = stall_timeout_s
+        self._stall_timeout_s, self._max_predicted_ttft_s = stall_timeout_s, max_predicted_ttft_s
         self._mailbox: queue.SimpleQueue[Callable[[Engine], None] | None] = queue.SimpleQueue()
         self._engine: Engine | None = None
         self._observer: Observer | None = None
@@ -202,9 +203,9 @@ class EngineLoop:
         request = check_request(request, engine.limits, engine.backend.n_vocab)
         engine.samplers.require_adapter(request)
         if not request.attempt:  # else it was let in before
-            limits, scheduler = engine.limits, engine.scheduler
-            prefill_s = 0.0 if limits.max_predicted_ttft_s is None else scheduler.prefill_s(request)
-            admit(request, self._entered.occupancy(scheduler, prefill_s), limits)
+            most_s, scheduler = self._max_predicted_ttft_s, engine.scheduler
+            prefill_s = 0.0 if most_s is None else scheduler.prefill_s(request)
+            admit(request, self._entered.occupancy(scheduler, prefill_s), engine.limits, max_ttft_s=most_s)
         return request
 
     def _check_texts(self, request: EmbeddingRequest) -> None:

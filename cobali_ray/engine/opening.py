@@ -27,6 +27,7 @@ from cobali_ray.core.plan.adapters import Adapter
 from cobali_ray.core.plan.goodput import Speculation
 from cobali_ray.core.plan.pace import Pacer
 from cobali_ray.core.request.limits import EngineLimits, PrefillOrder
+from cobali_ray.core.story import Story
 from cobali_ray.engine.block_files import BlockFiles
 from cobali_ray.engine.calibration import calibration
 from cobali_ray.engine.context import (
@@ -251,6 +252,7 @@ def open_engine(
     *,
     clock: Clock | None = None,
     path: Path | None = None,
+    story: Story | None = None,
     placed: tuple[TunnelAddress | None, ...] = (),
 ) -> Engine:
     """Find the model, load it and put an engine on it. Raises ConfigError that names the setting at fault.
@@ -260,7 +262,7 @@ def open_engine(
     path = path or model_path(settings)
     backend = open_backend(settings, path, placed)
     try:
-        return engine_on(backend, settings, sink, clock=clock, path=path)
+        return engine_on(backend, settings, sink, clock=clock, path=path, story=story)
     except BaseException:  # else its memory would be gone as long as the process lives
         backend.close()
         raise
@@ -274,11 +276,12 @@ def engine_on(
     clock: Clock | None = None,
     path: Path | None = None,
     prefill_order: PrefillOrder = "shortest",
+    story: Story | None = None,
 ) -> Engine:
     """Return a new engine on a loaded model, with what the settings name.
 
     `path` is the model's file: nothing is kept on disk of a model whose file is not known. Only experiments
-    have another `prefill_order`.
+    have another `prefill_order`; a `Story(None)` keeps all that the scheduler is told.
     """
     if settings.speculation == "auto" and not backend.max_draft:
         _log.warning("no_speculation", detail=NO_DRAFTS)
@@ -296,6 +299,7 @@ def engine_on(
         select=choose_select(settings.selector),
         disk=_disk(backend, settings, limits, clock, path),
         speculation=_speculation(backend) if settings.speculation == "auto" else None,
+        story=story,
     )
 
 

@@ -75,5 +75,7 @@ def test_a_cell_is_as_large_by_the_header_as_by_the_loaded_model(tiny, open_tiny
     plain, small = EngineSettings(), EngineSettings(type_k="q8_0", type_v="q4_0")
     model = open_tiny()._model
     assert need_of(said, plain)[:2] == (memory.kv_bytes(library.load(), model, 1), 0) == (2048 + 64, 0)
-    assert need_of(said, small)[:2] == (544 + 288 + 64, 0)
+    types = {"type_k": "q8_0", "type_v": "q4_0"}
+    known = memory.kv_bytes(library.load(), model, 1, **types)
+    assert need_of(said, small)[:2] == (known, 0) == (544 + 288 + 64, 0)
     assert need_of(said | {"qwen2.ssm.inner_size": 16}, plain) is None, "which layers have states?"

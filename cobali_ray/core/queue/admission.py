@@ -108,14 +108,16 @@ def check_request(request: Request, limits: EngineLimits, n_vocab: int) -> Reque
     return request
 
 
-def admit(request: Request, occupancy: Occupancy, limits: EngineLimits) -> None:
+def admit(
+    request: Request, occupancy: Occupancy, limits: EngineLimits, *, max_ttft_s: float | None = None
+) -> None:
     """Let the request in by counting, never by waiting. Raises QueueFullError or WaitTooLongError.
 
     Requests that a free slot will take at the next tick do not count against the queue. A full queue still
     takes a request of a better class than some in it, or of a tenant below its share: another one is refused
     for it, but never the next of its tenant and class. A request that could not begin in time is refused.
     """
-    drain_rps, max_ttft_s = occupancy.drain_rps, limits.max_predicted_ttft_s
+    drain_rps = occupancy.drain_rps
     n_before = max(n_ahead(request, occupancy.lines) - occupancy.n_free_slots, 0.0)
     _require_room(request, occupancy, limits, retry_after_s(n_before, drain_rps))
     if drain_rps > 0:
