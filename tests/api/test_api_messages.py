@@ -370,6 +370,7 @@ REFUSED = [
     ({"system": [{"type": "image"}]}, "system[0]"),
     ({"system": 5}, "system"),
     ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "'web_search_20250305'"),
+    ({"tools": [{"name": "x", "input_schema": {}, "type": ["custom"]}]}, "tools[0]"),
     ({"tools": [{"name": "x"}]}, "tools[0].input_schema"),
     ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name"),
     ({"tools": [WEATHER, WEATHER]}, "get_weather"),

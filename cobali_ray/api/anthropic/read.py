@@ -293,7 +293,7 @@ def _tools(given: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         raise InvalidParameterError("tools", f"must have at most {MAX_TOOLS} entries, got {len(given)}")
     for index, raw in enumerate(given):
         where, kind = ("tools", index), raw.get("type")
-        if kind not in {None, "custom"}:
+        if kind not in (None, "custom"):  # whatever it is, a list too
             message = f": tools of type {str(kind)[:32]!r} are not run by this server, only custom ones"
             raise UnsupportedParameterError((*where, "type"), where, message)
         tool = model_of(AnthropicTool, raw, where)

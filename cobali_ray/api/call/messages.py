@@ -95,7 +95,7 @@ def _text_of(message: Message, index: int, images: ChatImages | None) -> str:
         kind = part.get("type")
         if kind == "image_url" and images is not None:
             texts.append(images.take(part, (*where, i)))
-        elif kind not in {"text", "refusal"}:
+        elif kind not in ("text", "refusal"):  # whatever it is, a list too
             known = "only text" if images is None else "only text and image_url"
             raise UnsupportedParameterError(
                 (*where, i, "type"),
