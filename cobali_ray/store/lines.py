@@ -136,8 +136,11 @@ def _body(number: int, line: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _loaded(number: int, raw: bytes) -> dict[str, Any]:
     try:
         line = orjson.loads(raw)
+        orjson.dumps(line)  # which goes less deep, and is done whenever the line is asked
     except orjson.JSONDecodeError as error:
         raise BadLineError(number, f"is not valid JSON at column {error.colno}") from None
+    except orjson.JSONEncodeError:
+        raise BadLineError(number, "is nested too deeply") from None
     if not isinstance(line, dict):
         raise BadLineError(number, "is not a JSON object")
     return line

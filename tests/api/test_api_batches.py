@@ -121,6 +121,11 @@ async def test_once_the_store_is_closed_no_more_is_answered_and_nothing_is_logge
             "line 2 has the custom_id 'a' of a line before",
         ),
         (b"x" * 2000, "file", "line 1 is longer than 1,024 bytes"),
+        (
+            json.dumps(ask("a", metadata=json.loads("[" * 300 + "]" * 300))).encode(),
+            "file",
+            "line 1 is nested too deeply",
+        ),
     ],
 )
 async def test_a_file_is_checked_line_by_line_and_nothing_is_left_of_a_wrong_one(

@@ -126,7 +126,8 @@ DEEP = {}
 for _ in range(400):
     DEEP = {"properties": {"a": DEEP}}
 REFUSED = [
-    pytest.param({"json_schema": DEEP}, "json_schema", "nested", id="deep"),
+    pytest.param({"json_schema": DEEP}, None, "nested", id="deep"),
+    pytest.param({"json_schema": json.dumps(DEEP)}, "json_schema", "nested", id="deep-text"),
     pytest.param(
         {"response_format": named(UNHELD, strict=True)},
         "response_format.json_schema.schema",

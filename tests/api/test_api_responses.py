@@ -434,16 +434,17 @@ async def test_what_cannot_be_done_is_refused_by_its_name_here(post, client, fie
     assert client.requests == []
 
 
-@pytest.mark.parametrize("field", ["tools", "text", "tool_choice"])
+@pytest.mark.parametrize("field", ["tools", "text", "tool_choice", "input"])
 async def test_what_is_nested_too_deeply_is_refused(post, field):
     deep = json.loads('{"a":' * 400 + "1" + "}" * 400)
     values = {
         "tools": [WEATHER | {"parameters": deep}],
         "text": {"format": {"type": "json_schema", "schema": deep}},
         "tool_choice": deep,
+        "input": [USER | {"x": deep}],
     }
     wire = await post(PATH, ASK | {field: values[field]})
-    assert (wire.status, wire.json["error"]["param"].partition(".")[0]) == (400, field)
+    assert (wire.status, "nested too deeply" in wire.json["error"]["message"]) == (400, True)
 
 
 async def test_what_the_server_cannot_do_now_has_its_status(post, client):

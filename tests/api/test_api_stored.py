@@ -1,6 +1,7 @@
 """Responses that are kept, that go on in the background, and conversations: by the real `openai` client."""
 
 import asyncio
+import json
 
 import pytest
 from fake_client import Said, ends_with, says
@@ -497,6 +498,7 @@ async def test_a_key_keeps_only_so_many_conversations(tmp_path, judges):
     server.settings = {"stored_count": 1, "stored_gib": 10_000 / (1 << 30)}
     await server.start()
     chat = await server.openai.conversations.create()
+        ("", {"items": [USER | {"x": json.loads("[" * 300 + "]" * 300)}]}, None),
     for ask in (
         server.openai.conversations.create(),
         server.openai.conversations.items.create(chat.id, items=[user("x" * 10_000)]),

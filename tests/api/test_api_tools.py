@@ -159,7 +159,9 @@ REFUSED = [
         "tool_choice",
     ),
     ({"tool_choice": {"type": ["function"]}}, "tool_choice.type"),
-    ({"tools": [CLOCK, {**CLOCK, "x": nested(300)}]}, "tools[1]"),
+    ({"tools": [CLOCK, {**CLOCK, "x": nested(300)}]}, None),
+    ({"prompt_cache_key": nested(300)}, None),
+    ({"messages": [{**USER, "content": [{"type": ["text"]}]}]}, "messages[0].content[0].type"),
     (
         {
             "tools": [

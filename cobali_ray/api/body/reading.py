@@ -183,9 +183,13 @@ def parse(shape: type[ShapeT], raw: bytes) -> ShapeT:
         raise MalformedBodyError("it has too many values: at most 400,000 numbers, or 40,000 named ones")
     try:
         value = orjson.loads(raw)
+        # It reads deeper than it writes, and a part may be written further inside than it came.
+        orjson.dumps([[[[value]]]])
     except orjson.JSONDecodeError as error:
         # The parser's own message may quote the body, so only the place is told.
         raise MalformedBodyError(f"invalid JSON at line {error.lineno} column {error.colno}") from None
+    except orjson.JSONEncodeError:
+        raise MalformedBodyError("it is nested too deeply") from None
     if not isinstance(value, dict):
         raise MalformedBodyError("the top-level value is not an object")
     return model_of(shape, value)

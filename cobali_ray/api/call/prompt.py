@@ -71,15 +71,10 @@ def prompt_of(body: ChatBody, words: Words, *, strict: bool, images: bool = Fals
     messages, ignored = messages_of(body, strict=strict, images=found)
     offer, form = offer_of(body), words.form
     tools = [shown(tool) for tool in offer.tools]
-    try:
-        text = words.chat.render(
-            tell(form, messages, tools),
-            tools=tools if form.native else None,
-            **ending_of(body),
-            **_variables(body),
-        )
-    except RecursionError:
-        raise InvalidParameterError("messages", "are nested too deeply") from None
+    told = tell(form, messages, tools)
+    text = words.chat.render(
+        told, tools=tools if form.native else None, **ending_of(body), **_variables(body)
+    )
     end = text[-N_TAIL:]
     if body.continue_final_message and _is_reasoning(form, messages[-1]["content"]):
         end = form.reasoning_start

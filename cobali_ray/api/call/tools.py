@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import orjson
-
 from cobali_ray.api.body.reading import model_of
 from cobali_ray.api.body.schema import ChatBody, Tool
 from cobali_ray.errors import InvalidParameterError, Path, UnsupportedParameterError
@@ -70,10 +68,6 @@ def _tools(given: list[dict[str, Any]]) -> tuple[ToolDict, ...]:
             )
         function = model_of(Tool, raw, where).function
         name = function.name
-        try:
-            orjson.dumps(raw)
-        except TypeError:
-            raise InvalidParameterError(where, "is nested too deeply") from None
         if (function.parameters or {}).get("type", "object") != "object":
             raise InvalidParameterError((*where, "function", "parameters"), "must be the schema of an object")
         if name in tools:

@@ -161,7 +161,7 @@ def _echo(body: ResponsesBody, tools: Sequence[Any], *, kept: bool) -> dict[str,
         "tool_choice": body.tool_choice or "auto",
         "tools": [FUNCTION | tool if tool.get("type") == "function" else tool for tool in tools],
     }
-    return {name: _encoded(name, value) for name, value in large.items()} | {
+    return {name: orjson.Fragment(orjson.dumps(value)) for name, value in large.items()} | {
         "background": bool(body.background),
         "conversation": None if body.conversation is None else {"id": body.conversation},
         "max_output_tokens": body.max_output_tokens,
@@ -177,10 +177,3 @@ def _echo(body: ResponsesBody, tools: Sequence[Any], *, kept: bool) -> dict[str,
         "truncation": "disabled",
         **({} if body.user is None else {"user": body.user}),
     }
-
-
-def _encoded(name: str, value: Any) -> orjson.Fragment:
-    try:
-        return orjson.Fragment(orjson.dumps(value))
-    except TypeError:
-        raise InvalidParameterError(name, "is nested too deeply") from None
