@@ -7,7 +7,7 @@ import pytest
 from fake_client import says
 from structlog.testing import capture_logs
 
-from cobali_ray.chat.format import GENERIC, Format
+from cobali_ray.chat.format import GENERIC, KNOWN_FORMATS, Format
 
 CHAT = "/v1/chat/completions"
 USER = {"role": "user", "content": "weather in Łódź?"}
@@ -193,6 +193,16 @@ async def test_what_cannot_be_used_is_named(post, client, fields, param):
     wire = await post(CHAT, ASK | fields)
     assert (wire.status, wire.json["error"]["param"]) == (400, param)
     assert client.requests == []
+
+
+@pytest.mark.parametrize("wrong", [{"type": "text"}, {"enum": 5}])
+@pytest.mark.parametrize("family", ["MiniMax M3", "LFM2", "Gemma 4"])
+async def test_what_is_no_schema_is_refused_in_every_format(post, client, family, wrong):
+    """Also where its rules are written before anybody has judged it."""
+    client.form = Format(calls=KNOWN_FORMATS[family].calls)
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": wrong}}}}
+    wire = await post(CHAT, ASK | {"tools": [tool]})
+    assert (wire.status, wire.json["error"]["param"]) == (400, "tools[0].function.parameters")
 
 
 @pytest.mark.parametrize("mode", ["auto", "required"])

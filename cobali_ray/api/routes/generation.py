@@ -317,17 +317,21 @@ class Generation:
                 return answer
             text = after_reasoning(words.form, found.end, answer.text, special=words.markers)
             return answer._replace(text=text)
-        held = call_grammar(
-            words.form,
-            offer.tools,
-            names={tool["function"]["name"] for tool in offer.callable},
-            check=partial(self._check_schema, verdicts),
-            special=words.markers,
-            prompt=found.end,
-            required=offer.required,
-            parallel=offer.parallel,
-            answer=None if answer is None else answer.text,
-        )
+        try:
+            held = call_grammar(
+                words.form,
+                offer.tools,
+                names={tool["function"]["name"] for tool in offer.callable},
+                check=partial(self._check_schema, verdicts),
+                special=words.markers,
+                prompt=found.end,
+                required=offer.required,
+                parallel=offer.parallel,
+                answer=None if answer is None else answer.text,
+            )
+        except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
+            verdicts.close()  # on what may be no schema
+            raise
         verdicts.close()
         if held is None:
             return None
