@@ -22,7 +22,7 @@ from contextlib import suppress
 
 from cobali_ray.backend.grammar import ConstraintText, Verdict, schema_grammar
 from cobali_ray.backend.judge import CPU_S, HEAP_BYTES, READY
-from cobali_ray.errors import InternalError
+from cobali_ray.errors import InternalError, InvalidParameterError
 
 N_PROCESSES = 4
 """Of one ingress, started as they are needed; tenants take turns."""
@@ -30,6 +30,8 @@ WALL_S = 60.0
 """After which a process is given up that has used up neither its time nor its memory."""
 MAX_CHARS = 16_000_000
 """Of the texts whose verdicts are remembered, and of the verdicts."""
+MAX_OPEN_CHARS = MAX_CHARS // 8
+"""Of the texts of one body that wait for a verdict."""
 ENDS_S = 5.0
 """A process without work ends in far less when it is to."""
 _SMALLER = "use smaller counts, bounds and multiples, or fewer alternatives"
@@ -60,8 +62,16 @@ class Verdicts:
         return (made, ()) if made else _NOT_YET
 
     def close(self) -> None:
-        if self._open:
-            raise VerdictsMissing(tuple(dict.fromkeys(self._open)))
+        """Raise VerdictsMissing while cases are open; InvalidParameterError where they are too long.
+
+        Else their verdicts would push each other out, and the body would be read again for ever.
+        """
+        cases = tuple(dict.fromkeys(self._open))
+        if sum(len(case.text) for case in cases) > MAX_OPEN_CHARS:
+            problem = f"have schemas of more than {MAX_OPEN_CHARS:,} characters, all told"
+            raise InvalidParameterError("tools", problem)
+        if cases:
+            raise VerdictsMissing(cases)
 
 
 class Judges:
