@@ -46,6 +46,8 @@ class MessageWriter(Writer):
         self._stats: RequestStats | None = None
         """As they were when the answer began."""
         self._told: list[StreamEvent] = []
+        self._broken: set[int] = set()
+        """Blocks that turned out to be no calls, which a stream has told already."""
         self._end: End
 
     # -- whole
@@ -57,7 +59,8 @@ class MessageWriter(Writer):
 
     def body(self, times: Timings) -> Any:  # noqa: ARG002 the API has no place for them
         ending, usage = self._ending(self._end), self._usage(self._end.stats)
-        return self._head() | {"content": content_of(self._told)} | ending | {"usage": usage}
+        blocks = [block for i, block in enumerate(content_of(self._told)) if i not in self._broken]
+        return self._head() | {"content": blocks} | ending | {"usage": usage}
 
     # -- as events
 
@@ -108,9 +111,12 @@ class MessageWriter(Writer):
             match event:
                 case ReasoningText(text):
                     told += self._say("thinking", text)
-                case ContentText(text) | CallBroken(_, text):
+                case ContentText(text):
                     told += self._say("text", text)
-                case CallBegun(index, name, _):
+                case CallBroken(_, text):
+                    self._broken.add(self._n_begun - 1)
+                    told += self._say("text", text)
+                case CallBegun(index, name):
                     call_id = self._turn.tool_call_id(index)
                     told += self._begin({"type": "tool_use", "id": call_id, "name": name, "input": {}})
                 case CallArguments(_, text):
