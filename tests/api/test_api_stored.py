@@ -94,6 +94,18 @@ async def test_tools_and_reasoning_of_earlier_turns_are_read_again(server):
     assert result == {"role": "tool", "content": "seen", "tool_call_id": call.call_id, "name": "look"}
 
 
+async def test_what_a_stream_told_as_a_call_and_was_none_is_not_gone_on_from(server):
+    server.client.script = says('<tool_call>\n{"name": "f", "arguments": {"a"', ": oops")
+    tools = [{"type": "function", "name": "f", "parameters": {"type": "object"}}]
+    wire = await server.wire(PATH, {"input": "hi", "tools": tools, "stream": True})
+    told = events_of(wire.body)[-1]["response"]
+    assert [one["type"] for one in told["output"]] == ["function_call", "message"]
+    kept = await server.openai.responses.retrieve(told["id"])
+    assert [one.type for one in kept.output] == ["message"]
+    await server.openai.responses.create(model="fake", input="and?", previous_response_id=told["id"])
+    assert [sorted(one) for one in server.client.messages[-1]] == [["content", "role"]] * 3
+
+
 async def test_an_input_may_name_items_that_are_kept(server):
     create = server.openai.responses.create
     first = await create(model="fake", input="hi")

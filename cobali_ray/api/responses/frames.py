@@ -39,7 +39,7 @@ class ResponseWriter(Writer):
         super().__init__(call)
         self._keep = keep
         self.ended: dict[str, Any] | None = None
-        """The response, once it has ended."""
+        """The response as it is kept, once it has ended: without what only seemed to be a call."""
         self._last = b""
         """How a stream says so."""
         self._echo = written.echo
@@ -102,11 +102,11 @@ class ResponseWriter(Writer):
             if not self._last:
                 return orjson.dumps(self.ended)
             self._n_told -= 1
-            return wire.removesuffix(self._last) + self._end(self.ended)
+            return wire.removesuffix(self._last) + self._end(self.ended | {"output": self._output.bodies()})
         return wire
 
     def _end(self, body: dict[str, Any]) -> bytes:
-        self.ended = body
+        self.ended = body | {"output": self._output.kept()}
         self._last = self._framed([{"type": f"response.{body['status']}", "response": body}])
         return self._last
 
