@@ -319,6 +319,7 @@ async def test_a_stream_in_the_background_is_read_on_from_any_event(server):
     for after in range(len(whole)):
         again = await server.openai.responses.retrieve(response_id, stream=True, starting_after=after)
         assert [event async for event in again] == whole[after + 1 :]
+    assert not server.app.state.batches._background._responses.bells._bells, "nobody waits for more"
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -497,6 +498,7 @@ async def test_a_conversation_keeps_what_is_said(server):
         ("", {"items": [{"type": "web_search_call"}]}, "items[0].type"),
         ("", {"items": [{"role": "king", "content": "x"}]}, "items[0].role"),
         ("", {"metadata": {"a": "b" * 513}}, "metadata.a"),
+        ("", {"items": [USER | {"x": json.loads("[" * 300 + "]" * 300)}]}, None),
         ("/conv_1/items", {}, "items"),
     ],
 )
@@ -510,7 +512,6 @@ async def test_a_key_keeps_only_so_many_conversations(tmp_path, judges):
     server.settings = {"stored_count": 1, "stored_gib": 10_000 / (1 << 30)}
     await server.start()
     chat = await server.openai.conversations.create()
-        ("", {"items": [USER | {"x": json.loads("[" * 300 + "]" * 300)}]}, None),
     for ask in (
         server.openai.conversations.create(),
         server.openai.conversations.items.create(chat.id, items=[user("x" * 10_000)]),

@@ -8,6 +8,7 @@ tokens. A reader needs the store alone, whichever process writes.
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, Final, TypeAlias
@@ -110,7 +111,7 @@ class StreamBells:
     """Tell readers in this process that there is more of a stream."""
 
     def __init__(self) -> None:
-        self._bells: dict[str, asyncio.Event] = {}
+        self._bells = weakref.WeakValueDictionary[str, asyncio.Event]()  # each as long as somebody waits
         self.closed = False
 
     def bell(self, response_id: str) -> asyncio.Event:
