@@ -336,9 +336,11 @@ async def test_a_server_that_starts_again_goes_on_where_it_was(server):
 
 
 async def test_lines_take_no_more_than_the_slots_that_are_free(server):
+    """Whichever of its names they call the model by."""
     server.client.script = lambda request: iter([asyncio.Event()])
     server.run()
-    await server.batch([ask(f"r{i}") for i in range(30)])
+    for model in ("fake", None):
+        await server.batch([ask(f"r{i}", model=model) for i in range(30)])
     await until(lambda: server.client.n_open >= 5)
     server.clock.advance(1)
     for _ in range(50):

@@ -22,7 +22,7 @@ from cobali_ray.api.door.clock import ApiClock
 from cobali_ray.api.door.keyring import Keyring
 from cobali_ray.api.door.keys import Caller, Terms
 from cobali_ray.api.engines.apart import begin_apart, until_set
-from cobali_ray.api.engines.fleet import Fleet
+from cobali_ray.api.engines.fleet import Fleet, ServedModel
 from cobali_ray.core.request.request import MAX_PRIORITY
 from cobali_ray.core.views.stats import LoadView
 from cobali_ray.errors import (
@@ -237,7 +237,7 @@ class BatchRunner:
         while (one := self._turns.next(self._candidates())) is not None:
             running = self._running[one.batch_id]
             line = running.lines.popleft()
-            room = self._room(running.batch, line)
+            room = self._room(self._served(line.model), running.batch)
             room.n_asked += 1
             self._turns.begin(one)
             task = begin_apart(self._answer(running, line, one, room))
@@ -250,23 +250,31 @@ class BatchRunner:
             if not one.lines or one.batch.status is not BatchStatus.IN_PROGRESS:
                 continue
             line, tenant = one.lines[0], one.batch.tenant
-            views = self._views(line.model)
-            if self._room(one.batch, line).free(views, now_s) > 0:
+            served = self._served(line.model)
+            views = self._views(served)
+            if self._room(served, one.batch).free(views, now_s) > 0:
                 terms = self._terms_of(tenant) or Terms()
                 found.append(Candidate(one.batch.id, tenant, terms.weight, bool(views)))
         return found
 
-    def _room(self, batch: BatchRecord, line: PendingLine) -> Room:
-        key = (line.model, batch.endpoint == EMBEDDINGS)
+    def _served(self, name: str) -> ServedModel | None:
+        """Return the model that a line names; None where there is none, which the line will hear."""
+        try:
+            return self._fleet.find(name or None)
+        except CobaliError:
+            return None
+
+    def _room(self, served: ServedModel | None, batch: BatchRecord) -> Room:
+        """Return the room of a model, which is one whatever its lines call it."""
+        key = ("" if served is None else served.plan.name, batch.endpoint == EMBEDDINGS)
         if key not in self._rooms:
             self._rooms[key] = Room(fixed=TEXTS_AT_ONCE if key[1] else None)
         return self._rooms[key]
 
-    def _views(self, model: str) -> list[LoadView | None]:
+    @staticmethod
+    def _views(served: ServedModel | None) -> list[LoadView | None]:
         """Return what the engines of a model that are there said last of their load."""
-        try:
-            served = self._fleet.find(model or None)
-        except CobaliError:  # its line will hear that
+        if served is None:
             return [None]
         engines = served.dispatch.state.engines
         known = [engines[engine_id].attendance for engine_id in served.present]
