@@ -50,8 +50,19 @@ class NewResponse(NamedTuple):
     """Those that came with it, each with an id: a list in JSON."""
 
 
-class WaitingResponse(NamedTuple):
-    """One that is to be computed in the background."""
+class EventRow(NamedTuple):
+    """Events of a stream, one behind the other, and what the model wrote for them."""
+
+    response_id: str
+    n: int
+    """The number of the first."""
+    data: bytes
+    deltas: bytes
+    """For `api/responses/background.py`; b"": nothing."""
+
+
+class BegunResponse(NamedTuple):
+    """One that a process computes in the background."""
 
     id: str
     owner: str
@@ -285,33 +296,32 @@ def _join(
 # -- in the background
 
 
-def waiting(db: StoreConnection) -> list[WaitingResponse]:
-    """Return all that are to be computed, the oldest first."""
-    rows = db.execute(f"SELECT * FROM responses WHERE {_OPEN} ORDER BY seq")
-    return [
-        WaitingResponse(
-            id=row["id"],
-            owner=row["owner"],
-            tenant=row["tenant"],
-            created_s=row["created_s"],
-            origin=_origin(row),
-            request=row["request"],
-            body=row["body"],
-            n_begun=row["n_begun"],
-        )
-        for row in rows
-    ]
+def waiting(db: StoreConnection) -> list[tuple[str, str]]:
+    """Return ids and owners of all that are to be computed, the oldest first: what is looked at often."""
+    rows = db.execute(f"SELECT id, owner FROM responses WHERE {_OPEN} ORDER BY seq")
+    return [(row["id"], row["owner"]) for row in rows]
 
 
-def begin(db: StoreConnection, response_id: str) -> list[EventRow] | None:
-    """Note that a process computes a response; return what it has of it, or None where it is over."""
+def begin(db: StoreConnection, response_id: str) -> BegunResponse | None:
+    """Note that a process computes a response, and return it; None where it is over."""
     row = db.execute(
         f"UPDATE responses SET n_begun = n_begun + 1 WHERE id = ? AND {_OPEN} RETURNING body", (response_id,)
     ).fetchone()
     if row is None:
         return None
-    _become(db, response_id, orjson.loads(row["body"]) | {"status": IN_PROGRESS})
-    return events(db, response_id, 0)
+    body = orjson.dumps(orjson.loads(row["body"]) | {"status": IN_PROGRESS})
+    db.execute("UPDATE responses SET status = ?, body = ? WHERE id = ?", (IN_PROGRESS, body, response_id))
+    return BegunResponse(
+        id=row["id"],
+        owner=row["owner"],
+        tenant=row["tenant"],
+        created_s=row["created_s"],
+        origin=_origin(row),
+        request=row["request"],
+        body=row["body"],
+        n_begun=row["n_begun"],
+        rows=events(db, response_id, 0),
+    )
 
 
 def append(db: StoreConnection, rows: Iterable[EventRow]) -> None:

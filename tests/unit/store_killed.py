@@ -95,10 +95,10 @@ def converse(place, rng, say):
             more = {"kept_until_s": 1000, "quota": QUOTA}
             store.now(responses.queue, new, json.dumps(body).encode(), b"{}", EVENT, **more)
             say({"queued": new.id})
-        for one in waiting:
-            rows = store.now(responses.begin, one.id)
+        for response_id, _ in waiting:
+            one = store.now(responses.begin, response_id)
             say({})
-            for n in range(rows[-1].n + 1, N_EVENTS):
+            for n in range(one.rows[-1].n + 1, N_EVENTS):
                 store.now(responses.append, [EventRow(one.id, n, EVENT, b"%d" % n)])
                 say({"event": [one.id, n]})
             output = [{"id": f"o{one.id}"}]

@@ -27,7 +27,7 @@ from cobali_ray.errors import EngineDiedError, RefusedError, StoreFailedError
 from cobali_ray.store import responses
 from cobali_ray.store.database import Store
 from cobali_ray.store.lines import RESPONSES
-from cobali_ray.store.responses import FAILED, EventRow, WaitingResponse
+from cobali_ray.store.responses import FAILED, BegunResponse, EventRow
 
 MAX_RUNNING, MAX_OF_KEY = 32, 8
 """Responses that are computed at once, and those of one key among them; the others wait, the oldest first."""
@@ -48,8 +48,8 @@ class Background:
         self._store, self._asker, self._responses = store, asker, responses
         self._clock, self._terms_of = clock, keyring.terms_of
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._rows: dict[str, list[EventRow]] = {}
-        """What was in the store of those that were begun here."""
+        self._begun: dict[str, BegunResponse] = {}
+        """Those that were begun here, as they were in the store."""
         self._paused_until_s = 0.0
         self._pending: list[tuple[str, EventRow | None, dict[str, Any] | None]] = []
         """What is to be written: of a response, events and its end."""
@@ -61,20 +61,20 @@ class Background:
         if self._writing is None:
             self._writing = begin_apart(self._write_on())
         waiting = await self._store.alone(responses.waiting)
-        ids = {one.id for one in waiting}
+        ids = {response_id for response_id, _ in waiting}
         for response_id, task in self._tasks.items():
             if response_id not in ids:
                 task.cancel()
-        for response_id in self._rows.keys() - ids:
-            del self._rows[response_id]
-        n_of_key = Counter(one.owner for one in waiting if one.id in self._tasks)
-        for one in waiting:
+        for response_id in self._begun.keys() - ids:
+            del self._begun[response_id]
+        n_of_key = Counter(owner for response_id, owner in waiting if response_id in self._tasks)
+        for response_id, owner in waiting:
             full = len(self._tasks) >= MAX_RUNNING or self._clock.now() < self._paused_until_s
-            if full or one.id in self._tasks or n_of_key[one.owner] >= MAX_OF_KEY:
+            if full or response_id in self._tasks or n_of_key[owner] >= MAX_OF_KEY:
                 continue
-            n_of_key[one.owner] += 1
-            task = self._tasks[one.id] = begin_apart(self._compute(one))
-            task.add_done_callback(partial(self._over, one.id))
+            n_of_key[owner] += 1
+            task = self._tasks[response_id] = begin_apart(self._compute(response_id))
+            task.add_done_callback(partial(self._over, response_id))
 
     def _over(self, response_id: str, task: asyncio.Task[None]) -> None:
         del self._tasks[response_id]
@@ -94,7 +94,7 @@ class Background:
         """Stop computing, and forget what is not written: another process goes on by what is."""
         await self._stop()
         self._pending.clear()
-        self._rows.clear()
+        self._begun.clear()
 
     async def _stop(self) -> None:
         tasks = list(self._tasks.values())
@@ -106,22 +106,21 @@ class Background:
             await asyncio.gather(self._writing, return_exceptions=True)
             self._writing = None
 
-    async def _compute(self, one: WaitingResponse) -> None:
+    async def _compute(self, response_id: str) -> None:
+        if response_id not in self._begun:
+            if (begun := await self._store.alone(responses.begin, response_id)) is None:
+                return
+            self._begun[response_id] = begun
+        one = self._begun[response_id]
         if (terms := self._terms_of(one.tenant)) is None:
             _log.warning("response_without_key", response_id=one.id, tenant=one.tenant)
             await self._store(responses.cancel, one.owner, one.id)
             return
-        if one.id not in self._rows:
-            if (rows := await self._store.alone(responses.begin, one.id)) is None:
-                return
-            self._rows[one.id] = rows
-        if one.n_begun >= MAX_BEGUN:
+        if one.n_begun > MAX_BEGUN:
             self._fail(one, EngineDiedError())
             await self._flushed(one.id)
             return
-        handler = partial(
-            self._responses.run, waiting=one, rows=self._rows[one.id], record=partial(self._record, one.id)
-        )
+        handler = partial(self._responses.run, begun=one, record=partial(self._record, one.id))
         caller = Caller(one.tenant, terms, one.owner)
         for attempt in range(1, MAX_ATTEMPTS + 1):
             asked = await self._asker.ask(RESPONSES, one.request, caller, handler=handler, id_=one.id)
@@ -139,9 +138,9 @@ class Background:
         """Wait until all that there is of a response is in the store."""
         while any(pending_id == response_id for pending_id, *_ in self._pending):
             await self._written.wait()
-        del self._rows[response_id]
+        del self._begun[response_id]
 
-    def _fail(self, one: WaitingResponse, error: Exception) -> None:
+    def _fail(self, one: BegunResponse, error: Exception) -> None:
         body = orjson.loads(one.body) | {"status": FAILED, "error": error_of(fault_of(error))}
         self._record(one.id, None, body)
 

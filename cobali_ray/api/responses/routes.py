@@ -37,7 +37,7 @@ from cobali_ray.api.routes.openapi import BODY_STATUSES, Routes, errors, generat
 from cobali_ray.errors import InvalidParameterError, NotInStoreError, UnsupportedParameterError
 from cobali_ray.settings import ApiSettings
 from cobali_ray.store import conversations, responses
-from cobali_ray.store.responses import EventRow, NewResponse, ResponseOrigin, WaitingResponse
+from cobali_ray.store.responses import BegunResponse, NewResponse, ResponseOrigin
 
 MAX_LISTED, N_LISTED = 100, 20
 STATUSES = (400, 401, 404, 500, 501, 503)
@@ -72,14 +72,12 @@ class _Asked:
     referenced: Mapping[str, dict[str, Any]]
     """Items that the input only names, by their ids, once they are known."""
 
-    def __init__(
-        self, context: RequestContext, *, keeps: bool, waiting: WaitingResponse | None = None
-    ) -> None:
-        """If it `keeps`, it is kept unless it says otherwise; `waiting` is what was stored of it before."""
-        self.context, self.keeps, self.waiting = context, keeps, waiting
+    def __init__(self, context: RequestContext, *, keeps: bool, begun: BegunResponse | None = None) -> None:
+        """If it `keeps`, it is kept unless it says otherwise; `begun` is what was stored of it before."""
+        self.context, self.keeps, self.begun = context, keeps, begun
         self.id, self.created_s = f"{ID_PREFIX}{uuid.uuid4().hex}", 0
-        if waiting is not None:
-            self.id, self.created_s, self.origin = waiting.id, waiting.created_s, waiting.origin
+        if begun is not None:
+            self.id, self.created_s, self.origin = begun.id, begun.created_s, begun.origin
 
     @property
     def continues(self) -> bool:
@@ -149,15 +147,13 @@ class Responses:
             raise UnsupportedParameterError("background", "is not for a line of a batch")
         return self._generation.reply(taken, asked.context)
 
-    async def run(
-        self, http: HttpRequest, waiting: WaitingResponse, rows: Sequence[EventRow], record: Record
-    ) -> Response:
+    async def run(self, http: HttpRequest, begun: BegunResponse, record: Record) -> Response:
         """Compute a response in the background, behind what there is of it."""
-        asked = _Asked(context_of(http), keeps=True, waiting=waiting)
+        asked = _Asked(context_of(http), keeps=True, begun=begun)
         taken = await self._generation.take(http, partial(self._read, asked))
         call = taken.call
         writer = BackgroundWriter(asked.written, call)
-        request = replace(call.requests[0], sent_tokens=tuple(writer.resume(rows)), progress=False)
+        request = replace(call.requests[0], sent_tokens=tuple(writer.resume(begun.rows)), progress=False)
         call = replace(
             call,
             requests=(request,),
@@ -245,7 +241,7 @@ class Responses:
         context.ignore(parsed.ignored)
         context.named = parsed.named
         asked.written = parsed.written
-        if kept and asked.waiting is None:
+        if kept and asked.begun is None:
             asked.items = orjson.dumps(with_ids(asked.body.input))
 
         def writer(call: Call) -> Writer:
@@ -276,7 +272,7 @@ class Responses:
         body, keeping, owner = asked.body, self._keeping, asked.context.caller.salt
         previous_id, conversation_id = body.previous_response_id or "", body.conversation or ""
         try:
-            if asked.waiting is None:
+            if asked.begun is None:
                 n = await keeping(conversations.position, owner, conversation_id) if conversation_id else 0
                 asked.origin = ResponseOrigin(previous_id, conversation_id, n)
             asked.earlier = await keeping(responses.history, owner, asked.origin, keeping.max_body_bytes)
