@@ -170,8 +170,7 @@ def serve(
     def told() -> EngineSettings:
         settings = read_settings(_read_config(config)[0] | given())
         require_tracing(settings)
-        if settings.api.api_keys_file is not None:
-            read_keys(settings.api.api_keys_file)
+        read_keys(settings.api.api_keys, settings.api.api_keys_file)
         return settings
 
     def read(progress: Progress) -> EngineSettings:

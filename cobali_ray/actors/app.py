@@ -39,8 +39,7 @@ def join(settings: EngineSettings, *, listens: str | None = None, code: str = ""
     `code`, the name of what they run, is another.
     """
     require_tracing(settings)
-    if settings.api.api_keys_file is not None:
-        read_keys(settings.api.api_keys_file)  # what is wrong with it is said here and now
+    read_keys(settings.api.api_keys, settings.api.api_keys_file)  # what is wrong with it is said here and now
     check_store(settings.api.store_place)
     found, version = places(settings), versions(settings, listens, code)
     n_gpus = int(ray.cluster_resources().get("GPU", 0)) if ray.is_initialized() else 0

@@ -41,6 +41,8 @@ def test_listed_keys_are_tenants_too():
     ring = listed(["one", "two"]).joined(parse(FILE))
     assert [ring.find(bearer(k)).tenant for k in ("one", "two", "alice-key")] == ["key-1", "key-2", "alice"]
     assert Ring().find({}) is NOBODY
+    with pytest.raises(ConfigError, match="key-2 is the name of one of api_keys"):
+        listed(["one", "two"]).joined(parse(FILE.replace("bob:", "key-2:")))
 
 
 @pytest.mark.parametrize(

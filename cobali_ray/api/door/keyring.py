@@ -25,16 +25,16 @@ class Keyring:
         self, keys: tuple[str, ...], file: Path | None, clock: ApiClock, *, n_ingress: int = 1
     ) -> None:
         """Read the file. Raises ConfigError where it cannot be used."""
-        self._listed, self._file, self._clock, self._n_ingress = listed(keys), file, clock, n_ingress
+        self._keys, self._file, self._clock, self._n_ingress = keys, file, clock, n_ingress
         self._quotas: dict[str, Quota] = {}
         self._looked_s = clock.now()
         self._stamp = None if file is None else _stamp(file)
-        self.ring = self._listed if file is None else self._listed.joined(read_keys(file))
+        self.ring = read_keys(keys, file)
 
     @property
     def locked(self) -> bool:
         """Whether a key is wanted."""
-        return self._file is not None or bool(self._listed.callers)
+        return bool(self.ring.callers)
 
     def terms_of(self, tenant: str) -> Terms | None:
         """Return what the holder of a key may do, by the key's name; None where there is no such key."""
@@ -52,11 +52,10 @@ class Keyring:
             return
         self._stamp = stamp
         try:
-            ring = await asyncio.to_thread(read_keys, self._file)
+            self.ring = await asyncio.to_thread(read_keys, self._keys, self._file)
         except ConfigError as error:
             _log.error("api_keys_not_reloaded", error=str(error))
             return
-        self.ring = self._listed.joined(ring)
         _log.info("api_keys_reloaded", n_keys=len(self.ring.callers))
 
     def quota(self, caller: Caller) -> Quota:
@@ -79,6 +78,6 @@ def _stamp(file: Path) -> tuple[int, int, int] | None:
     return found.st_ctime_ns, found.st_size, found.st_ino
 
 
-def read_keys(file: Path) -> Ring:
-    """Read a file of keys. Raises ConfigError."""
-    return parse(read_text("api_keys_file", file))
+def read_keys(keys: tuple[str, ...], file: Path | None) -> Ring:
+    """Return the ring of plain keys and of those in a file. Raises ConfigError."""
+    return listed(keys) if file is None else listed(keys).joined(parse(read_text("api_keys_file", file)))

@@ -114,6 +114,10 @@ class Ring:
         return found
 
     def joined(self, other: Ring) -> Ring:
+        """Add the keys of a file. Raises ConfigError for a name that is taken: it says whose a request is."""
+        taken = {name for _, name, _ in self.callers} & {name for _, name, _ in other.callers}
+        if taken:
+            raise ConfigError("api_keys_file", f"{min(taken)} is the name of one of api_keys; choose another")
         return Ring(self.callers + other.callers)
 
 
