@@ -18,11 +18,10 @@ class ContentText:
 
 @dataclass(frozen=True, slots=True)
 class CallBegun:
-    """A call's name is known. `call_id` is the model's own, if it wrote one before the arguments."""
+    """A call's name is known. Its id, if the model writes one, is passed over: clients get others."""
 
     index: int
     name: str
-    call_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,6 @@ Event = ReasoningText | ContentText | CallBegun | CallArguments | CallEnded | Ca
 class ToolCall:
     name: str
     arguments: str = ""
-    call_id: str = ""
 
 
 @dataclass(slots=True)
@@ -76,8 +74,8 @@ class ParsedAnswer:
                     self.reasoning += text
                 case ContentText(text):
                     self.content += text
-                case CallBegun(index, name, call_id):
-                    self.calls[index] = ToolCall(name, call_id=call_id)
+                case CallBegun(index, name):
+                    self.calls[index] = ToolCall(name)
                 case CallArguments(index, text):
                     self.calls[index].arguments += text
                 case CallBroken(index, text):

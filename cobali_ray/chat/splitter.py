@@ -199,13 +199,13 @@ class Splitter(Reader):
         finally:
             self._raw = None
 
-    def _begin(self, name: str, known_only: bool = False, call_id: str = "") -> None:
+    def _begin(self, name: str, known_only: bool = False) -> None:
         name = name.strip()
         if not name or (known_only and name not in self._tools):
             raise BrokenError
         self._index += 1
         self._begun = True
-        self._events.append(CallBegun(self._index, name, call_id))
+        self._events.append(CallBegun(self._index, name))
 
     def _argue(self, text: str) -> None:
         if text:
@@ -236,7 +236,6 @@ class Splitter(Reader):
         ids = (calls.id_field, "id")
         held: list[str] | None = None
         done = False
-        call_id = ""
         self._take(1)
         while True:
             char = yield from self._skip(",")
@@ -255,7 +254,7 @@ class Splitter(Reader):
                 done = True
             elif key in names and not self._begun:
                 yield from self._value((name := list[str]()).append)
-                self._begin(_string(name), known_only or key != calls.name_field, call_id)
+                self._begin(_string(name), known_only or key != calls.name_field)
                 if held is not None:
                     self._argue("".join(held))
             elif key in bodies and held is None and not done:
@@ -265,9 +264,6 @@ class Splitter(Reader):
                 else:
                     held = []
                     yield from self._object(held.append)
-            elif key in ids and not self._begun:
-                yield from self._value((parts := list[str]()).append)
-                call_id = _string(parts) if parts and parts[0] == '"' else "".join(parts)
             elif known_only and key not in {*names, *bodies, *ids, "type"}:
                 raise BrokenError  # an answer in JSON, not a call
             else:
@@ -301,12 +297,11 @@ class Splitter(Reader):
         match = re.fullmatch(calls.naming, name, re.DOTALL)
         if match is None:
             raise BrokenError
-        fields = match.groupdict()
-        self._begin(fields["name"], known_only, fields.get("id") or "")
+        self._begin(match["name"], known_only)
         if calls.kind is Kind.TAG_JSON:
             yield from self._object(self._argue)
         else:
-            yield from self._tagged_arguments(fields["name"].strip())
+            yield from self._tagged_arguments(match["name"].strip())
         self._finish()
         for part in calls.end.split():
             yield from self._accept(part)

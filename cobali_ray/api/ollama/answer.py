@@ -132,7 +132,7 @@ class TalkWriter(Writer):
                     found.append(AnswerPart(thinking=text))
                 case ContentText(text) | CallBroken(_, text):
                     found.append(AnswerPart(text))
-                case CallBegun(_, name, _):
+                case CallBegun(_, name):
                     self._name, self._arguments = name, []
                 case CallArguments(_, text):
                     self._arguments.append(text)

@@ -116,7 +116,7 @@ def delta_of(event: Event, turn: ChoiceState) -> dict[str, Any] | None:
             return {"content": text}
         case ReasoningText(text):
             return {turn.reasoning_field: text} if turn.reasoning_field else None
-        case CallBegun(index, name, _):
+        case CallBegun(index, name):
             function = {"name": name, "arguments": ""}
             begun = {"index": index, "id": turn.tool_call_id(index), "type": "function", "function": function}
             return {"tool_calls": [begun]}

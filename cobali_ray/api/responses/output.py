@@ -214,7 +214,7 @@ class ResponseOutput:
                 case ReasoningText(text):
                     self._logprobs.clear()
                     told += self._grow(_Thought, text)
-                case CallBegun(index, name, _):
+                case CallBegun(index, name):
                     callee = self._callees.get(name, Callee("function", name))
                     kind = _CustomCall if callee.kind == "custom" else _Call
                     call = kind(self._answer_id, len(self._items), self._call_id_of(index), callee)
