@@ -53,7 +53,7 @@ def derive(template: ChatTemplate) -> Format:
     probe = _Probe(template)
     own = next((own for own in KNOWN_FORMATS.values() if own.recognise(template.source)), None)
     calls = own.calls if own is not None and own.calls is not None else _calls(probe)
-    found = _around(probe, replace(GENERIC) if calls is None else calls)
+    found = _around(probe, calls or GENERIC)
     found = replace(found, native=calls is not None, renders_calls=probe.one is not None)
     return replace(found, **own.changes) if own is not None else found
 

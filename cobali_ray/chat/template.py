@@ -67,7 +67,7 @@ class ChatTemplate:
     ) -> None:
         """`spent_s` says how much processor time the calling thread has used; without it nothing ends."""
         self.source, self.bos, self.eos, self.unreadable = source, bos, eos, ""
-        self._names = {"bos_token": bos, "eos_token": eos}
+        self._names: dict[str, Any] = {"bos_token": bos, "eos_token": eos, "documents": None}
         self._bounds = _Bounds(spent_s, most_s)
         environment = _Sandbox(clock, self._bounds)
         try:
@@ -90,7 +90,6 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
-        documents: Sequence[Mapping[str, Any]] | None = None,
         **variables: Any,
     ) -> str:
         """Return the conversation as the model was trained to read it.
@@ -111,7 +110,6 @@ class ChatTemplate:
         final = _open_end(chat) if continue_final_message else ""
         render = partial(
             self._raw,
-            documents=_plain(documents),
             add_generation_prompt=add_generation_prompt and not continue_final_message,
             **_plain(variables),
         )
@@ -164,7 +162,7 @@ class ChatTemplate:
     def _tried(self, *chat: dict[str, Any], tools: list[Any] | None) -> str | None:
         """Render a few messages to see what comes; None is a refusal."""
         try:
-            return self._raw(_plain(chat), tools=tools, documents=None, add_generation_prompt=True)
+            return self._raw(_plain(chat), tools=tools, add_generation_prompt=True)
         except Exception:  # as in `render`
             return None
 
