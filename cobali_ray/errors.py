@@ -236,6 +236,22 @@ class UnknownModelError(BadRequestError):
     template = "The model '{asked}' does not exist here; this server serves '{served}'."
 
 
+@dataclass(eq=False)
+class UnknownPathError(BadRequestError):
+    method: str
+    asked: str
+    status, code = 404, "unknown_path"
+    template = "Unknown path: {method} {asked}."
+
+
+@dataclass(eq=False)
+class WrongMethodError(BadRequestError):
+    method: str
+    asked: str
+    status, code = 405, "method_not_allowed"
+    template = "Method {method} is not allowed for {asked}."
+
+
 class NoStoreError(BadRequestError):
     """Nothing is kept here."""
 

@@ -22,7 +22,6 @@ from cobali_ray.api.call.intake import Intake
 from cobali_ray.api.call.judges import Judges
 from cobali_ray.api.door.clock import ApiClock, SystemClock
 from cobali_ray.api.door.context import context_of
-from cobali_ray.api.door.faults import http_fault
 from cobali_ray.api.door.frame import METHODS, Frame, Lock, fault_response, is_open
 from cobali_ray.api.door.keeping import Keeping
 from cobali_ray.api.door.keyring import Keyring
@@ -46,7 +45,7 @@ from cobali_ray.api.routes.generation import Generation
 from cobali_ray.api.routes.openapi import describe
 from cobali_ray.api.routes.page import Page
 from cobali_ray.api.routes.requests import Requests
-from cobali_ray.errors import CobaliError
+from cobali_ray.errors import CobaliError, UnknownPathError, WrongMethodError
 from cobali_ray.settings import ApiSettings
 from cobali_ray.store.database import Store
 from cobali_ray.store.lines import CHATS, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES
@@ -157,21 +156,12 @@ async def _on_error(http: HttpRequest, error: Exception) -> Response:
 
 async def _on_http_error(http: HttpRequest, error: Exception) -> Response:
     # The router's own: unknown paths and methods.
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    headers = error.headers if isinstance(error, HTTPException) else None
-    if status == HTTPStatus.METHOD_NOT_ALLOWED:
-        headers = {"allow": _allowed(http)}  # the router's own names the methods of one of them
-    context = context_of(http)
-    fault = http_fault(
-        status,
-        method=http.method,
-        path=http.url.path[:128],
-        headers=headers,
-        request_id=context.request_id,
-        shape=context.error_shape,
-    )
-    context.error = fault.code
-    return fault_response(fault)
+    context, asked = context_of(http), http.url.path[:128]
+    if getattr(error, "status_code", None) != HTTPStatus.METHOD_NOT_ALLOWED:
+        return fault_response(context.blame(UnknownPathError(http.method, asked)))
+    response = fault_response(context.blame(WrongMethodError(http.method, asked)))
+    response.headers["allow"] = _allowed(http)  # the router's own names the methods of one of them
+    return response
 
 
 def _allowed(http: HttpRequest) -> str:

@@ -26,7 +26,7 @@ from cobali_ray.api.app import build_api
 from cobali_ray.api.body.constraint import constraint_of
 from cobali_ray.api.body.reading import parse
 from cobali_ray.api.body.schema import ChatBody, GenerationBody
-from cobali_ray.api.door.faults import http_fault, type_of
+from cobali_ray.api.door.faults import type_of
 from cobali_ray.api.engines.fleet import Fleet
 from cobali_ray.backend.grammar import check
 from cobali_ray.cli import app as cli
@@ -138,8 +138,6 @@ def test_every_error_is_listed():
     kinds = [kind for kind in kinds_of_errors() if kind.__module__ == errors.__name__]
     # A client never sees the parent of the refusals itself.
     real = {(str(kind.status), type_of(kind.status), kind.code) for kind in kinds if kind is not RefusedError}
-    faults = [http_fault(status, method="GET", path="/") for status in (404, 405)]
-    real |= {(str(fault.status), fault.type, fault.code) for fault in faults}
     real |= {(str(status), kind, code) for status, (kind, code, _) in FRONT_ERRORS.items()}
     assert sorted(
         (row[0], row[1].strip("`"), row[2].strip("`")) for row in rows(read("docs/errors.md"))

@@ -20,12 +20,6 @@ from cobali_ray.errors import (
     dotted,
 )
 
-HTTP_MESSAGES: Mapping[int, str] = {
-    404: "Unknown path: {method} {path}.",
-    405: "Method {method} is not allowed for {path}.",
-}
-
-
 HIDDEN = "The server failed on this request; its log has the cause under the x-request-id."
 
 
@@ -97,28 +91,6 @@ def fault_of(
         param=named(told.path) if told.path else None,
         code=told.code,
         headers=headers,
-        request_id=request_id,
-        shape=shape,
-    )
-
-
-def http_fault(
-    status: int,
-    *,
-    method: str,
-    path: str,
-    headers: Mapping[str, str] | None = None,
-    request_id: str = "",
-    shape: ErrorShape = OPENAI,
-) -> Fault:
-    """Say that the router found no route, or none for the method."""
-    message = HTTP_MESSAGES.get(status, "HTTP error {status} for {method} {path}.")
-    return Fault(
-        status=status,
-        type=type_of(status),
-        message=message.format(status=status, method=method, path=path),
-        code={404: "unknown_path", 405: "method_not_allowed"}.get(status),
-        headers=dict(headers or {}),
         request_id=request_id,
         shape=shape,
     )
