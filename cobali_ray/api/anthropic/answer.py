@@ -13,7 +13,7 @@ from cobali_ray.api.call.translate import Call
 from cobali_ray.api.door.faults import Fault
 from cobali_ray.api.door.timings import Timings
 from cobali_ray.api.reply.answer import Writer
-from cobali_ray.api.reply.turn import Update, choice_states
+from cobali_ray.api.reply.turn import ChoiceState, Update
 from cobali_ray.chat.answer_events import (
     CallArguments,
     CallBegun,
@@ -39,7 +39,7 @@ class MessageWriter(Writer):
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
-        self._turn = next(iter(choice_states(call.speech, call.call_id, 1)), None)
+        self._turn = None if call.speech is None else ChoiceState(call.speech, call.call_id, 0)
         self._n_begun = 0
         self._open = ""
         """The type of the block that is open."""

@@ -13,7 +13,7 @@ from cobali_ray.api.door.faults import Fault
 from cobali_ray.api.door.timings import Timings
 from cobali_ray.api.reply.answer import Writer
 from cobali_ray.api.reply.logprobs import chat_logprob_items
-from cobali_ray.api.reply.turn import Update, choice_states
+from cobali_ray.api.reply.turn import ChoiceState, Update
 from cobali_ray.api.reply.vectors import Rows, in_parts
 from cobali_ray.chat.answer_events import (
     CallArguments,
@@ -70,7 +70,7 @@ class TalkWriter(Writer):
         super().__init__(call)
         self._style = style
         self._head = {"model": style.model or call.model, "created_at": when(call.created)}
-        self._turn = next(iter(choice_states(call.speech, call.call_id, 1)), None)
+        self._turn = None if call.speech is None else ChoiceState(call.speech, call.call_id, 0)
         self._name = ""
         self._arguments: list[str] = []
         """Of the call that is being written: it is told when it is whole."""

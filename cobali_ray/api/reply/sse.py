@@ -15,8 +15,8 @@ from cobali_ray.api.call.translate import Call
 from cobali_ray.api.door.faults import Fault
 from cobali_ray.api.door.timings import Timings
 from cobali_ray.api.reply.answer import Choice, Choices, timings, usage
-from cobali_ray.api.reply.logprobs import ChatLogprobs, CompletionLogprobs, WholeLogprobs, chat_logprob_items
-from cobali_ray.api.reply.turn import Update, choice_states, delta_of, message_of
+from cobali_ray.api.reply.logprobs import CompletionLogprobs, WholeLogprobs, chat_content, chat_logprob_items
+from cobali_ray.api.reply.turn import ChoiceState, Update, delta_of, message_of
 from cobali_ray.chat.answer_events import ParsedAnswer as TakenApart
 from cobali_ray.core.request.events import End, RequestStats, TokenLogprob
 
@@ -110,7 +110,8 @@ class ChatWriter(Chunks):
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
-        self._turns = choice_states(call.speech, call.call_id, len(call.requests))
+        speech, choices = call.speech, range(len(call.requests))
+        self._turns = [] if speech is None else [ChoiceState(speech, call.call_id, i) for i in choices]
         self._taken_apart = [TakenApart() for _ in self._turns]
 
     @property

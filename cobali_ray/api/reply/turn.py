@@ -104,11 +104,6 @@ class ChoiceState:
         return [event for event in found if not isinstance(event, ContentText)] if self._must_call else found
 
 
-def choice_states(speech: Speech | None, call_id: str, n_choices: int) -> list[ChoiceState]:
-    """Return a turn for every choice of a call; none where answers are text and nothing else."""
-    return [] if speech is None else [ChoiceState(speech, call_id, choice) for choice in range(n_choices)]
-
-
 def delta_of(event: Event, turn: ChoiceState) -> dict[str, Any] | None:
     """Return an event as the delta of a chunk; None where clients are not told."""
     match event:

@@ -12,7 +12,7 @@ from cobali_ray.api.call.translate import Call
 from cobali_ray.api.door.faults import Fault
 from cobali_ray.api.door.timings import Timings
 from cobali_ray.api.reply.answer import Writer, timings, usage
-from cobali_ray.api.reply.turn import Update, choice_states
+from cobali_ray.api.reply.turn import ChoiceState, Update
 from cobali_ray.api.responses.output import ResponseOutput, StreamEvent
 from cobali_ray.api.responses.read import ResponseTemplate
 from cobali_ray.chat.answer_events import ContentText
@@ -43,7 +43,7 @@ class ResponseWriter(Writer):
         self._last = b""
         """How a stream says so."""
         self._echo = written.echo
-        self._turn = next(iter(choice_states(call.speech, call.call_id, 1)), None)
+        self._turn = None if call.speech is None else ChoiceState(call.speech, call.call_id, 0)
         call_id_of = str if self._turn is None else self._turn.tool_call_id
         self._output = ResponseOutput(call.call_id.removeprefix(ID_PREFIX), written.callees, call_id_of)
         self._cut = False
