@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cobali_ray.api.call.translate import Call
 from cobali_ray.api.door.timings import Pace
 from cobali_ray.api.reply.answer import timings, usage
-from cobali_ray.api.reply.logprobs import ChatLogprobs, CompletionLogprobs, WholeLogprobs, chat_logprob_items
+from cobali_ray.api.reply.logprobs import CompletionLogprobs, WholeLogprobs, chat_content, chat_logprob_items
 from cobali_ray.api.reply.sse import ChatWriter, CompletionWriter
 from cobali_ray.api.reply.tally import StreamWriter, Tally
 from cobali_ray.core.request.events import Delta, End, RequestStats, TokenLogprob
@@ -214,8 +214,8 @@ def test_halves_of_characters_keep_their_bytes():
 )
 def test_logprobs_encoded_as_they_come_are_those_of_all_at_once(batches):
     flat = [item for batch in batches for item in batch]
-    for make in (ChatLogprobs, lambda: CompletionLogprobs(3)):
+    for make in (lambda: chat_content, lambda: CompletionLogprobs(3).take):
         whole = WholeLogprobs(make())
         for batch in batches:
             whole.add(batch)
-        assert orjson.loads(orjson.dumps(whole.json())) == orjson.loads(orjson.dumps(make().take(flat)))
+        assert orjson.loads(orjson.dumps(whole.json())) == orjson.loads(orjson.dumps(make()(flat)))

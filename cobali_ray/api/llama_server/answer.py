@@ -10,7 +10,7 @@ from cobali_ray.api.door.faults import Fault
 from cobali_ray.api.door.timings import Timings
 from cobali_ray.api.llama_server.body import SAMPLERS, ParsedNativeBody
 from cobali_ray.api.reply.answer import Choice, Choices
-from cobali_ray.api.reply.logprobs import ChatLogprobs, WholeLogprobs, chat_item
+from cobali_ray.api.reply.logprobs import Lists, WholeLogprobs, chat_item
 from cobali_ray.api.reply.sse import event
 from cobali_ray.api.reply.turn import Update
 from cobali_ray.api.reply.vectors import Rows, in_parts
@@ -21,26 +21,17 @@ ANY_SLOT = -1
 """Slots are the scheduler's affair."""
 
 
-class NativeLogprobs(ChatLogprobs):
-    def take(self, logprobs: Iterable[TokenLogprob]) -> dict[str, list[Any]]:
-        return {"completion_probabilities": [_probability(one) for one in logprobs]}
-
-
 class NativeWriter(Choices):
     """The answer of POST /completion and POST /infill: an object, a list of them, or a stream."""
 
     def __init__(self, call: Call, native: ParsedNativeBody) -> None:
         super().__init__(call)
         self._native = native
-        self._tokens: list[list[int]] = [[] for _ in self.choices]
         self._n_said = [0] * len(call.requests)
         self._new_line = [False] * len(call.requests)
 
     def add(self, update: Update) -> None:
-        if self._native.silent:
-            update = _silenced(update)
-        super().add(update)
-        self._tokens[update.choice] += [token for delta in update.deltas for token in delta.tokens]
+        super().add(_silenced(update) if self._native.silent else update)
 
     def body(self, times: Timings) -> Any:
         answers = [self._choice(index, choice) for index, choice in enumerate(self.choices)]
@@ -50,13 +41,13 @@ class NativeWriter(Choices):
         return wanted[0] if len(wanted) == 1 else wanted
 
     def _kept_logprobs(self, index: int) -> WholeLogprobs:  # noqa: ARG002 no offset
-        return WholeLogprobs(NativeLogprobs())
+        return WholeLogprobs(_probabilities)
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
         if choice.end is None:
             raise ValueError("a choice is told once it has ended")
         told = _closed(self._call, self._native, index, choice.end, choice.text)
-        told["tokens"] = self._tokens[index] if self._native.return_tokens else []
+        told["tokens"] = choice.tokens  # none, unless they are asked for
         if self._call.with_logprobs:
             told |= choice.logprobs.json()
         if choice.prompt is not None:
@@ -67,7 +58,7 @@ class NativeWriter(Choices):
 
     def say(self, update: Update) -> bytes:
         index, text = update.choice, update.text
-        tokens = [token for delta in update.deltas for token in delta.tokens]
+        tokens = update.tokens
         self._n_said[index] += len(tokens)
         if self._native.silent or not (text or update.logprobs):
             return b""
@@ -82,7 +73,7 @@ class NativeWriter(Choices):
             "tokens_evaluated": self._call.requests[index].n_prompt,
         }
         if self._call.with_logprobs:
-            told |= NativeLogprobs().take(update.logprobs)
+            told |= _probabilities(update.logprobs)
         return event(told)
 
     def progress(self, index: int, told: dict[str, Any]) -> bytes:
@@ -197,6 +188,10 @@ def _only(told: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
         if value is not ...:
             found[name] = value
     return found
+def _probabilities(logprobs: Iterable[TokenLogprob]) -> Lists:
+    return {"completion_probabilities": [_probability(one) for one in logprobs]}
+
+
 
 
 def _probability(one: TokenLogprob) -> dict[str, Any]:

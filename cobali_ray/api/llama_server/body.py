@@ -130,7 +130,6 @@ class ParsedNativeBody(NamedTuple):
     """As texts."""
     silent: bool
     """Only the cache is to be filled."""
-    return_tokens: bool
     response_fields: tuple[str, ...]
 
 
@@ -183,6 +182,7 @@ def completion_of(body: NativeBody, source: Source) -> ParsedNativeBody:
     values["logit_bias"] = reader.biases(body.logit_bias)
     values["seed"] = None if body.seed == -1 else body.seed
     values["grammar"] = body.grammar or None  # llama-server's default is an empty one
+    values["return_token_ids"] = body.return_tokens or body.return_token_ids
     values["n"] = n
     values["logprobs"] = n_probs or None
     # All texts, or all tokens: a body has no third kind of list.
@@ -191,7 +191,6 @@ def completion_of(body: NativeBody, source: Source) -> ParsedNativeBody:
         body=CompletionBody.model_construct(**values),
         prompts=prompts,
         silent=n_predict == 0,
-        return_tokens=bool(body.return_tokens or body.return_token_ids),
         response_fields=tuple(body.response_fields or ()),
     )
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import orjson
 
 from cobali_ray.core.request.events import TokenLogprob
+
+Lists: TypeAlias = dict[str, list[Any]]
+"""What is said of tokens, by its name, an item for each of them."""
 
 MIN_LOGPROB = -9999.0
 """JSON has no infinity; OpenAI writes this for a token that was next to impossible."""
@@ -23,11 +26,8 @@ def chat_logprob_items(logprobs: Iterable[TokenLogprob]) -> list[dict[str, Any]]
     ]
 
 
-class ChatLogprobs:
-    """The logprobs of one chat choice."""
-
-    def take(self, logprobs: Iterable[TokenLogprob]) -> dict[str, list[Any]]:
-        return {"content": chat_logprob_items(logprobs)}
+def chat_content(logprobs: Iterable[TokenLogprob]) -> Lists:
+    return {"content": chat_logprob_items(logprobs)}
 
 
 class CompletionLogprobs:
@@ -45,7 +45,7 @@ class CompletionLogprobs:
     def offset(self) -> int:
         return max(self._offset, 0)
 
-    def take(self, logprobs: Iterable[TokenLogprob]) -> dict[str, list[Any]]:
+    def take(self, logprobs: Iterable[TokenLogprob]) -> Lists:
         tokens: list[str] = []
         token_logprobs: list[float | None] = []
         tops: list[dict[str, float] | None] = []
@@ -101,15 +101,16 @@ class PromptLogprobs:
 class WholeLogprobs:
     """The logprobs of a whole choice, encoded as they come: at its end they would hold the event loop."""
 
-    def __init__(self, kind: ChatLogprobs | CompletionLogprobs) -> None:
-        self._kind = kind
-        self._lists: dict[str, list[bytes]] = {name: [] for name in kind.take(())}
+    def __init__(self, take: Callable[[Iterable[TokenLogprob]], Lists]) -> None:
+        """`take` turns those of further tokens into lists, under the same names each time."""
+        self._take = take
+        self._lists: dict[str, list[bytes]] = {name: [] for name in take(())}
 
     def add(self, logprobs: Sequence[TokenLogprob]) -> None:
         if logprobs:
-            self.extend(self._kind.take(logprobs))
+            self.extend(self._take(logprobs))
 
-    def extend(self, lists: dict[str, list[Any]]) -> None:
+    def extend(self, lists: Lists) -> None:
         """Add what else was taken, of one token at least."""
         for name, items in lists.items():
             self._lists[name].append(orjson.dumps(items)[1:-1])

@@ -171,7 +171,7 @@ class ChatWriter(Chunks):
         self._keep(update, logprobs)
 
     def _kept_logprobs(self, index: int) -> WholeLogprobs:  # noqa: ARG002 no offset
-        return WholeLogprobs(ChatLogprobs())
+        return WholeLogprobs(chat_content)
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
         return {
@@ -250,7 +250,7 @@ class CompletionWriter(Chunks):
         super().add(update)
 
     def _kept_logprobs(self, index: int) -> WholeLogprobs:
-        return WholeLogprobs(CompletionLogprobs(len(self._call.echoes[index])))
+        return WholeLogprobs(CompletionLogprobs(len(self._call.echoes[index])).take)
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
         more: dict[str, Any] = {} if choice.prompt is None else {"prompt_logprobs": choice.prompt.json()}

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from cobali_ray.api.reply.logprobs import ChatLogprobs, WholeLogprobs, chat_logprob_items
+from cobali_ray.api.reply.logprobs import WholeLogprobs, chat_content, chat_logprob_items
 from cobali_ray.api.responses.tools import Callee, custom_input
 from cobali_ray.chat.answer_events import (
     CallArguments,
@@ -117,7 +117,7 @@ class _Message(_Worded):
 
     def __init__(self, answer_id: str, index: int) -> None:
         super().__init__(answer_id, index)
-        self._logprobs = WholeLogprobs(ChatLogprobs())
+        self._logprobs = WholeLogprobs(chat_content)
 
     def body(self) -> dict[str, Any]:
         return {
