@@ -44,8 +44,6 @@ class NativeWriter(Choices):
         return WholeLogprobs(_probabilities)
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        if choice.end is None:
-            raise ValueError("a choice is told once it has ended")
         told = _closed(self._call, self._native, index, choice.end, choice.text)
         told["tokens"] = choice.tokens  # none, unless they are asked for
         if self._call.with_logprobs:
@@ -188,10 +186,10 @@ def _only(told: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
         if value is not ...:
             found[name] = value
     return found
+
+
 def _probabilities(logprobs: Iterable[TokenLogprob]) -> Lists:
     return {"completion_probabilities": [_probability(one) for one in logprobs]}
-
-
 
 
 def _probability(one: TokenLogprob) -> dict[str, Any]:

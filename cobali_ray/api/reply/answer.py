@@ -26,7 +26,8 @@ class Choice:
     texts: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     """Where `return_token_ids` asks for them."""
-    end: End | None = None
+    end: End = field(init=False)
+    """Once it has ended."""
 
     @property
     def text(self) -> str:
@@ -98,7 +99,7 @@ class Choices(Writer):
 
     def body(self, times: Timings) -> Any:
         call = self._call
-        stats = [choice.end.stats for choice in self.choices if choice.end]
+        stats = [choice.end.stats for choice in self.choices]
         return {
             "id": call.call_id,
             "object": self.whole_kind,
@@ -114,9 +115,6 @@ class Choices(Writer):
     def _more(self) -> dict[str, Any]:
         return {}
 
-    def _reason(self, index: int, choice: Choice) -> str | None:
-        return None if choice.end is None else self.finish_reason(index, choice.end)
-
     def _keep(self, update: Update, logprobs: Sequence[TokenLogprob]) -> None:
         choice = self.choices[update.choice]
         choice.texts.append(update.text)
@@ -125,7 +123,8 @@ class Choices(Writer):
         if choice.prompt is not None:
             choice.prompt.add(update.prompt)
         choice.logprobs.add(logprobs)
-        choice.end = update.end
+        if update.end is not None:
+            choice.end = update.end
 
     @property
     def n_reasoning(self) -> int | None:

@@ -178,7 +178,7 @@ class ChatWriter(Chunks):
             "index": index,
             "message": self._message(index, choice),
             "logprobs": choice.logprobs.json() | {"refusal": None} if self._call.with_logprobs else None,
-            "finish_reason": self._reason(index, choice),
+            "finish_reason": self.finish_reason(index, choice.end),
             **({"token_ids": choice.tokens} if self._call.return_token_ids else {}),
         }
 
@@ -260,6 +260,6 @@ class CompletionWriter(Chunks):
             "index": index,
             "text": self._call.echoes[index] + choice.text,
             "logprobs": choice.logprobs.json() if self._call.with_logprobs else None,
-            "finish_reason": self._reason(index, choice),
+            "finish_reason": self.finish_reason(index, choice.end),
             **more,
         }
