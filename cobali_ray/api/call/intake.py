@@ -34,7 +34,13 @@ from cobali_ray.api.engines.apart import unless_gone
 from cobali_ray.api.engines.fleet import Fleet, ServedModel
 from cobali_ray.backend.port import Words
 from cobali_ray.core.views.stats import ModelCard
-from cobali_ray.errors import ModelNotAllowedError, QueueFullError, UnloadedError
+from cobali_ray.errors import (
+    ModelNotAllowedError,
+    PromptTooLongError,
+    QueueFullError,
+    TooManyTokensError,
+    UnloadedError,
+)
 from cobali_ray.settings import ApiSettings
 
 ResultT = TypeVar("ResultT")
@@ -101,6 +107,15 @@ def source_of(fleet: Fleet, asked: str | None, context: RequestContext) -> Sourc
         return Source(model, card, model.words, context)
     except UnloadedError:
         raise _ModelNotLoaded(model) from None
+
+
+def tokens_of_prompt(source: Source, text: str, n_answer: int, *, add_special: bool) -> list[int]:
+    """Return the tokens of a text. Raises PromptTooLongError as soon as they leave no place in a slot."""
+    n_most = source.card.n_ctx_slot
+    try:
+        return source.words.tokenize(text, add_special=add_special, n_most=n_most, gone=source.context.gone)
+    except TooManyTokensError as error:
+        raise PromptTooLongError(error.n_least, n_answer, n_most, True) from None
 
 
 class EarlierMissing(Exception):  # noqa: N818 no error: the work is done again

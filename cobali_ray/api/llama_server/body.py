@@ -19,7 +19,7 @@ from cobali_ray.api.body.schema import (
     one_of,
 )
 from cobali_ray.api.body.texts import EmbeddingBody
-from cobali_ray.api.call.intake import Source
+from cobali_ray.api.call.intake import Source, tokens_of_prompt
 from cobali_ray.api.llama_server.infill import infilled
 from cobali_ray.core.request.request import MAX_TOP_LOGPROBS
 from cobali_ray.errors import (
@@ -27,7 +27,6 @@ from cobali_ray.errors import (
     NoInfillError,
     Path,
     PromptTooLongError,
-    TooManyTokensError,
     UnsupportedParameterError,
 )
 
@@ -182,8 +181,8 @@ def completion_of(body: NativeBody, source: Source) -> ParsedNativeBody:
     values["logit_bias"] = reader.biases(body.logit_bias)
     values["seed"] = None if body.seed == -1 else body.seed
     values["grammar"] = body.grammar or None  # llama-server's default is an empty one
-    values["return_token_ids"] = body.return_tokens or body.return_token_ids
     values["n"] = n
+    values["return_token_ids"] = body.return_tokens or body.return_token_ids
     values["logprobs"] = n_probs or None
     # All texts, or all tokens: a body has no third kind of list.
     values["prompt"] = list(parts) if all(isinstance(part, str) for part in parts) else reader.tokens(parts)
@@ -222,7 +221,7 @@ def embedding_of(body: NativeEmbeddingBody) -> tuple[EmbeddingBody, str]:
 class _NativeReader:
     def __init__(self, source: Source, n_predict: int) -> None:
         self._words, self._card, self._n_predict = source.words, source.card, n_predict
-        self._gone = source.context.gone
+        self._source, self._gone = source, source.context.gone
 
     def prompts(self, value: Any) -> list[Part]:
         if value is None:
@@ -305,20 +304,8 @@ class _NativeReader:
             else:
                 raise InvalidParameterError((*where, index), ": neither text nor a token id")
             if len(tokens) > self._card.n_ctx_slot:
-                raise self._too_long(len(tokens))
+                raise PromptTooLongError(len(tokens), self._n_predict, self._card.n_ctx_slot, True)
         return tokens
 
     def _tokenize(self, text: str, *, add_special: bool) -> list[int]:
-        try:
-            return self._words.tokenize(
-                text,
-                add_special=add_special,
-                parse_special=True,
-                n_most=self._card.n_ctx_slot,
-                gone=self._gone,
-            )
-        except TooManyTokensError as error:
-            raise self._too_long(error.n_least) from None
-
-    def _too_long(self, n_least: int) -> PromptTooLongError:
-        return PromptTooLongError(n_least, self._n_predict, self._card.n_ctx_slot, True)
+        return tokens_of_prompt(self._source, text, self._n_predict, add_special=add_special)

@@ -19,7 +19,7 @@ from cobali_ray.api.body.images import in_order, shown, tokens_of
 from cobali_ray.api.body.params import n_of, requested_max_tokens, whole_number
 from cobali_ray.api.body.reading import check_choice
 from cobali_ray.api.body.schema import ChatBody, CompletionBody, GenerationBody
-from cobali_ray.api.call.intake import Intake, Source, Work, source_of
+from cobali_ray.api.call.intake import Intake, Source, Work, source_of, tokens_of_prompt
 from cobali_ray.api.call.judges import Verdicts
 from cobali_ray.api.call.programs import HINT_HEADERS, program_of
 from cobali_ray.api.call.prompt import ChatPrompt, prompt_of
@@ -42,11 +42,9 @@ from cobali_ray.api.routes.openapi import Routes, content, errors, generation_re
 from cobali_ray.backend.grammar import CheckedGrammar, Kind, check
 from cobali_ray.chat.call_grammar import after_reasoning, call_grammar
 from cobali_ray.core.request.request import Grammar
-from cobali_ray.core.views.stats import ModelCard
 from cobali_ray.errors import (
     Field,
     PromptTooLongError,
-    TooManyTokensError,
     UnsupportedParameterError,
     WrongTaskError,
     dotted,
@@ -221,7 +219,7 @@ class Generation:
 
     def _chat_prompt(self, body: ChatBody, source: Source) -> ChatPrompt:
         if len(body.messages) > source.card.n_ctx_slot:  # each has a token at least
-            raise self._too_long(len(body.messages), body, source.card)
+            raise PromptTooLongError(len(body.messages), _n_answer(body), source.card.n_ctx_slot, True)
         found = prompt_of(body, source.words, strict=self._settings.strict, images=source.card.images)
         source.context.ignore(found.ignored)
         if found.images and body.prompt_logprobs is not None:
@@ -229,8 +227,10 @@ class Generation:
         return found
 
     def _chat_tokens(self, found: ChatPrompt, body: ChatBody, source: Source) -> list[int]:
-        # The template writes the model's opening tokens itself.
-        tokenize = partial(self._tokenize, body=body, source=source, add_special=False)
+        def tokenize(text: str) -> list[int]:
+            # The template writes the model's opening tokens itself.
+            return tokens_of_prompt(source, text, _n_answer(body), add_special=False)
+
         return tokens_of(found.text, found.images, tokenize)
 
     def _chat(self, body: ChatBody, source: Source, dialect: Dialect, before: tuple[int, ...]) -> Call:
@@ -259,31 +259,19 @@ class Generation:
         tokens, echoes, starts = [], [], []
         for prompt in prompts:
             if isinstance(prompt, str):
-                tokens.append(self._tokenize(prompt, body, source, add_special=True))
+                tokens.append(tokens_of_prompt(source, prompt, _n_answer(body), add_special=True))
                 echoes.append(prompt if body.echo else "")
                 if body.echo and body.logprobs is not None:
                     starts.append(_start(prompt, words.detokenize(tokens[-1], gone=gone)))
             else:
                 if len(prompt) > card.n_ctx_slot:
-                    raise self._too_long(len(prompt), body, card)
+                    raise PromptTooLongError(len(prompt), _n_answer(body), card.n_ctx_slot, True)
                 check_tokens(prompt, card.n_vocab, "prompt")
                 tokens.append(prompt)
                 echoes.append(words.detokenize(prompt, gone=gone) if body.echo else "")
                 starts.append(0)
         origin = self._origin("text_completion", dialect, source, body, grammar=grammar)
         return call_of(body, tokens, origin, echoes, starts if body.echo else ())
-
-    def _tokenize(self, text: str, body: GenerationBody, source: Source, *, add_special: bool) -> list[int]:
-        try:
-            return source.words.tokenize(
-                text, add_special=add_special, n_most=source.card.n_ctx_slot, gone=source.context.gone
-            )
-        except TooManyTokensError as error:
-            raise self._too_long(error.n_least, body, source.card) from None
-
-    @staticmethod
-    def _too_long(n_least: int, body: GenerationBody, card: ModelCard) -> PromptTooLongError:
-        return PromptTooLongError(n_least, max(requested_max_tokens(body) or 1, 1), card.n_ctx_slot, True)
 
     def _grammar(self, body: GenerationBody, source: Source) -> Grammar | None:
         """Return what the answer must look like. What of it is not held is refused or named to the client.
@@ -381,6 +369,11 @@ def _asks(http: HttpRequest, name: str) -> bool:
     asked = http.headers.get(name, "false").lower()
     check_choice(name, asked, ("true", "false"))
     return asked == "true"
+
+
+def _n_answer(body: GenerationBody) -> int:
+    """Return how many tokens an answer has at least, as far as a prompt that is too long is told."""
+    return max(requested_max_tokens(body) or 1, 1)
 
 
 def _start(prompt: str, written: str) -> int:
