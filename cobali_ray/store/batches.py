@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from cobali_ray.errors import BatchStateError, FileInUseError, NotInStoreError, StoreFullError
+from cobali_ray.errors import BatchStateError, FileInUseError, NotInStoreError
 from cobali_ray.store import files
 from cobali_ray.store.connection import StoreConnection
 from cobali_ray.store.files import StoreQuota
@@ -86,19 +86,15 @@ class AnsweredLine(NamedTuple):
     answer: Answer
 
 
-def create(
-    db: StoreConnection, new: NewBatch, *, now_s: int, kept_until_s: int, quota: StoreQuota
-) -> BatchRecord:
+def create(db: StoreConnection, new: NewBatch, now_s: int, quota: StoreQuota) -> BatchRecord:
     """Make a batch of a file that is there. Raises StoreFullError."""
-    (n,) = db.execute("SELECT count(*) FROM batches WHERE owner = ?", (new.owner,)).fetchone()
-    if n >= quota.max_count:
-        raise StoreFullError(f"{n} batches", "stored_count")
+    quota.check_count(db, new.owner, "batches")
     batch_id = f"{PREFIXES[new.format]}{uuid.uuid4().hex}"
     names = ("output", "error") if new.format == OPENAI else ("results",)
     purpose = files.OUTPUT if new.format == OPENAI else files.INTERNAL
     outputs = [files.begin(db, new.owner, purpose, f"{batch_id}_{name}.jsonl", now_s) for name in names]
     for file_id in outputs:  # it is no upload that may have been left
-        db.execute("UPDATE files SET expires_s = ? WHERE id = ?", (kept_until_s, file_id))
+        db.execute("UPDATE files SET expires_s = ? WHERE id = ?", (quota.kept_until_s, file_id))
     db.execute(
         "INSERT INTO batches (id, owner, tenant, format, endpoint, status, input_file_id, output_file_id, "
         "error_file_id, created_s, expires_s, kept_until_s, metadata, n_total) "
@@ -106,7 +102,8 @@ def create(
         (
             *(batch_id, new.owner, new.tenant, new.format, new.endpoint, BatchStatus.VALIDATING),
             *(new.input_file_id, outputs[0], outputs[-1]),
-            *(now_s, now_s + WINDOW_S, kept_until_s, json.dumps(dict(new.metadata)), new.input_file_id),
+            *(now_s, now_s + WINDOW_S, quota.kept_until_s, json.dumps(dict(new.metadata))),
+            new.input_file_id,
         ),
     )
     return find(db, new.owner, batch_id, new.format)

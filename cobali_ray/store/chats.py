@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from cobali_ray.errors import ChatChangedError, NotInStoreError, StoreFullError
 from cobali_ray.store.connection import StoreConnection
-from cobali_ray.store.files import StoreQuota, used_bytes
+from cobali_ray.store.files import StoreQuota
 
 CHAT: Final = "chat"
 """What one is called where there is none."""
@@ -24,14 +24,7 @@ class ChatRow(NamedTuple):
 
 
 def write(
-    db: StoreConnection,
-    owner: str,
-    chat_id: str,
-    known: int,
-    texts: tuple[str, str],
-    *,
-    kept_until_s: int,
-    quota: StoreQuota,
+    db: StoreConnection, owner: str, chat_id: str, known: int, texts: tuple[str, str], quota: StoreQuota
 ) -> int:
     """Write a chat, its summary and its text, in the place of the version that is known; 0: there is none.
 
@@ -46,9 +39,8 @@ def write(
         (n,) = db.execute(query, (owner,)).fetchone()
         if n >= quota.max_count:
             raise StoreFullError(f"{n} chats", "stored_count")
-    version = _put(db, owner, chat_id, kept_until_s, *texts)
-    if used_bytes(db, owner) > quota.max_bytes:
-        raise StoreFullError(f"{quota.max_bytes:,} bytes, or would with this", "stored_gib")
+    version = _put(db, owner, chat_id, quota.kept_until_s, *texts)
+    quota.check_bytes(db, owner)
     return version
 
 

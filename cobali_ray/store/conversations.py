@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from cobali_ray.errors import NotInStoreError, StoreFullError
+from cobali_ray.errors import NotInStoreError
 from cobali_ray.store.connection import StoreConnection
-from cobali_ray.store.files import StoreQuota, used_bytes
+from cobali_ray.store.files import StoreQuota
 
 CONVERSATION: Final = "conversation"
 """What one is called where there is none."""
@@ -28,21 +28,17 @@ def create(
     owner: str,
     metadata: Mapping[str, str],
     items: Sequence[dict[str, Any]],
-    *,
     now_s: int,
-    kept_until_s: int,
     quota: StoreQuota,
 ) -> ConversationRecord:
     """Begin a conversation with these items. Raises StoreFullError."""
-    (n,) = db.execute("SELECT count(*) FROM conversations WHERE owner = ?", (owner,)).fetchone()
-    if n >= quota.max_count:
-        raise StoreFullError(f"{n} conversations", "stored_count")
+    quota.check_count(db, owner, "conversations")
     conversation_id = f"conv_{uuid.uuid4().hex}"
     db.execute(
         "INSERT INTO conversations (id, owner, created_s, kept_until_s, metadata) VALUES (?,?,?,?,?)",
-        (conversation_id, owner, now_s, kept_until_s, orjson.dumps(metadata).decode()),
+        (conversation_id, owner, now_s, quota.kept_until_s, orjson.dumps(metadata).decode()),
     )
-    add(db, owner, conversation_id, items, kept_until_s=kept_until_s, quota=quota)
+    add(db, owner, conversation_id, items, quota)
     return find(db, owner, conversation_id)
 
 
@@ -97,19 +93,12 @@ def sweep(db: StoreConnection, now_s: int) -> int:
 
 
 def add(
-    db: StoreConnection,
-    owner: str,
-    conversation_id: str,
-    items: Sequence[dict[str, Any]],
-    *,
-    kept_until_s: int,
-    quota: StoreQuota,
+    db: StoreConnection, owner: str, conversation_id: str, items: Sequence[dict[str, Any]], quota: StoreQuota
 ) -> None:
     """Add items that a client sends, each with an id. Raises NotInStoreError and StoreFullError."""
     find(db, owner, conversation_id)
-    append(db, conversation_id, items, kept_until_s)
-    if used_bytes(db, owner) > quota.max_bytes:
-        raise StoreFullError(f"{quota.max_bytes:,} bytes, or would with this", "stored_gib")
+    append(db, conversation_id, items, quota.kept_until_s)
+    quota.check_bytes(db, owner)
 
 
 def append(

@@ -21,11 +21,23 @@ BLOCK_BYTES, BLOCK_PIECES = 1 << 20, 10_000
 
 
 class StoreQuota(NamedTuple):
-    """What one key may keep."""
+    """What one key may keep, and until when."""
 
     max_bytes: int
     max_count: int
     """Files, batches, responses, conversations and chats, each."""
+    kept_until_s: int
+
+    def check_count(self, db: StoreConnection, owner: str, table: str) -> None:
+        """Raise StoreFullError where a key has as many rows of a table as it may."""
+        (n,) = db.execute(f"SELECT count(*) FROM {table} WHERE owner = ?", (owner,)).fetchone()
+        if n >= self.max_count:
+            raise StoreFullError(f"{n} {table}", "stored_count")
+
+    def check_bytes(self, db: StoreConnection, owner: str) -> None:
+        """Raise StoreFullError where a key keeps more than it may."""
+        if used_bytes(db, owner) > self.max_bytes:
+            raise StoreFullError(f"{self.max_bytes:,} bytes, or would with this", "stored_gib")
 
 
 class FileRecord(NamedTuple):
@@ -53,9 +65,7 @@ def begin(
 ) -> str:
     """Make a file that is not complete, and return its id. Raises StoreFullError."""
     if quota is not None:
-        (n,) = db.execute("SELECT count(*) FROM files WHERE owner = ?", (owner,)).fetchone()
-        if n >= quota.max_count:
-            raise StoreFullError(f"{n} files", "stored_count")
+        quota.check_count(db, owner, "files")
     file_id = f"file-{uuid.uuid4().hex}"
     db.execute(
         "INSERT INTO files (id, owner, purpose, name, created_s, expires_s) VALUES (?, ?, ?, ?, ?, ?)",
@@ -81,8 +91,7 @@ def append(db: StoreConnection, file_id: str, pieces: Sequence[Piece], now_s: in
         "UPDATE files SET bytes = bytes + ?, expires_s = ? WHERE id = ? RETURNING owner",
         (sum(len(one.data) for one in pieces), now_s + UPLOAD_S, file_id),
     ).fetchone()
-    if used_bytes(db, owner) > quota.max_bytes:
-        raise StoreFullError(f"{quota.max_bytes:,} bytes, or would with this file", "stored_gib")
+    quota.check_bytes(db, owner)
 
 
 def used_bytes(db: StoreConnection, owner: str) -> int:

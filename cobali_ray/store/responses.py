@@ -73,50 +73,28 @@ class BegunResponse(NamedTuple):
     """The body that asked for it."""
     body: bytes
     n_begun: int
-    """How often a process has begun to compute it."""
-
-
-class EventRow(NamedTuple):
-    """Events of a stream, one behind the other, and what the model wrote for them."""
-
-    response_id: str
-    n: int
-    """The number of the first."""
-    data: bytes
-    deltas: bytes
-    """For `api/responses/background.py`; b"": nothing."""
+    """How many processes have begun to compute it, this one among them."""
+    rows: list[EventRow]
+    """What there was of it."""
 
 
 def keep(
-    db: StoreConnection,
-    new: NewResponse,
-    body: bytes,
-    output: Sequence[dict[str, Any]],
-    *,
-    kept_until_s: int,
-    quota: StoreQuota,
+    db: StoreConnection, new: NewResponse, body: bytes, output: Sequence[dict[str, Any]], quota: StoreQuota
 ) -> None:
     """Keep a response that has ended, and what was said in its conversation. Raises StoreFullError."""
     status = orjson.loads(body)["status"]
-    _insert(db, new, status, body, None, streams=False, kept_until_s=kept_until_s, quota=quota)
-    _join(db, new.owner, new.origin, new.items, output, kept_until_s)
+    _insert(db, new, status, body, None, quota, streams=False)
+    _join(db, new.owner, new.origin, new.items, output, quota.kept_until_s)
 
 
 def queue(
-    db: StoreConnection,
-    new: NewResponse,
-    body: bytes,
-    request: bytes,
-    events: bytes,
-    *,
-    kept_until_s: int,
-    quota: StoreQuota,
+    db: StoreConnection, new: NewResponse, body: bytes, request: bytes, events: bytes, quota: StoreQuota
 ) -> None:
     """Keep one that is to be computed; `events` are the first of its stream, if it has one.
 
     Raises StoreFullError.
     """
-    _insert(db, new, QUEUED, body, request, streams=bool(events), kept_until_s=kept_until_s, quota=quota)
+    _insert(db, new, QUEUED, body, request, quota, streams=bool(events))
     if events:
         append(db, [EventRow(new.id, 0, events, b"")])
 
@@ -127,20 +105,19 @@ def _insert(
     status: str,
     body: bytes,
     request: bytes | None,
+    quota: StoreQuota,
     *,
     streams: bool,
-    kept_until_s: int,
-    quota: StoreQuota,
 ) -> None:
     n_bytes = len(new.items) + len(body) + len(request or b"")
-    _prolong(db, new.owner, new.origin, kept_until_s)
+    _prolong(db, new.owner, new.origin, quota.kept_until_s)
     make_room(db, new.owner, n_bytes, quota)
     db.execute(
         "INSERT INTO responses (id, owner, tenant, status, created_s, kept_until_s, previous_id, "
         "conversation_id, conversation_n, items, body, request, streams, bytes) "
         "VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
         (
-            *(new.id, new.owner, new.tenant, status, new.created_s, kept_until_s),
+            *(new.id, new.owner, new.tenant, status, new.created_s, quota.kept_until_s),
             *(*new.origin, new.items, body, request, int(streams), n_bytes),
         ),
     )
@@ -305,7 +282,7 @@ def waiting(db: StoreConnection) -> list[tuple[str, str]]:
 def begin(db: StoreConnection, response_id: str) -> BegunResponse | None:
     """Note that a process computes a response, and return it; None where it is over."""
     row = db.execute(
-        f"UPDATE responses SET n_begun = n_begun + 1 WHERE id = ? AND {_OPEN} RETURNING body", (response_id,)
+        f"UPDATE responses SET n_begun = n_begun + 1 WHERE id = ? AND {_OPEN} RETURNING *", (response_id,)
     ).fetchone()
     if row is None:
         return None
@@ -342,14 +319,14 @@ def end(db: StoreConnection, response_id: str, body: dict[str, Any]) -> None:
         return
     if body["status"] in _CONTINUABLE:
         _join(db, row["owner"], _origin(row), row["items"], body["output"], row["kept_until_s"])
-    _become(db, response_id, body)
-    db.execute("UPDATE responses SET request = NULL WHERE id = ?", (response_id,))
     if not row["streams"]:
         db.execute("DELETE FROM response_events WHERE response_id = ?", (response_id,))
+    data = orjson.dumps(body)
     db.execute(
-        "UPDATE responses SET bytes = length(items) + length(body) + (SELECT coalesce(sum(length(data) + "
-        "length(deltas)), 0) FROM response_events WHERE response_id = responses.id) WHERE id = ?",
-        (response_id,),
+        "UPDATE responses SET status = ?, body = ?, request = NULL, bytes = length(items) + ? + (SELECT "
+        "coalesce(sum(length(data) + length(deltas)), 0) FROM response_events "
+        "WHERE response_id = responses.id) WHERE id = ?",
+        (body["status"], data, len(data), response_id),
     )
 
 
@@ -412,10 +389,3 @@ def _row(db: StoreConnection, owner: str, response_id: str) -> Any:
 
 def _origin(row: Any) -> ResponseOrigin:
     return ResponseOrigin(row["previous_id"], row["conversation_id"], row["conversation_n"])
-
-
-def _become(db: StoreConnection, response_id: str, body: dict[str, Any]) -> None:
-    db.execute(
-        "UPDATE responses SET status = ?, body = ? WHERE id = ?",
-        (body["status"], orjson.dumps(body), response_id),
-    )

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import zlib
 
-from cobali_ray.errors import StoreFullError
 from cobali_ray.store.connection import StoreConnection
-from cobali_ray.store.files import StoreQuota, used_bytes
+from cobali_ray.store.files import StoreQuota
 
 LEVEL = 1
 """Of zlib: events are alike, and become a tenth."""
 
 
-def keep(
-    db: StoreConnection, owner: str, stream_id: str, events: bytes, *, kept_until_s: int, quota: StoreQuota
-) -> None:
+def keep(db: StoreConnection, owner: str, stream_id: str, events: bytes, quota: StoreQuota) -> None:
     """Keep all events of a stream. Raises StoreFullError."""
     data = zlib.compress(events, LEVEL)
     db.execute(
         "INSERT INTO streams (owner, id, kept_until_s, data, bytes) VALUES (?, ?, ?, ?, ?) "
         "ON CONFLICT (owner, id) DO UPDATE "
         "SET kept_until_s = excluded.kept_until_s, data = excluded.data, bytes = excluded.bytes",
-        (owner, stream_id, kept_until_s, data, len(data)),
+        (owner, stream_id, quota.kept_until_s, data, len(data)),
     )
-    if used_bytes(db, owner) > quota.max_bytes:
-        raise StoreFullError(f"{quota.max_bytes:,} bytes, or would with this", "stored_gib")
+    quota.check_bytes(db, owner)
 
 
 def find(db: StoreConnection, owner: str, stream_id: str) -> bytes | None:

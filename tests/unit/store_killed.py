@@ -20,7 +20,7 @@ from cobali_ray.store.lines import OPENAI, Answer, parse_line
 from cobali_ray.store.responses import EventRow, NewResponse, ResponseOrigin
 from cobali_ray.store.states import BatchStatus
 
-QUOTA = StoreQuota(1 << 30, 10_000)
+QUOTA = StoreQuota(1 << 30, 10_000, kept_until_s=1000)
 N_LINES, N_EVENTS = 40, 9
 EVENT = b"event: x\ndata: {}\n\n"
 STEPS = {BatchStatus.VALIDATING: batches.start, BatchStatus.FINALIZING: batches.finish}
@@ -44,7 +44,7 @@ def create(store):
         store.now(files.append, file_id, pieces, 0, QUOTA)
     store.now(files.complete, file_id, "in.jsonl", 1000)
     new = NewBatch("", "", OPENAI, "/v1/completions", file_id)
-    return store.now(batches.create, new, now_s=0, kept_until_s=1000, quota=QUOTA).id
+    return store.now(batches.create, new, 0, QUOTA).id
 
 
 def work(place, rng, say):
@@ -79,8 +79,7 @@ def chat(store):
     found = store.now(lambda db: db.execute("SELECT id FROM conversations").fetchone())
     if found is not None:
         return found["id"]
-    more = {"now_s": 0, "kept_until_s": 1000, "quota": QUOTA}
-    return store.now(conversations.create, "", {}, [], **more).id
+    return store.now(conversations.create, "", {}, [], 0, QUOTA).id
 
 
 def converse(place, rng, say):
@@ -92,8 +91,7 @@ def converse(place, rng, say):
             items = json.dumps([{"id": f"i{rng.random()}"}]).encode()
             new = NewResponse(f"resp_{rng.random()}", "", "", ResponseOrigin("", chat(store)), 0, items)
             body = {"id": new.id, "status": "queued", "output": [], "background": True}
-            more = {"kept_until_s": 1000, "quota": QUOTA}
-            store.now(responses.queue, new, json.dumps(body).encode(), b"{}", EVENT, **more)
+            store.now(responses.queue, new, json.dumps(body).encode(), b"{}", EVENT, QUOTA)
             say({"queued": new.id})
         for response_id, _ in waiting:
             one = store.now(responses.begin, response_id)

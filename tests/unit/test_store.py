@@ -248,14 +248,14 @@ def test_what_one_key_keeps_no_other_sees(store):
 
 
 def test_a_key_keeps_no_more_than_it_may(store):
-    file_id = store.now(files.begin, "a", files.INPUT, "", 0, StoreQuota(1 << 20, 1))
+    file_id = store.now(files.begin, "a", files.INPUT, "", 0, StoreQuota(1 << 20, 1, 9))
     with pytest.raises(StoreFullError, match="1 files already"):
-        store.now(files.begin, "a", files.INPUT, "", 0, StoreQuota(1 << 20, 1))
-    store.now(files.begin, "b", files.INPUT, "", 0, StoreQuota(1 << 20, 1))
+        store.now(files.begin, "a", files.INPUT, "", 0, StoreQuota(1 << 20, 1, 9))
+    store.now(files.begin, "b", files.INPUT, "", 0, StoreQuota(1 << 20, 1, 9))
     one = piece(1)
-    store.now(files.append, file_id, [one], 0, StoreQuota(len(one.data), 1))
+    store.now(files.append, file_id, [one], 0, StoreQuota(len(one.data), 1, 9))
     with pytest.raises(StoreFullError, match="stored_gib"):
-        store.now(files.append, file_id, [piece(2)], 0, StoreQuota(len(one.data), 1))
+        store.now(files.append, file_id, [piece(2)], 0, StoreQuota(len(one.data), 1, 9))
     assert store.now(files.used_bytes, "a") == len(one.data), "and nothing of it is there"
     assert store.now(files.used_bytes, "b") == 0
 
@@ -276,13 +276,12 @@ def test_two_processes_use_one_store_and_one_of_them_runs_batches(store, place):
 
 def test_what_two_processes_write_at_once_is_as_if_one_came_after_the_other(store, place):
     """Each reads the last number of a conversation and writes the next ones."""
-    other, quota = Store(place), StoreQuota(1 << 20, 9)
-    more = {"kept_until_s": 9, "quota": quota}
-    chat = store.now(conversations.create, "", {}, [], now_s=0, **more).id
+    other, quota = Store(place), StoreQuota(1 << 20, 9, 9)
+    chat = store.now(conversations.create, "", {}, [], 0, quota).id
 
     def write(one, who):
         for n in range(20):
-            one.now(conversations.add, "", chat, [{"id": f"{who}{n}"}], **more)
+            one.now(conversations.add, "", chat, [{"id": f"{who}{n}"}], quota)
 
     with ThreadPoolExecutor() as pool:
         done = [pool.submit(write, one, who) for one, who in ((store, "a"), (other, "b"))]

@@ -68,9 +68,7 @@ class MessageBatchRoutes:
         keeping.require()
         pieces = await self._intake.take(http, self._read)
         caller, now_s = context.caller, keeping.now_s()
-        batch = await keeping(
-            _create, caller.salt, caller.tenant, pieces, now_s, keeping.until_s(), keeping.quota
-        )
+        batch = await keeping(_create, caller.salt, caller.tenant, pieces, now_s, keeping.quota())
         self._wake()
         return json_response(written(batch, http))
 
@@ -132,19 +130,13 @@ class MessageBatchRoutes:
 
 
 def _create(
-    db: StoreConnection,
-    owner: str,
-    tenant: str,
-    pieces: Sequence[Piece],
-    now_s: int,
-    kept_until_s: int,
-    quota: StoreQuota,
+    db: StoreConnection, owner: str, tenant: str, pieces: Sequence[Piece], now_s: int, quota: StoreQuota
 ) -> BatchRecord:
     file_id = files.begin(db, owner, files.INTERNAL, "", now_s, quota)
     files.append(db, file_id, pieces, now_s, quota)
-    files.complete(db, file_id, "requests", kept_until_s)
+    files.complete(db, file_id, "requests", quota.kept_until_s)
     new = NewBatch(owner, tenant, ANTHROPIC, MESSAGES, file_id)
-    return batches.create(db, new, now_s=now_s, kept_until_s=kept_until_s, quota=quota)
+    return batches.create(db, new, now_s, quota)
 
 
 def _results(db: StoreConnection, owner: str, batch_id: str) -> FileRecord:

@@ -59,7 +59,7 @@ class BatchRoutes:
         new = NewBatch(
             caller.salt, caller.tenant, OPENAI, body.endpoint, body.input_file_id, body.metadata or {}
         )
-        batch = await keeping(_create, new, keeping.now_s(), keeping.until_s(asked_s), keeping.quota)
+        batch = await keeping(_create, new, keeping.now_s(), keeping.quota(asked_s))
         self._wake()
         return json_response(written(batch, set()))
 
@@ -83,16 +83,14 @@ class BatchRoutes:
         return json_response(written(batch, set()))
 
 
-def _create(
-    db: StoreConnection, new: NewBatch, now_s: int, kept_until_s: int, quota: StoreQuota
-) -> BatchRecord:
+def _create(db: StoreConnection, new: NewBatch, now_s: int, quota: StoreQuota) -> BatchRecord:
     try:
         file = files.find(db, new.owner, new.input_file_id)
     except NotInStoreError:
         raise InvalidParameterError("input_file_id", ": there is no file with this id") from None
     if file.purpose != files.INPUT:
         raise InvalidParameterError("input_file_id", f"must be of a file with the purpose {files.INPUT!r}")
-    return batches.create(db, new, now_s=now_s, kept_until_s=kept_until_s, quota=quota)
+    return batches.create(db, new, now_s, quota)
 
 
 def _listed(

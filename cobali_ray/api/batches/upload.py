@@ -154,7 +154,7 @@ class _Upload:
 
     def _append(self, db: StoreConnection, now_s: int) -> None:
         pieces, self._pieces = self._pieces, []
-        files.append(db, self._file_id, pieces, now_s, self._keeping.quota)
+        files.append(db, self._file_id, pieces, now_s, self._keeping.quota())
 
 
 def _kept_s(form: FormReader) -> int | None:
@@ -181,7 +181,7 @@ async def take_upload(http: HttpRequest, owner: str, keeping: Keeping, max_line_
     if encoding != "identity":
         raise UnsupportedEncodingError(encoding[:64], "no encoding")
     store = keeping.require()
-    file_id = await store(files.begin, owner, files.INPUT, "", keeping.now_s(), keeping.quota)
+    file_id = await store(files.begin, owner, files.INPUT, "", keeping.now_s(), keeping.quota())
     try:
         upload = _Upload(http.headers.get("content-type", ""), file_id, keeping, max_line_bytes)
         stream, held = aiter(http.stream()), bytearray()

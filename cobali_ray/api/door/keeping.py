@@ -23,7 +23,7 @@ class Keeping:
 
     def __init__(self, store: Store | None, settings: ApiSettings, clock: ApiClock) -> None:
         self._store, self._clock = store, clock
-        self.quota = StoreQuota(int(settings.stored_gib * (1 << 30)), settings.stored_count)
+        self._most = int(settings.stored_gib * (1 << 30)), settings.stored_count
         self._kept_s = int(settings.stored_days * DAY_S)
         self.max_body_bytes = settings.max_body_bytes
 
@@ -50,6 +50,10 @@ class Keeping:
     def until_s(self, asked_s: int | None = None) -> int:
         """Return until when something made now is kept: as long as asked, or as the operator lets it."""
         return self.now_s() + min(asked_s or self._kept_s, self._kept_s)
+
+    def quota(self, asked_s: int | None = None) -> StoreQuota:
+        """Return what each key may keep from now on, for as long as `until_s` says."""
+        return StoreQuota(*self._most, self.until_s(asked_s))
 
 
 def page(found: list[dict[str, Any]], limit: int) -> dict[str, Any]:

@@ -283,7 +283,7 @@ class StreamRecordings:
             return
         keeping, name = self._keeping, (recording.owner, recording.stream_id)
         try:
-            await keeping(streams.keep, *name, events, kept_until_s=keeping.until_s(), quota=keeping.quota)
+            await keeping(streams.keep, *name, events, keeping.quota())
         except CobaliError as error:
             _log.warning("stream_not_stored", stream_id=recording.stream_id, error=str(error))
 

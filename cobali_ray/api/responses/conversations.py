@@ -50,10 +50,7 @@ class ConversationRoutes:
         keeping = self._keeping
         body, items = await self._take(http, ConversationBody)
         new = (owner_of(http), body.metadata or {}, items)
-        now_s, until_s = keeping.now_s(), keeping.until_s()
-        record = await keeping(
-            conversations.create, *new, now_s=now_s, kept_until_s=until_s, quota=keeping.quota
-        )
+        record = await keeping(conversations.create, *new, keeping.now_s(), keeping.quota())
         return json_response(_written(record))
 
     async def find(self, http: HttpRequest, conversation_id: str) -> Response:
@@ -75,16 +72,9 @@ class ConversationRoutes:
 
     async def add(self, http: HttpRequest, conversation_id: str) -> Response:
         """Add items to a conversation."""
-        keeping = self._keeping
+        keeping, owner = self._keeping, owner_of(http)
         _, items = await self._take(http, ConversationItemsBody)
-        await keeping(
-            conversations.add,
-            owner_of(http),
-            conversation_id,
-            items,
-            kept_until_s=keeping.until_s(),
-            quota=keeping.quota,
-        )
+        await keeping(conversations.add, owner, conversation_id, items, keeping.quota())
         return json_response(page(items, len(items)))
 
     async def items(self, http: HttpRequest, conversation_id: str) -> Response:

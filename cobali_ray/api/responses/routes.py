@@ -131,8 +131,7 @@ class Responses:
             body,
             asked.raw,
             events if call.stream else b"",
-            kept_until_s=self._keeping.until_s(),
-            quota=self._keeping.quota,
+            self._keeping.quota(),
         )
         self._wake()
         if call.stream:
@@ -284,14 +283,8 @@ class Responses:
             ) from None
 
     async def _keep(self, asked: _Asked, created_s: int, body: dict[str, Any]) -> None:
-        await self._keeping(
-            responses.keep,
-            asked.new(created_s),
-            orjson.dumps(body),
-            body["output"],
-            kept_until_s=self._keeping.until_s(),
-            quota=self._keeping.quota,
-        )
+        written, quota = orjson.dumps(body), self._keeping.quota()
+        await self._keeping(responses.keep, asked.new(created_s), written, body["output"], quota)
 
 
 def asked_page(http: HttpRequest) -> tuple[str | None, int, bool]:

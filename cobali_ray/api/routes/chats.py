@@ -75,20 +75,13 @@ class KeptChats:
 
     async def write(self, http: HttpRequest, chat_id: str) -> Response:
         """Write a chat, unless it has changed since the client's version."""
-        keeping = self._keeping
+        keeping, owner = self._keeping, owner_of(http)
         keeping.require()
         if not _SANE_ID.fullmatch(chat_id):
             raise InvalidParameterError("chat_id", "must be 1 to 64 letters, digits, - and _")
         body = await self._intake.read(http, KeptChatBody)
-        version = await keeping(
-            chats.write,
-            owner_of(http),
-            chat_id,
-            body.version,
-            (body.summary, body.data),
-            kept_until_s=keeping.until_s(),
-            quota=keeping.quota,
-        )
+        texts = (body.summary, body.data)
+        version = await keeping(chats.write, owner, chat_id, body.version, texts, keeping.quota())
         return json_response(_told(chat_id, version))
 
     async def delete(self, http: HttpRequest, chat_id: str) -> Response:
