@@ -364,7 +364,7 @@ async def test_one_key_does_not_take_all_the_room(make_app, said, monkeypatch):
         assert third.stream_id
 
 
-async def test_what_is_over_is_forgotten_for_want_of_room_the_first_to_end_first(app, said, monkeypatch):
+async def test_what_is_over_is_forgotten_for_want_of_room_the_oldest_first(app, said, monkeypatch):
     said.say("one", None)
     cuts = [Cut(app) for _ in range(3)]
     for i, cut in enumerate(cuts):

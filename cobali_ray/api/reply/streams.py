@@ -229,26 +229,26 @@ class StreamRecordings:
     def __init__(self, clock: ApiClock, keeping: Keeping) -> None:
         self._clock, self._keeping, self._closed = clock, keeping, False
         self._kept: dict[str, StreamRecording] = {}
-        self._live: set[StreamRecording] = set()
-        self._over: dict[str, StreamRecording] = {}
-        """Those that are written to their ends, the first to end first."""
-        self._n_over_bytes = 0
+        """The first to begin first."""
         self._storing = set[asyncio.Task[None]]()
         self._leaving: dict[str, asyncio.Task[None]] = {}
         """What forgets those that nobody reads."""
 
     def has_room(self, tenant: str) -> bool:
         """Say whether one more answer may be recorded."""
-        n_of_key = sum(live.tenant == tenant for live in self._live)
-        return len(self._live) < MAX_STREAMS and (not tenant or n_of_key < MAX_OF_KEY)
+        live = self._live()
+        n_of_key = sum(one.tenant == tenant for one in live)
+        return len(live) < MAX_STREAMS and (not tenant or n_of_key < MAX_OF_KEY)
+
+    def _live(self) -> list[StreamRecording]:
+        return [one for one in self._kept.values() if not one.writing.done()]
 
     def has_room_to_store(self, caller: Caller) -> bool:
         """Say whether one more of them may be stored. Raises NoStoreError."""
         self._keeping.require()
-        stored = [live for live in self._live if live.stored]
-        return (
-            len(stored) < MAX_STORED and sum(live.owner == caller.salt for live in stored) < MAX_STORED_OF_KEY
-        )
+        stored = [one for one in self._live() if one.stored]
+        n_of_key = sum(one.owner == caller.salt for one in stored)
+        return len(stored) < MAX_STORED and n_of_key < MAX_STORED_OF_KEY
 
     def begin(
         self, stream_id: str, caller: Caller, reply: StreamReply, scope: Scope, *, named: bool, stored: bool
@@ -258,25 +258,20 @@ class StreamRecordings:
             raise StreamExistsError
         recording = StreamRecording(stream_id, caller, reply, scope, named=named, stored=stored)
         self._kept[stream_id] = recording
-        self._live.add(recording)
         recording.writing.add_done_callback(lambda _: self._end(recording))
         return recording
 
     def _end(self, recording: StreamRecording) -> None:
-        self._live.discard(recording)
         if recording.stored:
             storing = begin_apart(self._store(recording))
             self._storing.add(storing)
             storing.add_done_callback(self._storing.discard)
-        if recording.stream_id not in self._kept:
-            return
-        self._over[recording.stream_id] = recording
-        self._n_over_bytes += recording.n_bytes
-        if self._n_over_bytes > ENDED_BYTES:
-            unread = [over for over in self._over.values() if not over.read]
-            for over in unread:
-                if self._n_over_bytes > ENDED_BYTES:
-                    self._forget(over)
+        over = [one for one in self._kept.values() if one.writing.done()]
+        n_bytes = sum(one.n_bytes for one in over)
+        for one in over:
+            if n_bytes > ENDED_BYTES and not one.read:
+                n_bytes -= one.n_bytes
+                self._forget(one)
 
     async def _store(self, recording: StreamRecording) -> None:
         if (events := recording.whole) is None:
@@ -340,8 +335,6 @@ class StreamRecordings:
         """Let go of a recording, and cancel what is still being written."""
         if self._kept.pop(recording.stream_id, None) is None:
             return
-        if self._over.pop(recording.stream_id, None) is not None:
-            self._n_over_bytes -= recording.n_bytes
         if (leaving := self._leaving.pop(recording.stream_id, None)) is not None:
             leaving.cancel()
         recording.writing.cancel()
