@@ -1,13 +1,14 @@
 """A body of Anthropic's API -> the chat that it means. Pure.
 
 The places of what is said change on the way (results of tools become messages, turns of one role become one),
-so the paths in errors are led back (`Names`).
+so the paths in errors are led back (`_named`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from cobali_ray.api.anthropic.body import AnthropicTool, CountBody, MessagesBody, OneMessage
@@ -50,7 +51,7 @@ Placed: TypeAlias = tuple[Block, Path]
 """A part of a chat's message, and its place in the body."""
 
 
-def chat_of(body: CountBody) -> tuple[ChatBody, Names]:
+def chat_of(body: CountBody) -> tuple[ChatBody, Callable[[Path], str]]:
     """Return the chat, and what the API calls its fields. Raises InvalidParameterError."""
     turns = MessageReader(body)
     fields: dict[str, Any] = {
@@ -71,36 +72,28 @@ def chat_of(body: CountBody) -> tuple[ChatBody, Names]:
             "stop": body.stop_sequences,
             "stream": body.stream,
         }
-    return model_of(ChatBody, fields), Names(turns.places)
+    return model_of(ChatBody, fields), partial(_named, places=turns.places)
 
 
-class Names:
-    """What Anthropic's API calls the fields of a chat."""
-
-    def __init__(self, places: list[list[Path]]) -> None:
-        self._places = places
-
-    def __call__(self, path: Path) -> str:
-        return dotted(self._own(path))
-
-    def _own(self, path: Path) -> Path:
-        match path:
-            case "messages", int(message), "content", int(part), *rest if message < len(self._places):
-                places = self._places[message]
-                return (*places[min(part, len(places) - 1)], *(["source"] if "image_url" in rest else rest))
-            case "messages", int(message), *_ if message < len(self._places):
-                return self._places[message][0]
-            case "tools", int(tool), "function", "parameters", *rest:
-                return ("tools", tool, "input_schema", *rest)
-            case "tools", int(tool), "function", *rest:
-                return ("tools", tool, *rest)
-            case "tool_choice", "function", *rest:
-                return ("tool_choice", *rest)
-            case "response_format", "json_schema", *rest:
-                return ("output_config", "format", *rest)
-            case str(name), *rest:
-                return (*_NAMES.get(name, (name,)), *rest)
-        return path
+def _named(path: Path, *, places: Sequence[Sequence[Path]]) -> str:
+    """Return what this API calls a field of a chat, whose messages' parts come from these places."""
+    match path:
+        case "messages", int(message), "content", int(part), *rest if message < len(places):
+            own = places[message][min(part, len(places[message]) - 1)]
+            path = (*own, *(["source"] if "image_url" in rest else rest))
+        case "messages", int(message), *_ if message < len(places):
+            path = places[message][0]
+        case "tools", int(tool), "function", "parameters", *rest:
+            path = ("tools", tool, "input_schema", *rest)
+        case "tools", int(tool), "function", *rest:
+            path = ("tools", tool, *rest)
+        case "tool_choice", "function", *rest:
+            path = ("tool_choice", *rest)
+        case "response_format", "json_schema", *rest:
+            path = ("output_config", "format", *rest)
+        case str(name), *rest:
+            path = (*_NAMES.get(name, (name,)), *rest)
+    return dotted(path)
 
 
 _NAMES: Final[Mapping[str, Path]] = {

@@ -51,8 +51,13 @@ class Asker:
             caller=caller,
             error_shape=error_shape(endpoint),
         )
+        inbox = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def receive() -> Message:
+            return next(inbox, None) or await asyncio.Future[Message]()  # a client that waits for ever
+
         reply = _Collected()
-        http = HttpRequest(_scope(endpoint, context), _Inbox(body).receive, reply.send)
+        http = HttpRequest(_scope(endpoint, context), receive, reply.send)
         try:
             response = await (handler or self._handlers[endpoint])(http)
             await response(http.scope, http.receive, reply.send)
@@ -91,18 +96,6 @@ def _scope(path: str, context: RequestContext) -> dict[str, object]:
         "headers": [(b"content-type", b"application/json")],
         SCOPE_KEY: context,
     }
-
-
-class _Inbox:
-    """A client that sends a body, and then waits for ever."""
-
-    def __init__(self, body: bytes) -> None:
-        self._messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive(self) -> Message:
-        if self._messages:
-            return self._messages.pop()
-        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
 
 
 class _Collected:

@@ -15,7 +15,7 @@ from cobali_ray.api.door.context import owner_of
 from cobali_ray.api.door.keeping import Keeping, page
 from cobali_ray.api.engines.apart import unless_gone
 from cobali_ray.api.reply.replies import json_response
-from cobali_ray.api.routes.openapi import Routes, content, errors, query
+from cobali_ray.api.routes.openapi import STORE_STATUSES, Routes, content, errors, query
 from cobali_ray.errors import StoreFailedError
 from cobali_ray.settings import ApiSettings
 from cobali_ray.store import batches, files
@@ -23,7 +23,6 @@ from cobali_ray.store.files import FileRecord
 
 JSON_LINES = "application/jsonl"
 MAX_LISTED = 10_000
-_STATUSES = (400, 401, 404, 500, 501, 503)
 _LISTED: dict[str, Any] = {
     "parameters": [
         query("purpose", "Only files of this purpose: batch or batch_output.", type="string"),
@@ -57,9 +56,9 @@ class FileRoutes:
 
     def routes(self) -> Routes:
         routes = Routes("batches")
-        wrong = errors(*_STATUSES)
+        wrong = errors(*STORE_STATUSES)
         path = "/v1/files/{file_id}"
-        taken = errors(*_STATUSES, 408, 413, 415)
+        taken = errors(*STORE_STATUSES, 408, 413, 415)
         routes.add("POST", "/v1/files", self.upload, responses=taken, openapi_extra=_FORM)
         routes.get("/v1/files", self.listing, responses=wrong, openapi_extra=_LISTED)
         routes.get(path, self.find, responses=wrong)

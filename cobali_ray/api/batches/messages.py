@@ -20,7 +20,7 @@ from cobali_ray.api.call.intake import Intake
 from cobali_ray.api.door.context import RequestContext, context_of, owner_of
 from cobali_ray.api.door.keeping import Keeping
 from cobali_ray.api.reply.replies import json_response
-from cobali_ray.api.routes.openapi import BODY_STATUSES, Routes, content, errors, query
+from cobali_ray.api.routes.openapi import BODY_STATUSES, STORE_STATUSES, Routes, content, errors, query
 from cobali_ray.errors import BatchStateError, InvalidParameterError, NotInStoreError
 from cobali_ray.settings import ApiSettings
 from cobali_ray.store import batches, files
@@ -31,7 +31,6 @@ from cobali_ray.store.lines import ANTHROPIC, MESSAGES, SeenIds, parse_message_r
 from cobali_ray.store.states import BatchStatus
 
 MAX_LISTED, N_LISTED = 1000, 20
-_STATUSES = (400, 401, 404, 500, 501, 503)
 _LISTED: dict[str, Any] = {
     "parameters": [
         query("after_id", "The id of the batch before the first one.", type="string"),
@@ -50,7 +49,7 @@ class MessageBatchRoutes:
 
     def routes(self) -> Routes:
         routes = Routes("messages")
-        wrong = partial(errors, *_STATUSES, body=AnthropicErrorBody)
+        wrong = partial(errors, *STORE_STATUSES, body=AnthropicErrorBody)
         path = "/v1/messages/batches/{batch_id}"
         answers = errors(*BODY_STATUSES, 501, body=AnthropicErrorBody)
         routes.post("/v1/messages/batches", self.create, MessageBatchBody, answers)

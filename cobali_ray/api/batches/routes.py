@@ -15,7 +15,7 @@ from cobali_ray.api.call.intake import Intake
 from cobali_ray.api.door.context import context_of, owner_of
 from cobali_ray.api.door.keeping import Keeping, page
 from cobali_ray.api.reply.replies import json_response
-from cobali_ray.api.routes.openapi import BODY_STATUSES, Routes, errors, query
+from cobali_ray.api.routes.openapi import BODY_STATUSES, STORE_STATUSES, Routes, errors, query
 from cobali_ray.errors import InvalidParameterError, NotInStoreError
 from cobali_ray.store import batches, files
 from cobali_ray.store.batches import BatchRecord, NewBatch
@@ -24,7 +24,6 @@ from cobali_ray.store.files import StoreQuota
 from cobali_ray.store.lines import ENDPOINTS, OPENAI
 
 MAX_LISTED, N_LISTED = 100, 20
-_STATUSES = (400, 401, 404, 500, 501, 503)
 _LISTED: dict[str, Any] = {
     "parameters": [
         query("after", "The id of the batch before the first one.", type="string"),
@@ -40,7 +39,7 @@ class BatchRoutes:
 
     def routes(self) -> Routes:
         routes = Routes("batches")
-        wrong = errors(*_STATUSES)
+        wrong = errors(*STORE_STATUSES)
         path = "/v1/batches/{batch_id}"
         routes.post("/v1/batches", self.create, BatchBody, errors(*BODY_STATUSES, 501))
         routes.get("/v1/batches", self.listing, responses=wrong, openapi_extra=_LISTED)

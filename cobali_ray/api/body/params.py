@@ -88,23 +88,21 @@ def chat_logprobs(body: ChatBody) -> int | None:
 
 
 def completion_logprobs(body: CompletionBody) -> int | None:
-    if body.logprobs is None:
-        return None
-    if not 0 <= body.logprobs <= MAX_TOP_LOGPROBS:
-        raise InvalidParameterError("logprobs", f"must be in [0, {MAX_TOP_LOGPROBS}], got {body.logprobs}")
-    return body.logprobs
+    return _n_top("logprobs", body.logprobs)
 
 
 def prompt_logprobs(body: GenerationBody) -> int | None:
     """Return how many alternatives per token of the prompt `prompt_logprobs` asks for; None without."""
-    n = body.prompt_logprobs
-    if n is None:
-        return None
-    if not 0 <= n <= MAX_TOP_LOGPROBS:
-        raise InvalidParameterError("prompt_logprobs", f"must be in [0, {MAX_TOP_LOGPROBS}], got {n}")
-    if body.stream:
+    n = _n_top("prompt_logprobs", body.prompt_logprobs)
+    if n is not None and body.stream:
         message = "come with no stream; echo together with logprobs does"
         raise InvalidParameterError("prompt_logprobs", message)
+    return n
+
+
+def _n_top(param: str, n: int | None) -> int | None:
+    if n is not None and not 0 <= n <= MAX_TOP_LOGPROBS:
+        raise InvalidParameterError(param, f"must be in [0, {MAX_TOP_LOGPROBS}], got {n}")
     return n
 
 

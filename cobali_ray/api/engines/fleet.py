@@ -180,9 +180,7 @@ class Fleet:
         return self._dispatch.state.find(asked, tenant)
 
     async def states(self) -> list[EngineState]:
-        return [
-            state for found in await asyncio.gather(*(m.states() for m in self.models)) for state in found
-        ]
+        return await self._dispatch.states(self.engines)
 
     async def metrics(self, encode: Encoder, others: Sequence[Metric] = ()) -> bytes:
         counts = await asyncio.gather(*(engine.counts() for engine in self.engines.values()))

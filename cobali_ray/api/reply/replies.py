@@ -43,15 +43,12 @@ class EventsReply(Response):
         await unless_gone(receive, self._send(send))
 
     async def _send(self, send: Send) -> None:
-        async def write(wire: bytes, *, more: bool = True) -> None:
-            await send({"type": "http.response.body", "body": wire, "more_body": more})
-
         headers = [(b"content-type", SSE), *STREAM_HEADERS]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         async with aclosing(self._wires()) as wires:
             async for wire in wires:
-                await write(wire)
-        await write(b"", more=False)
+                await send({"type": "http.response.body", "body": wire, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _wires(self) -> AsyncGenerator[bytes, None]:
         try:

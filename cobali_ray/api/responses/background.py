@@ -52,7 +52,6 @@ class BackgroundWriter(ResponseWriter):
         super().__init__(written, call)
         self._deltas: list[Delta] = []
         self._n_recorded = self.first
-        self._opened = False
 
     def queued(self) -> tuple[bytes, bytes]:
         """Return the response before it is computed, and the first events of its stream."""
@@ -72,11 +71,8 @@ class BackgroundWriter(ResponseWriter):
             tokens += (token for delta in deltas for token in delta.tokens)
             self._n_recorded = row.n + row.data.count(b"\n\n")
         if self._n_recorded > self.first:
-            self._opened, self._n_told = True, self._n_recorded
+            self._is_open, self._n_told = True, self._n_recorded
         return tokens
-
-    def opening(self, index: int) -> bytes:
-        return b"" if self._opened else super().opening(index)
 
     def say(self, update: Update) -> bytes:
         self._deltas += update.deltas

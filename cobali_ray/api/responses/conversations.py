@@ -16,9 +16,9 @@ from cobali_ray.api.door.context import RequestContext, owner_of
 from cobali_ray.api.door.keeping import Keeping, page
 from cobali_ray.api.reply.replies import json_response
 from cobali_ray.api.responses.items import read_input, with_ids
-from cobali_ray.api.responses.routes import LISTED, STATUSES, asked_page
+from cobali_ray.api.responses.routes import LISTED, asked_page
 from cobali_ray.api.responses.schema import ConversationBody, ConversationItemsBody, ConversationUpdateBody
-from cobali_ray.api.routes.openapi import BODY_STATUSES, Routes, errors
+from cobali_ray.api.routes.openapi import BODY_STATUSES, STORE_STATUSES, Routes, errors
 from cobali_ray.settings import ApiSettings
 from cobali_ray.store import conversations
 from cobali_ray.store.conversations import ConversationRecord
@@ -32,7 +32,7 @@ class ConversationRoutes:
 
     def routes(self) -> Routes:
         routes = Routes("responses")
-        wrong, takes = errors(*STATUSES), errors(*BODY_STATUSES, 501)
+        wrong, takes = errors(*STORE_STATUSES), errors(*BODY_STATUSES, 501)
         path = "/v1/conversations/{conversation_id}"
         item = f"{path}/items/{{item_id}}"
         routes.post("/v1/conversations", self.create, ConversationBody, takes)

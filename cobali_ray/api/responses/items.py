@@ -18,7 +18,6 @@ from cobali_ray.errors import InvalidParameterError, Path, UnsupportedParameterE
 
 NEUTRAL: Final = frozenset({"caller", "created_by", "parsed_arguments", "phase"})
 """Fields of items by which no answer differs."""
-KINDS = ("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output")
 REFERENCE: Final = "item_reference"
 SYSTEM = ("system", "developer")
 TEXTS: Final = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
@@ -142,8 +141,7 @@ def _item(raw: dict[str, Any], where: Path) -> Item:
             return model_of(ReasoningItem, raw, where)
         case kind:
             pass
-    known = ", ".join((*KINDS, "reasoning"))
-    why = "send the item itself" if kind == REFERENCE else f"only {known}"
+    why = "send the item itself" if kind == REFERENCE else f"only {', '.join(ID_PREFIXES)}"
     raise UnsupportedParameterError(
         (*where, "type"), where, f": items of type {str(kind)[:32]!r} are not supported, {why}"
     )

@@ -33,14 +33,20 @@ from cobali_ray.api.responses.items import EarlierItems, references, resolved, w
 from cobali_ray.api.responses.read import ResponseTemplate, read
 from cobali_ray.api.responses.schema import ResponsesBody
 from cobali_ray.api.routes.generation import Dialect, Generation, ParsedBody
-from cobali_ray.api.routes.openapi import BODY_STATUSES, Routes, errors, generation_responses, query
+from cobali_ray.api.routes.openapi import (
+    BODY_STATUSES,
+    STORE_STATUSES,
+    Routes,
+    errors,
+    generation_responses,
+    query,
+)
 from cobali_ray.errors import InvalidParameterError, NotInStoreError, UnsupportedParameterError
 from cobali_ray.settings import ApiSettings
 from cobali_ray.store import conversations, responses
 from cobali_ray.store.responses import BegunResponse, NewResponse, ResponseOrigin
 
 MAX_LISTED, N_LISTED = 100, 20
-STATUSES = (400, 401, 404, 500, 501, 503)
 _STREAM: dict[str, Any] = {
     "parameters": [
         query("stream", "Read the stream of a response in the background.", type="boolean", default=False),
@@ -108,7 +114,7 @@ class Responses:
 
     def routes(self) -> Routes:
         routes = Routes("responses")
-        path, wrong = "/v1/responses/{response_id}", errors(*STATUSES)
+        path, wrong = "/v1/responses/{response_id}", errors(*STORE_STATUSES)
         routes.post("/v1/responses", self.create, ResponsesBody, generation_responses() | errors(501))
         routes.post("/v1/responses/input_tokens", self.count, ResponsesBody, errors(*BODY_STATUSES, 501))
         routes.get(path, self.find, responses=wrong, openapi_extra=_STREAM)

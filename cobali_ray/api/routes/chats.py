@@ -16,7 +16,7 @@ from cobali_ray.api.call.intake import Intake
 from cobali_ray.api.door.context import owner_of
 from cobali_ray.api.door.keeping import Keeping
 from cobali_ray.api.reply.replies import json_response
-from cobali_ray.api.routes.openapi import BODY_STATUSES, Routes, errors, query
+from cobali_ray.api.routes.openapi import BODY_STATUSES, STORE_STATUSES, Routes, errors, query
 from cobali_ray.errors import InvalidParameterError
 from cobali_ray.store import chats
 
@@ -46,7 +46,7 @@ class KeptChats:
 
     def routes(self) -> Routes:
         routes = Routes("chats")
-        path, wrong = "/v1/chats/{chat_id}", errors(400, 401, 404, 500, 501, 503)
+        path, wrong = "/v1/chats/{chat_id}", errors(*STORE_STATUSES)
         listed = {"parameters": [_AFTER]}
         routes.get("/v1/chats", self.listing, responses=errors(400, 401, 500, 501, 503), openapi_extra=listed)
         routes.get(path, self.find, responses=wrong)

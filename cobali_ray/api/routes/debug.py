@@ -62,9 +62,10 @@ class Debug:
 
     async def ticks(self, http: HttpRequest) -> Response:
         """Return the last ticks and the requests in them."""
-        last = _whole(http, "last", low=1, high=MAX_TICKS, default=N_INITIAL_TICKS)
-        since = _whole(http, "since", low=0, high=2**63 - 1, default=0)
-        engine = self._fleet.engine(http.query_params.get("engine"))
+        asked = http.query_params
+        last = whole_number(asked.get("last", str(N_INITIAL_TICKS)), "last", low=1, high=MAX_TICKS)
+        since = whole_number(asked.get("since", "0"), "since", low=0, high=2**63 - 1)
+        engine = self._fleet.engine(asked.get("engine"))
         feed = await engine.ticks(last=last, since=since)
         tenant = context_of(http).caller.tenant
         return Response(feed.body_for(tenant), media_type="application/json")
@@ -75,8 +76,3 @@ class Debug:
         self._fleet.engine(engine_id)
         context = context_of(http)
         return EventsReply(partial(self._viewers[engine_id].watch, context.caller.tenant), context)
-
-
-def _whole(http: HttpRequest, name: str, *, low: int, high: int, default: int) -> int:
-    text = http.query_params.get(name)
-    return default if text is None else whole_number(text, name, low=low, high=high)

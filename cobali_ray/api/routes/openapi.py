@@ -63,6 +63,8 @@ def errors(*statuses: int, body: type[BaseModel] = ErrorBody) -> Responses:
 
 BODY_STATUSES: tuple[int, ...] = (400, 401, 403, 404, 408, 413, 415, 429, 500, 503)
 """What may go wrong wherever a body is read."""
+STORE_STATUSES: tuple[int, ...] = (400, 401, 404, 500, 501, 503)
+"""What may go wrong where something is looked for in the store."""
 MODEL_STATUSES: tuple[int, ...] = (400, 401, 403, 404, 429, 500, 503, 507)
 """What may go wrong where a query names a model, which may have to be loaded."""
 KEYS: dict[str, Any] = {
