@@ -335,7 +335,7 @@ REFUSED = [
     (CHAT, {"options": {"temperature": -1}}, "options.temperature"),
     (CHAT, {"options": {"temperature": "warm"}}, "options.temperature"),
     (CHAT, {"options": {"stop": [""]}}, "options.stop"),
-    ("/api/embed", {"input": []}, "input"),
+    ("/api/embed", {"input": []}, "input: missing"),
     (GENERATE, {"prompt": "x", "template": "{{ .Prompt }}"}, "template"),
     (GENERATE, {"prompt": "x", "suffix": "y"}, "suffix"),
     (GENERATE, {"prompt": "x", "raw": True, "system": "y"}, "system"),

@@ -98,7 +98,7 @@ class OllamaEmbedBody(BodyModel):
     """POST /api/embed, and /api/embeddings with `prompt`."""
 
     model: str | None = Field(None, description="One of the served names; optional if there is only one.")
-    input: str | Annotated[Many[str], Field(min_length=1, max_length=MAX_INPUTS)] | None = Field(
+    input: str | Annotated[Many[str], Field(max_length=MAX_INPUTS)] | None = Field(
         None, description="One text, or up to 2,048."
     )
     prompt: str | None = Field(None, description="The text of /api/embeddings.")

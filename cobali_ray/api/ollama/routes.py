@@ -198,7 +198,7 @@ class Ollama:
 
     def _read_texts(self, context: RequestContext, raw: bytes) -> ParsedVectorsBody:
         body, name = self._embed_body(context, raw)
-        if body.input is None:
+        if not body.input:
             raise InvalidParameterError("input", MISSING)
         wanted = EmbeddingBody.model_construct(model=name, input=body.input, dimensions=body.dimensions)
         return ParsedVectorsBody(wanted, many_vectors)
