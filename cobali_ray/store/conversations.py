@@ -177,4 +177,8 @@ def delete_item(db: StoreConnection, owner: str, conversation_id: str, item_id: 
     n_bytes = len(item(db, owner, conversation_id, item_id))
     db.execute("DELETE FROM items WHERE conversation_id = ? AND id = ?", (conversation_id, item_id))
     db.execute("UPDATE conversations SET bytes = bytes - ? WHERE id = ?", (n_bytes, conversation_id))
+    # What comes next gets the number of what was last: no response may take it for what it goes on from.
+    last = last_n(db, conversation_id)
+    query = "UPDATE responses SET conversation_n = ? WHERE conversation_id = ? AND conversation_n > ?"
+    db.execute(query, (last, conversation_id, last))
     return find(db, owner, conversation_id)

@@ -491,6 +491,17 @@ async def test_a_conversation_keeps_what_is_said(server):
     assert (await server.openai.responses.retrieve(answer.id)).output_text == "second", "which stays"
 
 
+async def test_what_takes_the_place_of_a_deleted_item_is_not_gone_on_from(server):
+    items = server.openai.conversations.items
+    chat = await server.openai.conversations.create(items=[user("first"), user("second")])
+    answer = await server.openai.responses.create(model="fake", input="and?", conversation=chat.id)
+    for one in [one async for one in items.list(chat.id)][:-1]:
+        await items.delete(one.id, conversation_id=chat.id)
+    await items.create(chat.id, items=[user("later")])
+    await server.openai.responses.create(model="fake", input="so?", previous_response_id=answer.id)
+    assert [one["content"] for one in server.client.messages[-1]] == ["first", "and?", "Hello world!", "so?"]
+
+
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
