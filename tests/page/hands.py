@@ -81,8 +81,13 @@ class Voice:
 
     @property
     def sent(self):
-        """The bodies of the requests so far."""
+        """The bodies of the requests so far; a new one may come a moment after what asked for it."""
         return self._page.evaluate("voice.sent")
+
+    def asked(self, n):
+        """Wait for the `n`th request and return its body."""
+        self._page.wait_for_function("(n) => voice.sent.length === n", arg=n)
+        return self.sent[-1]
 
     def say(self, choice=0, **delta):
         self._tell({"choices": [{"index": choice, "delta": delta, "finish_reason": None}]})

@@ -229,7 +229,7 @@ def test_text_files_go_with_a_message_and_others_are_refused(make_page, site):
     voice = Voice(page)
     say(page, "What does it print?")
     expect(chip).to_have_count(1)  # with the message now
-    assert voice.sent[0]["messages"][0]["content"] == (
+    assert voice.asked(1)["messages"][0]["content"] == (
         "What does it print?\n\nFile a.py:\n\n````py\nprint('``` no end')\n````"
     )
     voice.end()

@@ -53,8 +53,7 @@ def test_a_question_about_a_pdf_carries_its_text(make_page, site, tmp_path):
     expect(page.get_by_role("list", name="Attached files")).to_contain_text("Report.PDF")
     voice = Voice(page)
     say(page, "How many gulls?")
-    page.wait_for_function("() => voice.sent.length === 1")
-    assert voice.sent[0]["messages"][0]["content"] == (
+    assert voice.asked(1)["messages"][0]["content"] == (
         "How many gulls?\n\nFile Report.PDF:\n\n```pdf\nThe gulls were seventeen.\n```"
     )
     voice.end()

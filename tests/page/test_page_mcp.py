@@ -55,8 +55,7 @@ def test_a_server_is_added_its_tool_offered_and_called_once_somebody_agrees(make
     loud.sessions.clear()  # as after its restart
     call.get_by_role("button", name="Call it").focus()
     page.keyboard.press("Enter")
-    page.wait_for_function("() => voice.sent.length === 2")
-    assert voice.sent[1]["messages"][-1]["content"] == "HELLO"
+    assert voice.asked(2)["messages"][-1]["content"] == "HELLO"
     asked = [message["params"] for message in loud.heard if message.get("method") == "tools/call"]
     assert asked[-1] == {"name": "shout", "arguments": {"text": "hello"}}
     until_told(page, lambda: {"jsonrpc": "2.0", "id": "question", "result": {}} in loud.heard)  # its ping
@@ -70,8 +69,7 @@ def test_a_server_is_added_its_tool_offered_and_called_once_somebody_agrees(make
     page.get_by_role("switch", name="Loud").click()
     voice = Voice(page)
     say(page, "Again")
-    page.wait_for_function("() => voice.sent.length === 1")
-    assert "tools" not in voice.sent[0]
+    assert "tools" not in voice.asked(1)
     voice.end()
 
 
@@ -82,14 +80,12 @@ def test_a_call_that_nobody_allows_is_told_to_the_model_and_a_failure_too(make_p
     n_calls = loud.methods().count("tools/call")
     voice = ask_for_a_call(page)
     page.get_by_role("button", name="Do not call").click()
-    page.wait_for_function("() => voice.sent.length === 2")
-    assert voice.sent[1]["messages"][-1]["content"] == "Error: The user did not allow this call."
+    assert voice.asked(2)["messages"][-1]["content"] == "Error: The user did not allow this call."
     assert loud.methods().count("tools/call") == n_calls
     voice.call(0, "text_fail", '{"text": "no"}')
     voice.end("tool_calls")
     page.get_by_role("button", name="Call it").click()
-    page.wait_for_function("() => voice.sent.length === 3")
-    assert voice.sent[2]["messages"][-1]["content"] == "Error: NO"
+    assert voice.asked(3)["messages"][-1]["content"] == "Error: NO"
     voice.end()
 
 
@@ -99,8 +95,7 @@ def test_a_server_that_need_not_ask_is_called_at_once(make_page, site, loud):
     page.locator(".server summary").click()
     page.get_by_label("ask before each call").uncheck()
     voice = ask_for_a_call(page)
-    page.wait_for_function("() => voice.sent.length === 2")
-    assert voice.sent[1]["messages"][-1]["content"] == "HELLO"
+    assert voice.asked(2)["messages"][-1]["content"] == "HELLO"
     voice.end()
     page.get_by_role("button", name="Remove").click()
     expect(page.locator(".server")).to_have_count(0)

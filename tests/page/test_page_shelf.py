@@ -54,14 +54,13 @@ def test_messages_wait_their_turn_while_an_answer_comes(make_page, site):
     expect(waiting).to_have_text(["Second", "Third", "Never"])
     waiting.last.get_by_role("button", name="Do not send").click()
     voice.end()
-    page.wait_for_function("() => voice.sent.length === 2")
+    assert [m["content"] for m in voice.asked(2)["messages"]] == ["First", "One", "Second"]
     expect(waiting).to_have_text(["Third"])
-    assert [m["content"] for m in voice.sent[1]["messages"]] == ["First", "One", "Second"]
     voice.say(content="Two")
     page.get_by_role("button", name="Stop").click()  # whoever stops does not want the next one at once
     expect(waiting).to_contain_text(["Third"])
     page.get_by_role("button", name="Send now").click()
-    page.wait_for_function("() => voice.sent.length === 3")
+    voice.asked(3)
     expect(waiting).to_have_count(0)
     voice.say(content="Three")
     voice.end()

@@ -88,7 +88,7 @@ def test_reasoning_grows_in_one_line_and_nothing_moves_when_the_answer_begins(ma
     expect(answer.locator("details p")).to_have_text(THOUGHT + "Done.")
     say(page, "and now?")
     expect(page.get_by_role("article")).to_have_count(2)
-    assert voice.sent[1]["messages"][1] == {
+    assert voice.asked(2)["messages"][1] == {
         "role": "assistant",
         "content": "Noon.",
         "reasoning_content": THOUGHT + "Done.",
@@ -123,7 +123,7 @@ def test_an_answer_without_reasoning_has_none_and_sends_none(make_page, site):
     expect(answer).not_to_contain_text("reasoning")
     say(page, "and now?")
     expect(page.get_by_role("article")).to_have_count(2)
-    assert voice.sent[1]["messages"][1] == {"role": "assistant", "content": "Noon."}
+    assert voice.asked(2)["messages"][1] == {"role": "assistant", "content": "Noon."}
 
 
 def test_tool_calls_are_shown_as_they_are_written(make_page, site):
@@ -144,7 +144,7 @@ def test_tool_calls_are_shown_as_they_are_written(make_page, site):
     expect(page.locator(".badge")).to_have_text("tool_calls")
     say(page, "well?")
     expect(page.get_by_role("article")).to_have_count(2)
-    assert voice.sent[1]["messages"] == [{"role": "user", "content": "well?"}], "no call without a result"
+    assert voice.asked(2)["messages"] == [{"role": "user", "content": "well?"}], "no call without a result"
     voice.say(reasoning_content="Hm.")
     voice.call(0, "now", "{}")
     voice.end("tool_calls", completion_tokens=9)
