@@ -8,6 +8,7 @@ from stack import Site
 
 from tests.chaos.callers import call
 from tests.chaos.crowd import Report
+from tests.waiting import until
 
 N = 6
 OUTPUT = 'cobali_tokens_total{engine="0",kind="decode"'
@@ -31,8 +32,11 @@ def test_calls_go_on_behind_what_was_said():
                     await call(http, number, report)
 
             callers = [asyncio.ensure_future(ask(number)) for number in range(N)]
-            while await count(http, OUTPUT) < 20 * N:
-                pass
+
+            async def are_under_way():
+                return await count(http, OUTPUT) >= 20 * N
+
+            await until(are_under_way)
             await asyncio.to_thread(site.kill_engine)
             killed.set()
             await asyncio.to_thread(site.revive_engine)

@@ -94,15 +94,22 @@ def test_the_end_of_an_answer_is_when_its_last_token_came(of):
     assert 0 < answer["pace"]["perSecond"] < 8 / 0.39, "the end token took its time"
 
 
-def test_a_pace_is_the_servers_and_never_a_guess_from_few_tokens_or_a_moment(of):
-    pause = [said(content="a"), 300]
-    assert of("request/chat.js", ASK, [*pause, *ended(completion_tokens=7)])["pace"] is None
-    assert of("request/chat.js", ASK, [said(content="a"), *ended(completion_tokens=900)])["pace"] is None
-    [stop, usage] = ended(completion_tokens=900)
-    served = usage | {"timings": {"tokens_per_second": 41.5}}
-    assert of("request/chat.js", ASK, [*pause, stop, served])["pace"] == {"perSecond": 41.5, "from": "server"}
-    served = usage | {"timings": {"tokens_per_second": None}}
-    assert of("request/chat.js", ASK, [*pause, stop, served])["pace"] is None
+@pytest.mark.parametrize(
+    ("n", "seconds", "timings", "pace"),
+    [
+        pytest.param(9, 4.0, None, {"perSecond": 2, "from": "page"}, id="as-it-came"),
+        pytest.param(7, 4.0, None, None, id="few-tokens"),
+        pytest.param(900, 0.1, None, None, id="a-moment"),
+        pytest.param(900, 4.0, {"tokens_per_second": 41.5}, {"perSecond": 41.5, "from": "server"}, id="served"),
+        pytest.param(900, 4.0, {"tokens_per_second": None}, None, id="the-server-has-none"),
+    ],
+)
+def test_a_pace_is_the_servers_and_never_a_guess_from_few_tokens_or_a_moment(of, n, seconds, timings, pace):
+    ask = """({ paceOf }, { n, seconds, timings }) => paceOf({
+        status: "done", sentS: 0, ttftS: 0.5, lastS: 0.5 + seconds, nAnswers: 1, nDeltas: 1,
+        usage: { completion_tokens: n }, timings,
+    })"""
+    assert of("request/chat.js", ask, {"n": n, "seconds": seconds, "timings": timings}) == pace
 
 
 def test_until_an_answer_ended_its_pace_is_that_of_the_feed(of):

@@ -80,7 +80,7 @@ def test_a_script_that_never_ends_is_ended_and_the_page_goes_on_meanwhile(run):
     }"""
     error, n, took_ms, n_frames = run(clock)
     assert error == "it took more than 0.6 seconds"
-    assert n > 5
+    assert n > 1
     assert took_ms >= 600
     assert n_frames == 0
 

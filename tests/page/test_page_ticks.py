@@ -150,7 +150,7 @@ EARLY = """async () => {
     feed.set({ history: null });
     render(html`<${Ticks} />`, document.body.appendChild(document.createElement("div")));
     merge(packet); // after the first drawing, and before what that does afterwards
-    await new Promise((done) => setTimeout(done, 500));
+    for (let n = 0; n < 600 && isLive(); n += 1) await new Promise((done) => setTimeout(done, 50));
     return { live: isLive(), off: view.get().pinned - tick };
 }"""
 
