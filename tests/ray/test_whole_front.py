@@ -14,6 +14,7 @@ import pytest
 from cobali_ray.actors.listening import OWNERS, listeners
 from cobali_ray.actors.processes import descendants
 from conftest import FOLDER
+from tests.waiting import until
 
 pytestmark = pytest.mark.ray
 
@@ -25,9 +26,9 @@ def config_in_use():
 
 async def test_haproxy_runs_on_a_mended_configuration_after_reloads(server):
     path = config_in_use()
-    assert len(list(path.parent.glob("admin.sock.*.stderr.log"))) > 1, "it was started again for its replicas"
+    await until(lambda: path.read_text().count("    server SERVE_REPLICA_") >= 4)
+    await until(lambda: len(list(path.parent.glob("admin.sock.*.stderr.log"))) > 1)  # it was started again
     text = path.read_text()
-    assert text.count("    server SERVE_REPLICA_") >= 4
     assert "option http-buffer-request" in text
     assert "splice-request" not in text
 
