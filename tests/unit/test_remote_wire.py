@@ -189,11 +189,10 @@ async def test_nobody_else_gets_in(puller, pusher, how):
 async def test_an_engine_that_has_nothing_to_say_is_heard_and_one_that_ended_is_not(puller, pusher, soon):
     key = introduce(puller, pusher)
     await until(lambda: puller._remote._engines[key]._next > 3 * remote_wire.SILENT_BEATS)
-    assert not puller.silent(key)
+    await until(lambda: not puller.silent(key))  # at once, unless the machine is busy
     pusher.close()
-    await until(lambda: puller.unheard)
-    assert puller.silent(key)
-    assert puller.unheard == [(key,)], "of whom nothing was heard may be another engine's"
+    await until(lambda: puller.silent(key))
+    assert set(puller.unheard) == {(key,)}, "of whom nothing was heard may be another engine's"
 
 
 async def test_an_engine_that_comes_back_is_another_one_with_a_key_of_its_own(puller, pusher):
@@ -316,13 +315,14 @@ async def test_one_ingress_that_cannot_be_reached_holds_up_no_other(puller, push
 
 @pytest.mark.parametrize("backlog", [0, 3 * remote_wire.MAX_QUEUED])
 async def test_an_ingress_that_keeps_no_touch_is_forgotten(monkeypatch, pusher, backlog):
-    monkeypatch.setattr(remote_wire, "UNUSED_BEATS", 4)
     nobody = str(Address("/none", "a", f"tcp://{HOST}:1", zmq.curve_keypair()[0].decode()))
     pusher.meet(nobody, known=True)
     for _ in range(backlog):
         assert not pusher.send([(nobody, Delta("a", "x", (1,)))])
     assert pusher.n_readers == 1
-    await until(lambda: pusher.n_readers == 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(remote_wire, "UNUSED_BEATS", 4)
+        await until(lambda: pusher.n_readers == 0)
     assert not pusher.send([(nobody, Delta("a", "x", (1,)))]), "it gets another connection"
     assert pusher.n_readers == 1
 
