@@ -111,9 +111,13 @@ async def test_two_who_ask_at_once_load_it_once(make, monkeypatch):
 
 
 async def slow_and_alone(make):
-    """Return an engine of one slot, which is at work for seconds, and what 100 tokens of it are."""
+    """Return an engine of one slot, which is at work for 20 s unless it hurries, and what 100 tokens are."""
     alone = text_of(await (await make()).collect(max_tokens=100))
-    return await make(n_slots=1, model="builtin:scripted:0.02"), alone
+    return await make(n_slots=1, model="builtin:scripted:0.2"), alone
+
+
+def hurry(setup):
+    setup.handle.server._host.model.loop._engine.backend._tick_s = 0.0
 
 
 async def test_a_paused_engine_keeps_requests_and_says_where_they_are(make):
@@ -136,6 +140,7 @@ async def test_a_paused_engine_keeps_requests_and_says_where_they_are(make):
     assert (queued.state, queued.n_prompt, progress.n_ahead) == ("queued", 50, 1)
     assert await s.client.find("b", "another tenant") == []
     assert await s.client.resume() == 2
+    hurry(s)
     rest = [event async for events in running for event in events]
     assert text_of([*said, *rest]) == alone, "the answer is the same"
     assert (await waiting)[-1].finish_reason == "length"
@@ -167,6 +172,7 @@ async def test_a_pause_may_give_the_memory_back_and_all_go_on_afterwards(make, m
     assert (await s.client.state()).paused, "until there is room for it"
     assert len(s.model.dispatch.state._open) == 3
     await s.client.resume()
+    hurry(s)
     rest = [event async for events in running for event in events]
     assert text_of([*said, *rest]) == alone, "the answer is the same"
     assert rest[-1].error is None

@@ -118,7 +118,7 @@ async def test_a_replica_that_cancels_is_a_dead_engine_not_a_cancelled_reader(ma
 
 @pytest.mark.parametrize("n_said", [0, 3])
 async def test_an_event_that_does_not_get_out_ends_its_own_request_and_the_engine_lives(make, n_said):
-    s = await make()
+    s = await make(model="builtin:scripted:0.003")  # 4000 tokens take longer than hearing of the loss
     pusher, sent = s.handle.server._pusher, []
     send = pusher.send
 
