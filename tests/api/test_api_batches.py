@@ -342,7 +342,7 @@ async def test_lines_take_no_more_than_the_slots_that_are_free(server):
     for model in ("fake", None):
         await server.batch([ask(f"r{i}", model=model) for i in range(30)])
     await until(lambda: server.client.n_open >= 5)
-    server.clock.advance(1)
+    server.pass_time(1)
     for _ in range(50):
         await server.openai.models.list()
     assert server.client.most_open == 5, "four slots, and one that waits for one"

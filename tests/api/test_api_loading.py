@@ -126,8 +126,8 @@ async def test_a_request_waits_for_loading_no_longer_than_it_has_time(app, engin
     wire = await Wire(app, CHAT, ask("a") | {"timeout_s": 0.05}).run()
     assert (wire.status, wire.json["error"]["code"]) == (504, "deadline_exceeded")
     gate.set()
-    assert (await Wire(app, CHAT, ask("a") | {"timeout_s": 60}).run()).status == 200
-    assert 59 < engines["a"].requests[-1].timeout_s <= 60
+    assert (await Wire(app, CHAT, ask("a") | {"timeout_s": 600}).run()).status == 200
+    assert 500 < engines["a"].requests[-1].timeout_s <= 600
 
 
 async def test_a_model_is_loaded_where_it_can_be(engines, clock):

@@ -211,9 +211,9 @@ def test_special_tokens_take_time_in_proportion_to_their_number(cut):
         text = special * n
         times = []
         for _ in range(3):
-            started = time.perf_counter()
+            started = time.process_time()  # which others on this machine do not lengthen
             assert len(cut.tokenize(text)) >= n
-            times.append(time.perf_counter() - started)
+            times.append(time.process_time() - started)
         return min(times)
 
     assert seconds(48_000) < 40 * seconds(4_000)

@@ -524,8 +524,7 @@ def test_compiling_gives_way_to_the_ticks(loop, monkeypatch):
     monkeypatch.setattr(grammar_module, "LLMatcher", compiled)
     loop.submit("bound", asked)
     assert loop.end("bound").error is None
-    (tick,) = (thread for thread in threading.enumerate() if thread.name == "tick")
-    assert found[0] > os.getpriority(os.PRIO_PROCESS, tick.native_id)
+    assert found[0] > os.getpriority(os.PRIO_PROCESS, loop.loop._thread.native_id)
 
 
 def test_a_grammar_that_comes_too_late_is_left_alone():
