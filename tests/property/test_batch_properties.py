@@ -55,6 +55,7 @@ def test_logits_are_wanted_of_as_many_last_tokens_as_a_span_says(data, lengths):
     batch.fill(spans, [array("i", range(n)) for n in lengths])
     wanted = [flag for _, _, n, sample in spans for flag in [0] * (n - sample) + [1] * sample]
     assert batch.wanted[: batch.n_tokens].tolist() == wanted
+    assert batch.sampled_slots() == [i for i, _, _, sample in spans for _ in range(sample)]
     n_cached = np.zeros(N_SLOTS, np.int32)
     n_rows = check_batch(batch, n_cached, n_ctx_slot=N_CTX, n_batch=32, n_vocab=N_VOCAB)
     assert n_rows == sum(wanted)
@@ -85,17 +86,3 @@ def test_what_passes_breaks_no_rule_and_what_does_not_breaks_one(rows, wrong):
     for i, position, token in rows:
         sound &= 0 <= i < N_SLOTS and n_cached[i] == position < N_CTX and 0 <= token < N_VOCAB
     assert (verdict(forged(rows), n_cached) == len(rows)) == sound
-
-
-@given(decodes().filter(lambda rows: len(rows) <= 5))
-def test_a_right_batch_passes(rows):
-    n_cached = np.zeros(N_SLOTS, np.int32)
-    n_cached[[i for i, _, _ in rows]] = [position for _, position, _ in rows]
-    assert verdict(placed(rows), n_cached) == len(rows)
-
-
-def test_only_slots_whose_row_is_wanted_are_sampled():
-    batch = TickBatch(8)
-    spans = (Span(0, 0, 2, sample=False), Span(1, 0, 1, sample=True), Span(3, 0, 3, sample=True))
-    batch.fill(spans, [array("i", [5] * 3)] * 3)
-    assert batch.sampled_slots() == [1, 3]

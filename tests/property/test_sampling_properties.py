@@ -207,18 +207,6 @@ def test_neighbours_change_nothing(data):
 
 
 @given(st.data())
-def test_same_width_rows_share_a_matrix_and_change_nothing(data):
-    n_vocab = data.draw(st.sampled_from([129, 4096, 5001]))
-    params = data.draw(chains())
-    many = [
-        ((SamplingParams(**{**as_dict(params), "seed": i}), ()), [data.draw(rows(n_vocab))] * 3)
-        for i in range(7)
-    ]
-    together = play(many, n_vocab, list(range(7)))
-    assert all(play(many, n_vocab, [at])[at] == together[at] for at in range(7))
-
-
-@given(st.data())
 def test_not_a_bit_of_a_weight_depends_on_the_matrix(data):
     """Tokens hide differences in the last bit: look at the weights, and draw at the very edges of tokens."""
     n_vocab = data.draw(st.sampled_from([129, 4096, 5001]))
