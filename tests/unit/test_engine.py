@@ -237,26 +237,6 @@ def test_with_more_people_than_slots_everybody_finds_what_was_said():
     assert n_found == [0] * len(PEOPLE)
 
 
-@pytest.mark.parametrize("broken", ["save", "restore"])
-def test_cells_that_cannot_be_moved_are_computed_again(broken, caplog):
-    class Broken(ScriptedBackend):
-        n_calls = 0
-
-    def fail(self, *_args):
-        self.n_calls += 1
-        raise BackendError("out of order")
-
-    setattr(Broken, broken, fail)
-    backend = Broken(n_slots=2, n_ctx_slot=256, n_batch=16)
-    setup = Setup(n_slots=2, n_ctx=256, min_prefix=8, n_host_cells=4000, backend=backend)
-    answers, n_cached = take_turns(setup)
-    alone, _ = take_turns(Setup(n_slots=2, n_ctx=256))
-    assert backend.n_calls
-    assert answers == alone
-    assert max(n_cached) < 100, "only what slots have in common"
-    assert not [end for name in answers if (end := setup.end(name)).error]
-
-
 def computed(setup, n=12):
     for i in range(n):
         setup.submit(str(i), f"{i} asks something " * 8, max_tokens=80)

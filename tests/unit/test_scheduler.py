@@ -398,25 +398,6 @@ def test_the_slot_at_fault_ends_alone():
     assert [s.in_slot(i).request_id for i in out[-1].plan.rows] == ["good"]
 
 
-def test_a_slot_at_fault_that_ended_meanwhile_is_only_freed():
-    s = Setup()
-    s.submit(request("bad"), request("good"))
-    s.begin()
-    s.do(Cancelled, "bad")
-    out = s.do(Refused, SlotFaultError(0, "no such token"), 0)
-    assert ends(out) == {}, "it ended once"
-    assert [s.in_slot(i).request_id for i in out[-1].plan.rows] == ["good"]
-
-
-def test_a_full_cache_that_nobody_is_left_for_preempts_nobody():
-    s = Setup()
-    s.submit(request("a"))
-    s.begin()
-    s.do(Cancelled, "a")
-    assert s.do(Refused, CacheFullError("no room"), None) == [Truncate(0, 0)]
-    assert not s.scheduler.has_work
-
-
 def test_only_later_prompts_pass_by():
     s = Setup(n_slots=3, prefill_order="shortest", n_cells=96)
     s.submit(request("short", n_prompt=8), request("long", n_prompt=20), request("later", n_prompt=6))
