@@ -1,6 +1,5 @@
 """What clients are told of texts: vectors, rankings and scores, in the shapes that they know."""
 
-import base64
 import json
 from dataclasses import replace
 
@@ -80,13 +79,6 @@ async def test_the_official_client_reads_vectors(openai, client):
     for item, text in zip(made.data, ("a b c", "d"), strict=True):
         assert np.allclose(item.embedding, unit(row_of(client.tokenize(text))), atol=1e-6)
     assert made.usage.prompt_tokens == made.usage.total_tokens == request.n_prompt == 4 + 2
-
-
-async def test_it_asks_for_base64_and_gets_it(app):
-    wire = await Wire(app, "/v1/embeddings", {"input": "a b", "encoding_format": "base64"}).run()
-    (item,) = wire.json["data"]
-    row = np.frombuffer(base64.b64decode(item["embedding"]), "<f4")
-    assert np.allclose(row, unit(row_of([0, 1, 2])), atol=1e-6)
 
 
 async def test_floats_are_openais_default(post):

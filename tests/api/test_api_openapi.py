@@ -250,7 +250,7 @@ async def test_a_method_that_is_not_allowed_hears_which_are(app, method, path, a
 
 
 @pytest.mark.parametrize(
-    "path", ["/health", "/ready", "/v1/models", "/v1/models/fake", "/metrics", "/", "/ui/app.js"]
+    "path", ["/health", "/ready", "/v1/models", "/v1/models/fake", "/metrics", "/", "/ui", "/ui/app.js"]
 )
 async def test_head_is_answered_as_get_is(app, get, path):
     head = await Wire(app, path, method="HEAD").run()

@@ -59,14 +59,6 @@ async def test_who_has_the_file_gets_no_body(get):
     assert (await get("/ui/app.js", headers=[("if-none-match", '"older"')])).status == 200
 
 
-@pytest.mark.parametrize("path", ["/", "/ui", "/ui/app.js"])
-async def test_head_says_what_get_would(app, get, path):
-    head = await Wire(app, path, method="HEAD").run()
-    whole = await get(path)
-    assert (head.status, head.headers["etag"]) == (200, whole.headers["etag"])
-    assert head.headers["content-length"] == whole.headers["content-length"]
-
-
 async def test_files_are_packed_for_who_takes_that(get):
     plain = await get("/ui/app.js")
     packed = await get("/ui/app.js", headers=[("accept-encoding", "br, gzip;q=0.5")])

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from response_rules import Checked, Codex, events_of
 
 from cobali_ray.chat.format import GENERIC, Format
-from cobali_ray.errors import EngineDiedError, QueueFullError
+from cobali_ray.errors import EngineDiedError
 
 PATH = "/v1/responses"
 USER = {"role": "user", "content": "hi"}
@@ -445,12 +445,6 @@ async def test_what_is_nested_too_deeply_is_refused(post, field):
     }
     wire = await post(PATH, ASK | {field: values[field]})
     assert (wire.status, "nested too deeply" in wire.json["error"]["message"]) == (400, True)
-
-
-async def test_what_the_server_cannot_do_now_has_its_status(post, client):
-    client.script = lambda _: iter([QueueFullError("requests", 4, 3.0)])
-    wire = await post(PATH, ASK | {"stream": True})
-    assert (wire.status, wire.headers["retry-after"]) == (429, "3")
 
 
 async def test_tokens_of_the_input_are_counted(post, client):
