@@ -344,18 +344,6 @@ def test_the_door_refuses_by_count(make):
     assert s.seen.refusals == ["queue_full_requests"]
 
 
-def test_a_full_queue_still_takes_another_tenants_request(make):
-    s = make(n_slots=1, max_queue=2).open()
-    s.submit_into_a_tick("a", tenant="flood")
-    s.submit("b", "c", tenant="flood")
-    with pytest.raises(QueueFullError):
-        s.submit("d", tenant="flood")
-    s.submit("e", tenant="calm")
-    s.let_go()
-    assert isinstance(s.end("c").error, QueueFullError)
-    assert s.end("e").finish_reason == s.end("b").finish_reason == "length"
-
-
 def test_what_asks_for_the_impossible_is_counted_at_the_door(make):
     s = make(n_slots=1).open()
     for request, error in (
