@@ -166,6 +166,8 @@ def test_a_batch_ends_with_its_last_answer(store):
     assert (batch.status, batch.n_left) == (BatchStatus.IN_PROGRESS, 1)
     batch = answered(store, batch, 1, good=False)
     assert (batch.status, batch.n_completed, batch.n_failed) == (BatchStatus.FINALIZING, N_LINES - 1, 1)
+    with pytest.raises(NotInStoreError):
+        store.now(files.find, "", batch.output_file_id)  # it is still written
     batch = store.now(batches.finish, batch, 5)
     assert (batch.status, batch.times["completed"]) == (BatchStatus.COMPLETED, 5)
     assert len(lines_of(store, batch.error_file_id)) == 1
@@ -235,17 +237,6 @@ def test_what_is_old_is_deleted_and_so_is_what_an_upload_left(store):
     with pytest.raises(NotInStoreError):
         store.now(batches.find, "", batch.id, OPENAI)
     assert store.now(batches.sweep, 3600) == 1, "nobody goes on with it"
-
-
-def test_what_one_key_keeps_no_other_sees(store):
-    batch = begun(store)
-    for see, *what in ((files.find, batch.input_file_id), (batches.find, batch.id, OPENAI)):
-        assert store.now(see, "", *what).id == what[0]
-        with pytest.raises(NotInStoreError):
-            store.now(see, "other", *what)
-    assert all_files(store, "other") == store.now(batches.listed, "other", OPENAI, limit=9) == []
-    with pytest.raises(NotInStoreError):
-        store.now(files.find, "", batch.output_file_id)  # it is still written
 
 
 def test_a_key_keeps_no_more_than_it_may(store):
