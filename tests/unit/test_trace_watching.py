@@ -84,31 +84,30 @@ def test_before_anything_was_recorded_it_is_an_error(trouble):
         watching.begin([Moody(q0=trouble).watcher()])
 
 
-def test_a_server_that_never_comes_back_leaves_what_was_recorded(watch, out):
-    down = httpx2.ConnectError("refused")
-    result = watch(Moody(**{f"q{number}": down for number in range(3, 2000)}), "--seconds", "1")
-    assert result.exit_code == 0, result.output
-    assert "2 ticks" in result.output
-    assert len(Shown(out).slices["cobali_ray tiny, engine 0", "host: tick"]) > 2
+AWAY = {f"q{number}": httpx2.ConnectError("refused") for number in range(3, 2000)}
 
 
-def test_ctrl_c_writes_what_there_is(watch, out):
-    result = watch(Moody(q3=KeyboardInterrupt()), "--seconds", "60")
-    assert result.exit_code == 0, result.output
-    assert "2 ticks" in result.output
+@pytest.mark.parametrize(
+    ("moods", "seconds", "error"),
+    [
+        pytest.param(AWAY, "1", None, id="the-server-never-comes-back"),
+        pytest.param({"q3": KeyboardInterrupt()}, "60", None, id="ctrl-c"),
+        pytest.param({"q3": httpx2.Response(401)}, "60", "--key", id="an-error"),
+    ],
+)
+def test_whatever_ends_the_watch_what_there_is_is_written(watch, out, moods, seconds, error):
+    result = watch(Moody(**moods), "--seconds", seconds)
+    if error is None:
+        assert (result.exit_code, "2 ticks" in result.output) == (0, True), result.output
+    else:
+        assert isinstance(result.exception, ConfigError)
+        assert error in str(result.exception)
     assert len(Shown(out).slices["cobali_ray tiny, engine 0", "host: tick"]) > 2
 
 
 def test_ctrl_c_before_the_first_answer_writes_nothing(watch, out):
     assert watch(Moody(q0=KeyboardInterrupt())).exit_code != 0
     assert not out.exists()
-
-
-def test_an_error_in_mid_watch_is_said_and_what_there_is_written(watch, out):
-    result = watch(Moody(q3=httpx2.Response(401)), "--seconds", "60")  # the error ends it
-    assert isinstance(result.exception, ConfigError)
-    assert "--key" in str(result.exception)
-    assert len(Shown(out).slices["cobali_ray tiny, engine 0", "host: tick"]) > 2
 
 
 def test_a_place_that_cannot_be_written_is_said_before_the_server_is_asked(watch, tmp_path):
