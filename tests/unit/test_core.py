@@ -2,7 +2,7 @@
 
 import pickle
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -21,6 +21,7 @@ from cobali_ray.errors import (
     PromptTooLongError,
     QueueFullError,
 )
+from tests.views import View
 
 
 def limits(**changes):
@@ -28,16 +29,6 @@ def limits(**changes):
         "n_slots": 4, "n_ctx_slot": 64, "n_cells": 256, "token_budget": 8, "prefill_chunk": 4, "max_queue": 2,
     }  # fmt: skip
     return EngineLimits(**(base | changes))
-
-
-@dataclass
-class View:
-    slot_id: int
-    n_computed: int
-    n_pending: int
-    n_passed: int = 0
-    n_unscored: int | None = None
-    rank: tuple[int, float] = (0, 0.0)
 
 
 def prompt(slot_id, n, done=0):

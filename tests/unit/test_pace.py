@@ -9,21 +9,7 @@ from cobali_ray.core.cost.ticktime import TickShape, TickTimeModel
 from cobali_ray.core.plan.pace import MAX_GAP_S, MIN_CHUNK, PATIENCE_S, STRETCH, Pacer, best_prefill_s
 from cobali_ray.core.plan.plan import Span
 from cobali_ray.core.request.limits import EngineLimits, Grain
-
-
-@dataclass
-class View:
-    slot_id: int
-    n_computed: int
-    n_pending: int
-    decoding: bool = False
-    n_passed: int = 0
-    n_unscored: int | None = None
-    rank: tuple[int, float] = (0, 0.0)
-
-    @property
-    def seq_id(self):
-        return self.slot_id
+from tests.views import View
 
 
 @dataclass(frozen=True)
