@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from fake_client import FakeApiClock, Wire
+from fake_client import FakeApiClock, Wire, settle
 from structlog.testing import capture_logs
 
 from cobali_ray.api.engines.viewers import BACKLOG, EVENTS_PER_S, MAX_PERIOD_S, PERIOD_S
@@ -70,12 +70,6 @@ class Viewer(Wire):
     async def leave(self):
         self.hang_up()
         await self.task
-
-
-async def settle():
-    """Let what was said get to whom it was said to."""
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 async def poll(clock, client, n=1):

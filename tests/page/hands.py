@@ -31,6 +31,11 @@ def drawn(page):
     page.evaluate("() => new Promise((next) => requestAnimationFrame(() => requestAnimationFrame(next)))")
 
 
+def listed(page):
+    """The conversations in the list."""
+    return page.get_by_role("navigation", name="Conversations").locator(".conversation")
+
+
 def open_settings(page):
     """Open the settings of a chat, which are closed at first; those of a comparison are open."""
     toggle = page.get_by_role("button", name="Settings", exact=True)

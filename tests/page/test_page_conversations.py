@@ -5,14 +5,10 @@ import re
 
 import pytest
 from axe import violations
-from hands import Voice, open_settings, say
+from hands import Voice, listed, open_settings, say
 
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
-
-
-def listed(page):
-    return page.get_by_role("navigation", name="Conversations").locator(".conversation")
 
 
 def more(page, title, action):

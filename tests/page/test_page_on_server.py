@@ -4,7 +4,7 @@ import re
 
 import httpx2
 import pytest
-from hands import say, until
+from hands import listed, say, until
 from stack import Site
 
 pytest.importorskip("playwright")
@@ -33,10 +33,6 @@ def two(make_page, keeping):
     chats = f"{keeping.url}/v1/chats"
     for one in httpx2.get(chats).json()["data"]:
         httpx2.delete(f"{chats}/{one['id']}")
-
-
-def listed(page):
-    return page.get_by_role("navigation", name="Conversations").locator(".conversation")
 
 
 def asked(page):

@@ -17,6 +17,7 @@ from cobali_ray.errors import ConfigError, ModelNotFoundError
 from cobali_ray.models.hub import choose_file, download
 from cobali_ray.models.reference import HubReference, HubRepository
 from cobali_ray.models.registry import resolve
+from cobali_ray.ports import free_port
 
 COMMIT = "c0ffee" * 6 + "abcd"
 CONTENT = b"GGUF\x03" + bytes(19) + bytes(range(256)) * 512  # a model without tensors
@@ -187,12 +188,6 @@ def test_without_a_network_the_copy_in_the_cache_serves(hub, fetch):
     path = fetch()
     hub.status = 503
     assert fetch() == path
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def test_a_port_where_nobody_listens_is_a_network_fault(fetch):
