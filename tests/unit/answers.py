@@ -50,22 +50,30 @@ class Talker(ScriptedBackend):
 
 
 class OnEngine:
-    """An engine on some model."""
+    """An engine on some model; `more` are limits, and `how` what else an engine takes."""
 
-    def __init__(self, backend):
+    def __init__(self, backend, *, clock=None, how=None, **more):
         self.backend = backend
-        limits = EngineLimits(
-            n_slots=backend.n_slots, n_ctx_slot=backend.n_ctx_slot, n_cells=backend.n_cells, token_budget=64,
-            prefill_chunk=32, min_prefix=0,
-        )  # fmt: skip
-        self.events = EventRecorder()
-        self.engine = Engine(
-            backend, limits, FakeClock(step_s=0.001), self.events, entropy=lambda: 1, check_every=1
-        )
+        base = {
+            "n_slots": backend.n_slots, "n_ctx_slot": backend.n_ctx_slot, "n_cells": backend.n_cells,
+            "token_budget": 64, "prefill_chunk": 32, "min_prefix": 0,
+        }  # fmt: skip
+        self.limits = EngineLimits(**base | more)
+        self.clock, self.events = clock or FakeClock(step_s=0.001), EventRecorder()
+        how = {"entropy": lambda: 1, "check_every": 1} | (how or {})
+        self.engine = Engine(backend, self.limits, self.clock, self.events, **how)
 
     def run(self):
+        """Tick until nobody is left; return what each tick tells."""
+        ticks = []
         while self.engine.has_work:
-            self.engine.tick()
+            ticks.append(self.engine.tick())
+        return [tick for tick in ticks if tick is not None]
+
+    def cached(self, request_id="0"):
+        """Return how much of a prompt was there already."""
+        (end,) = self.events.ends(request_id)
+        return end.stats.n_cached
 
     def answer(self, request_id):
         (end,) = self.events.ends(request_id)

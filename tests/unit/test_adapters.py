@@ -5,6 +5,7 @@ from math import inf
 from types import SimpleNamespace
 
 import pytest
+from answers import OnEngine
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,12 +13,10 @@ from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.core.cost.ticktime import TickShape
 from cobali_ray.core.plan.adapters import RUN, Adapter, AdapterTurns
 from cobali_ray.core.plan.pace import MIN_CHUNK, Pacer
-from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.request import Request
-from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.loop import EngineLoop
 from cobali_ray.errors import AdapterGoneError, BackendError
-from cobali_ray.testing import EventRecorder, FakeClock
+from cobali_ray.testing import FakeClock
 
 
 def member(adapter, *, decoding=True, n_computed=10):
@@ -161,30 +160,21 @@ class Passes(ScriptedBackend):
         self.clock.advance(0.001 * (1 + batch.n_tokens))
 
 
-class Setup:
+class Setup(OnEngine):
     """An engine on such a backend."""
 
     def __init__(self, target_s="auto", n_slots=4):
-        self.clock, self.events = FakeClock(), EventRecorder()
-        self.backend = Passes(self.clock, n_slots=n_slots, n_ctx_slot=1024, n_batch=516)
-        limits = EngineLimits(
-            n_slots=n_slots, n_ctx_slot=1024, n_cells=1024 * n_slots, token_budget=516, prefill_chunk=512,
-            prefill_order="shortest", copies=True, n_host_cells=4096, cell_bytes=1024,
-        )  # fmt: skip
-        self.engine = Engine(
-            self.backend, limits, self.clock, self.events, pacer=Pacer(target_s), entropy=lambda: 0,
-            check_every=1,
+        backend = Passes(clock := FakeClock(), n_slots=n_slots, n_ctx_slot=1024, n_batch=516)
+        super().__init__(
+            backend, clock=clock, how={"pacer": Pacer(target_s)}, token_budget=516, prefill_chunk=512,
+            min_prefix=32, prefill_order="shortest", copies=True, n_host_cells=4096,
+            cell_bytes=1024,
         )  # fmt: skip
 
     def submit(self, name, adapter="", prompt=b"once upon a time", max_tokens=8, **fields):
         self.engine.submit(
             Request(request_id=name, prompt=tuple(prompt), max_tokens=max_tokens, adapter=adapter, **fields)
         )
-
-    def run(self):
-        while self.engine.has_work:
-            self.engine.tick()
-        self.engine.scheduler.check()
 
 
 def test_a_prompt_begins_with_nothing_that_was_computed_under_another_adapter():
@@ -194,7 +184,7 @@ def test_a_prompt_begins_with_nothing_that_was_computed_under_another_adapter():
     for name, adapter in [("a", ""), ("b", "1"), ("c", "2"), ("d", "1"), ("e", "")]:
         setup.submit(name, adapter, prompt)
         setup.run()
-        cached[name] = setup.events.ends(name)[0].stats.n_cached
+        cached[name] = setup.cached(name)
     assert [cached[name] for name in "abc"] == [0, 0, 0]
     assert min(cached["d"], cached["e"]) > 100
 

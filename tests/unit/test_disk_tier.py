@@ -10,18 +10,17 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import structlog
+from answers import OnEngine
 
 from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
 from cobali_ray.core.cache.disk_tier import WAIT_S, DiskTier
 from cobali_ray.core.cache.host_tier import name_behind
 from cobali_ray.core.messages import BackUp, LoadBlocks
 from cobali_ray.core.request.lifecycle import Status
-from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.request import Request
 from cobali_ray.engine import disk as disk_module
 from cobali_ray.engine.block_files import BlockFiles, DamagedError
 from cobali_ray.engine.disk import Disk
-from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.loop import EngineLoop
 from cobali_ray.engine.opening import SCRIPTED, engine_on
 from cobali_ray.errors import BackendError, ConfigError, InternalError
@@ -214,21 +213,20 @@ def test_reading_pays_where_it_takes_less_time_than_computing(reads, n_bytes, co
 # -- the engine --------------------------------------------------------------------------------
 
 
-class Setup:
+class Setup(OnEngine):
     """An engine with a disk; `held` keeps jobs until `work`."""
 
-    def __init__(self, folder, *, n_slots=2, held=False, n_host_cells=4000, most_bytes=1 << 22, backend=None):
-        self.backend = backend or ScriptedBackend(n_slots=n_slots, n_ctx_slot=256, n_batch=16)
-        limits = EngineLimits(
-            n_slots=n_slots, n_ctx_slot=256, n_cells=n_slots * 256, token_budget=16, prefill_chunk=8,
-            min_prefix=8, n_host_cells=n_host_cells, host_block=BLOCK, cell_bytes=CELL_BYTES,
-        )  # fmt: skip
-        self.clock, self.events, self.jobs = FakeClock(step_s=0.001), EventRecorder(), []
-        self.disk = Disk(lambda: files_in(folder, most_bytes), self.clock, block=BLOCK)
+    def __init__(self, folder, *, n_slots=2, held=False, n_host_cells=4000):
+        clock, self.jobs = FakeClock(step_s=0.001), []
+        self.disk = Disk(lambda: files_in(folder, 1 << 22), clock, block=BLOCK)
         if held:
             self.disk.open()
             self.disk._read = self.jobs.append
-        self.engine = Engine(self.backend, limits, self.clock, self.events, check_every=1, disk=self.disk)
+        super().__init__(
+            ScriptedBackend(n_slots=n_slots, n_ctx_slot=256, n_batch=16), clock=clock,
+            how={"disk": self.disk}, token_budget=16, prefill_chunk=8, min_prefix=8,
+            n_host_cells=n_host_cells, host_block=BLOCK, cell_bytes=CELL_BYTES,
+        )  # fmt: skip
 
     def submit(self, request_id, prompt, max_tokens=5, salt=""):
         return self.engine.submit(
@@ -237,20 +235,11 @@ class Setup:
             )
         )
 
-    def run(self):
-        ticks = []
-        while self.engine.has_work:
-            ticks.append(self.engine.tick())
-        return [tick for tick in ticks if tick]
-
     def ask(self, *prompts):
         for i, prompt in enumerate(prompts):
             self.submit(str(i), prompt)
         self.ticks = self.run()
         return [self.events.text(str(i)) for i in range(len(prompts))]
-
-    def cached(self, request_id="0"):
-        return self.events.ends(request_id)[0].stats.n_cached
 
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then it jumps back again."

@@ -1,12 +1,11 @@
 """The engine over the scripted backend, case by case."""
 
 import pytest
+from answers import OnEngine
 
 from cobali_ray.backend.scripted import CELL_BYTES, END_TOKEN, ScriptedBackend
 from cobali_ray.core.plan.goodput import Speculation
-from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.request import Request, SamplingParams
-from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.opening import SCRIPTED, engine_on
 from cobali_ray.errors import (
     BackendError,
@@ -15,39 +14,22 @@ from cobali_ray.errors import (
     InvalidParameterError,
 )
 from cobali_ray.settings import read_settings
-from cobali_ray.testing import EventRecorder, FakeClock
+from cobali_ray.testing import EventRecorder
 
 
-class Setup:
-    """An engine with everything around it."""
+class Setup(OnEngine):
+    """An engine on the scripted model."""
 
     def __init__(
-        self,
-        *,
-        n_slots=4,
-        n_cells=None,
-        n_ctx=64,
-        chunk=8,
-        budget=16,
-        min_prefix=0,
-        backend=None,
-        n_host_cells=0,
-        copies=False,
-        speculation=None,
-        **scripted,
-    ):
-        self.backend = backend or ScriptedBackend(
+        self, *, n_slots=4, n_cells=None, n_ctx=64, chunk=8, budget=16, min_prefix=0, backend=None,
+        n_host_cells=0, copies=False, speculation=None, **scripted,
+    ):  # fmt: skip
+        backend = backend or ScriptedBackend(
             n_slots=n_slots, n_ctx_slot=n_ctx, n_cells=n_cells, n_batch=budget, **scripted
         )
-        self.limits = EngineLimits(
-            n_slots=n_slots, n_ctx_slot=n_ctx, n_cells=self.backend.n_cells, token_budget=budget,
-            prefill_chunk=chunk, min_prefix=min_prefix, n_host_cells=n_host_cells,
-            copies=copies,
-        )  # fmt: skip
-        self.clock, self.events = FakeClock(step_s=0.001), EventRecorder()
-        self.engine = Engine(
-            self.backend, self.limits, self.clock, self.events, entropy=lambda: 1, check_every=1,
-            speculation=speculation,
+        super().__init__(
+            backend, how={"speculation": speculation}, token_budget=budget, prefill_chunk=chunk,
+            min_prefix=min_prefix, n_host_cells=n_host_cells, copies=copies,
         )  # fmt: skip
 
     def submit(self, request_id, prompt, max_tokens=5, **kwargs):
@@ -58,13 +40,6 @@ class Setup:
 
     def tick(self):
         return self.engine.tick()
-
-    def run(self):
-        ticks = []
-        while self.engine.has_work:
-            if (stats := self.tick()) is not None:
-                ticks.append(stats)
-        return ticks
 
     def end(self, request_id):
         (end,) = self.events.ends(request_id)

@@ -3,13 +3,12 @@
 from array import array
 
 import pytest
+from answers import OnEngine
 
 from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
 from cobali_ray.core.cache.host_tier import HostTier
-from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.request import Request
-from cobali_ray.engine.engine import Engine
-from cobali_ray.testing import EventRecorder, FakeClock
+from cobali_ray.testing import FakeClock
 
 PROMPT = b"You are the assistant of a large company, and this is its secret handbook of 80 tokens."
 SALTS = [
@@ -24,20 +23,15 @@ SALTS = [
 ]
 
 
-class Setup:
+class Setup(OnEngine):
     """An engine with a slot or a few, and host memory for as much again."""
 
-    def __init__(self, n_slots=2, n_cells=None, **limits):
-        n_cells = n_cells or 128 * n_slots
-        self.backend = ScriptedBackend(n_slots=n_slots, n_ctx_slot=128, n_cells=n_cells, n_batch=64)
-        self.events = EventRecorder()
-        base = {
-            "n_slots": n_slots, "n_ctx_slot": 128, "n_cells": n_cells, "token_budget": 64,
-            "prefill_chunk": 64, "min_prefix": 8, "copies": True, "n_host_cells": 256, "host_block": 8,
-            "cell_bytes": CELL_BYTES,
-        }  # fmt: skip
-        limits = EngineLimits(**(base | limits))
-        self.engine = Engine(self.backend, limits, FakeClock(step_s=0.0001), self.events, check_every=1)
+    def __init__(self, n_slots=2, *, copies=True):
+        super().__init__(
+            ScriptedBackend(n_slots=n_slots, n_ctx_slot=128, n_batch=64), clock=FakeClock(step_s=0.0001),
+            prefill_chunk=64, min_prefix=8, copies=copies, n_host_cells=256, host_block=8,
+            cell_bytes=CELL_BYTES,
+        )  # fmt: skip
 
     def submit(self, request_id, salt, prompt=PROMPT, max_tokens=3):
         return self.engine.submit(
@@ -46,14 +40,6 @@ class Setup:
                 reply_to="me",
             )
         )  # fmt: skip
-
-    def run(self):
-        while self.engine.has_work:
-            self.engine.tick()
-
-    def n_cached(self, request_id):
-        (end,) = self.events.ends(request_id)
-        return end.stats.n_cached
 
 
 @pytest.mark.parametrize(("one", "other", "shared"), SALTS)
@@ -64,7 +50,7 @@ def test_an_idle_slot_serves_its_own_salt(limits, one, other, shared):
     s.run()
     s.submit("b", other)
     s.run()
-    assert s.n_cached("b") == (len(PROMPT) - 2) * shared
+    assert s.cached("b") == (len(PROMPT) - 2) * shared
 
 
 @pytest.mark.parametrize(("one", "other", "shared"), SALTS)
@@ -75,7 +61,7 @@ def test_a_running_slot_is_copied_for_its_own_salt(one, other, shared):
         s.engine.tick()
     s.submit("b", other)
     s.run()
-    assert s.n_cached("b") == (len(PROMPT) - 2) * shared
+    assert s.cached("b") == (len(PROMPT) - 2) * shared
 
 
 @pytest.mark.parametrize(("one", "other", "shared"), SALTS)
@@ -88,7 +74,7 @@ def test_host_memory_gives_to_its_own_salt(one, other, shared):
     assert bool(s.engine.scheduler.tiers.host.n_used) is (one is not None)
     s.submit("b", other)
     s.run()
-    assert s.n_cached("b") == len(PROMPT) // 8 * 8 * shared, "the last block is the answer's too"
+    assert s.cached("b") == len(PROMPT) // 8 * 8 * shared, "the last block is the answer's too"
     assert s.engine.scheduler.tiers.host.n_hits == shared
 
 
