@@ -2,10 +2,9 @@
 
 import asyncio
 from dataclasses import replace
-from functools import partial
 
 import pytest
-from fake_client import FakeClient, Wire, ends_with, says, stats
+from fake_client import FakeClient, Wire, says, stats
 from openai import NotFoundError
 
 from cobali_ray.api.app import build_api
@@ -21,7 +20,6 @@ from cobali_ray.errors import (
     QueueFullError,
 )
 from cobali_ray.settings import ApiSettings
-from tests.waiting import until
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hello"}]
@@ -122,8 +120,10 @@ async def test_what_takes_no_requests_is_not_called_loaded(engines, get, status,
         engine.engine = EngineState(status=EngineStatus(status), detail="why")
     for model in (await get("/v1/models")).json["data"]:
         assert (model["status"]["value"], model["status"]["detail"]) == (value, "why")
-    ready = await get("/ready")
+    health, ready = await get("/health"), await get("/ready")
+    assert (health.status, health.json["engine"]["status"]) == (200, status)
     assert (ready.status, ready.json["status"]) == (200 if accepts else 503, status)
+    assert ("retry-after" in ready.headers) == (not accepts)
 
 
 async def test_a_model_whose_engines_are_all_away_does_not_hide_the_others(app, engines, get):
@@ -179,30 +179,6 @@ async def test_an_engine_is_told_what_others_gave_a_tenant_once_it_takes_a_reque
     assert await told("b0", "bob") == 0
     assert await told("b0") == cost, "what it did not take it was not told"
     assert await told("b0", "") == await told("b1", "") == 0, "without keys there is one tenant"
-
-
-@pytest.mark.parametrize("displaced", [False, True], ids=["left", "displaced"])
-async def test_an_engine_that_took_a_request_is_not_told_again_what_others_gave(engines, displaced):
-    """It has charged the tenant, whether that left its queue or was put out of it."""
-    model = engines.fleet().find("big")
-    mine = partial(replace, ask("r", n_prompt=40), tenant="alice")
-    engines["b1"].present = False
-    await collect(model, mine())
-    engines["b0"].present, engines["b1"].present = False, True
-    engines["b1"].script = lambda _: [asyncio.Event()]
-    if displaced:
-        engines["b1"].script = ends_with(QueueFullError("requests", 1, 7.0))
-        with pytest.raises(QueueFullError):
-            await collect(model, mine())
-    else:
-        waiting = asyncio.ensure_future(collect(model, mine()))
-        await until(lambda: engines["b1"].requests)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-    engines["b1"].script = says("done")
-    await collect(model, mine())
-    first, second = (request.served_elsewhere for request in engines["b1"].requests)
-    assert first > 0 == second
 
 
 async def test_what_ended_in_the_queue_says_nothing_of_what_an_engine_holds(engines):

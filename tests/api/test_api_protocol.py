@@ -4,7 +4,6 @@ import pytest
 from fake_client import Wire
 from structlog.testing import capture_logs
 
-from cobali_ray.core.views.stats import EngineState, EngineStatus
 from cobali_ray.errors import LoadingError
 
 CHAT = "/v1/chat/completions"
@@ -112,18 +111,6 @@ async def test_the_clients_request_id_is_kept_if_sane(get, sent, kept):
     wire = await get("/health", headers=[("x-request-id", sent)])
     answered = wire.headers["x-request-id"]
     assert answered == sent if kept else answered.startswith("req_")
-
-
-@pytest.mark.parametrize("status", list(EngineStatus))
-async def test_probes(get, client, status):
-    client.engine = EngineState(status=status, n_queued=2)
-    health, ready = await get("/health"), await get("/ready")
-    assert health.status == 200
-    assert health.json["engine"]["status"] == status
-    assert health.json["engine"]["n_queued"] == 2
-    takes = status in {EngineStatus.READY, EngineStatus.UNLOADED}
-    assert ready.status == (200 if takes else 503)
-    assert ("retry-after" in ready.headers) == (not takes)
 
 
 async def test_metrics_are_an_exposition(get):
