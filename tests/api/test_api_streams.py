@@ -40,6 +40,27 @@ async def test_a_client_that_leaves_cancels_its_requests(app, client, deltas, st
     assert line["status"] == (200 if stream and deltas else 499)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/responses", {"input": "hi"}),
+        ("/v1/messages", ASK | {"max_tokens": 40}),
+        ("/api/chat", ASK),
+        ("/api/generate", {"prompt": "hi"}),
+        ("/completion", {"prompt": "a"}),
+    ],
+)
+async def test_in_every_api_a_client_that_leaves_frees_what_it_held(app, client, path, body, stream):
+    client.script = stalls_after("Hello")
+    wire = Wire(app, path, body | {"stream": stream})
+    task = wire.start()
+    await until(lambda: client.n_open == 1 and (not stream or wire.writes))
+    wire.hang_up()
+    await task
+    assert (client.n_open, len(client.cancelled)) == (0, 1)
+
+
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_server_that_cancels_the_handler_cancels_the_requests(app, client, stream, n):
