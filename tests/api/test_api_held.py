@@ -115,17 +115,6 @@ async def test_a_schema_holds_behind_the_reasoning(post, thinks):
         assert thinks <= ("reasoning_content" in message)
 
 
-async def test_reasoning_ends_when_its_budget_is_spent(post):
-    wire = await post(
-        CHAT,
-        ASK
-        | {"tools": None, "chat_template_kwargs": {"thinks": True}, "reasoning_budget": 12, "max_tokens": 60},
-    )
-    usage = wire.json["usage"]["completion_tokens_details"]
-    assert 12 <= usage["reasoning_tokens"] <= 12 + 2 * len("</think>")
-    assert wire.json["choices"][0]["message"]["content"]
-
-
 async def test_a_schema_of_a_tool_that_cannot_be_used_is_named(post, client):
     broken = {"type": "function", "function": {"name": "f"}}
     for schema in ({"type": "nonsense"}, {"properties": {"a": {"type": "nonsense"}}}, {"$ref": "#/x"}):

@@ -43,31 +43,6 @@ def books(slots):
     return slots.n_cells_running, slots.n_cells_idle
 
 
-@pytest.mark.parametrize("how", ["release", "drop", "empty", "assign"])
-def test_shared_cells_count_once_until_their_last_owner_goes(how):
-    limits = EngineLimits(
-        n_slots=3, n_ctx_slot=9, n_cells=18, token_budget=8, prefill_chunk=8, copies=True, shares=True
-    )
-    slots = Slots(limits)
-    one = assigned(slots, 0)
-    computed(slots, one, 3)
-    other = assigned(slots, 1, n_keep=2, donor_id=0)
-    computed(slots, other, 1)
-    assert (books(slots), slots.n_used(), slots.n_used_idle()) == ((6, 0), 4, 0)
-    if how == "empty":
-        slots.empty(one)
-    else:
-        released(slots, one, 0 if how == "release" else 3)
-        if how == "drop":
-            slots.drop(slots.held(0))
-        elif how == "assign":
-            assert (slots.n_used(), slots.n_used_idle()) == (4, 1)
-            computed(slots, assigned(slots, 0, n_keep=1), 1)
-    n_new = 1 if how == "assign" else 0
-    assert (slots.n_used(), slots.n_used_idle()) == (3 + n_new, 0)
-    assert slots.problems() == []
-
-
 def test_a_copied_prefix_is_counted_twice_and_its_donor_is_worth_nothing():
     slots = open_slots(3)
     one = assigned(slots, 0)
