@@ -100,7 +100,9 @@ def test_the_end_of_an_answer_is_when_its_last_token_came(of):
         pytest.param(9, 4.0, None, {"perSecond": 2, "from": "page"}, id="as-it-came"),
         pytest.param(7, 4.0, None, None, id="few-tokens"),
         pytest.param(900, 0.1, None, None, id="a-moment"),
-        pytest.param(900, 4.0, {"tokens_per_second": 41.5}, {"perSecond": 41.5, "from": "server"}, id="served"),
+        pytest.param(
+            900, 4.0, {"tokens_per_second": 41.5}, {"perSecond": 41.5, "from": "server"}, id="served"
+        ),
         pytest.param(900, 4.0, {"tokens_per_second": None}, None, id="the-server-has-none"),
     ],
 )

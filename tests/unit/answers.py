@@ -63,11 +63,14 @@ class OnEngine:
         how = {"entropy": lambda: 1, "check_every": 1} | (how or {})
         self.engine = Engine(backend, self.limits, self.clock, self.events, **how)
 
+    def tick(self):
+        return self.engine.tick()
+
     def run(self):
         """Tick until nobody is left; return what each tick tells."""
         ticks = []
         while self.engine.has_work:
-            ticks.append(self.engine.tick())
+            ticks.append(self.tick())
         return [tick for tick in ticks if tick is not None]
 
     def cached(self, request_id="0"):

@@ -38,9 +38,6 @@ class Setup(OnEngine):
             Request(request_id=request_id, prompt=tuple(text), max_tokens=max_tokens, **kwargs)
         )
 
-    def tick(self):
-        return self.engine.tick()
-
     def end(self, request_id):
         (end,) = self.events.ends(request_id)
         assert self.events.events[request_id][-1] is end, "nothing follows the end"
