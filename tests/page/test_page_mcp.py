@@ -63,6 +63,7 @@ def test_a_server_is_added_its_tool_offered_and_called_once_somebody_agrees(make
     expect(call.get_by_text("HELLO", exact=True)).to_be_hidden()
     voice.say(content="Done")
     voice.end()
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()  # its end is kept
     page.reload()
     open_tools(page)
     expect(page.get_by_role("switch", name="Loud")).to_be_checked()
