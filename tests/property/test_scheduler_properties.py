@@ -354,7 +354,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.do(TickBegun(self.now_s))
             slots = self.scheduler.slots
             sequences = zip(self.seq_ids, slots.by_slot, strict=True)
-            busy = sorted([seq_id for seq_id, s in sequences if s is not None])
+            running = [(seq_id, s) for seq_id, s in sequences if s is not None]
+            others = any(s.priority < MAX_PRIORITY for _, s in running)  # beside them the last class waits
+            busy = sorted([i for i, s in running if s.priority < MAX_PRIORITY or not others])
             if self.limits.dense and self.cut_s and self.scheduler.counts.n_preempted == n_preempted:
                 assert not run_lengths(busy), "where passes are dear, busy ids are neighbours"
             assert self.limits.dense or self.seq_ids == sorted(self.seq_ids)
