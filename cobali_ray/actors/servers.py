@@ -88,7 +88,7 @@ def ps(
     """
     url = address_of(url) if url else None
     if wait:
-        wait_ready(lambda: [url] if url else [_url(one) for one in _fronts(server_processes())], timeout)
+        wait_ready(lambda: [url] if url else _awaited(_fronts(server_processes())), timeout)
     processes = [] if url else server_processes()
     console = list_console()
     if ports:
@@ -135,6 +135,14 @@ def _url(front: Listener) -> str:
     return f"http://{authority(reached_at(front.host), front.port)}"
 
 
+def _awaited(fronts: list[Listener]) -> list[str]:
+    """Return the addresses that are to take requests: of a proxy of Serve's, one of its ports."""
+    urls = [_url(one) for one in fronts]
+    if any(one.process == PROXY for one in fronts):
+        return [url for url in urls if _is_ready(url)] or urls
+    return urls
+
+
 def wait_ready(
     look: Callable[[], list[str]],
     limit_s: float,
@@ -142,7 +150,7 @@ def wait_ready(
     now: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Return when `look` returns addresses of servers, and all of them take requests.
+    """Return when `look` returns addresses of servers, and all of them take requests for all of their models.
 
     Raises StartError after `limit_s`.
     """
@@ -155,8 +163,11 @@ def wait_ready(
 
 
 def _is_ready(url: str) -> bool:
-    with contextlib.suppress(httpx2.TransportError):
-        return httpx2.get(f"{url}/ready", timeout=TIMEOUT_S).status_code == httpx2.codes.OK
+    """Whether a server takes requests. `/ready` says so as soon as one of several engines has its model."""
+    with contextlib.suppress(httpx2.TransportError, ValueError, LookupError, TypeError):
+        answer = httpx2.get(f"{url}/ready", timeout=TIMEOUT_S)
+        loading = [one for one in orjson.loads(answer.content)["engines"] if one["status"] == "loading"]
+        return answer.status_code == httpx2.codes.OK and not loading
     return False
 
 

@@ -117,7 +117,7 @@ class Told(BaseHTTPRequestHandler):
             names = ("status", "n_running", "n_slots", "n_queued", "engine_id")
             engines = [
                 dict(zip(names, row, strict=True))
-                for row in (("ready", 2, 16, 3, "a"), ("loading", 0, 0, 0, "b"))
+                for row in (("ready", 2, 16, 3, "a"), (self.server.second, 0, 0, 0, "b"))
             ]
             body = json.dumps({"engines": engines}).encode()
         known = self.headers["authorization"] == "Bearer secret"
@@ -140,7 +140,7 @@ class Told(BaseHTTPRequestHandler):
 def server(monkeypatch):
     """Let `cobali ps` find one server: this process, with a port that tells of engines."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Told) as http:
-        http.n_written = 0
+        http.n_written, http.second = 0, "loading"
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         found = Listener("0.0.0.0", http.server_port, os.getpid(), "HAProxy", "HTTP", KEYS)
@@ -218,10 +218,24 @@ def test_waiting_ends_when_every_server_takes_requests(server, capsys):
     """There is none at first, then one that does not answer beside the one that does."""
     looks = [[], ["http://127.0.0.1:1", f"http://127.0.0.1:{server.server_port}"]]
     url, waits = f"http://127.0.0.1:{server.server_port}", []
-    wait_ready(lambda: looks.pop(0) if looks else [url], 60.0, now=lambda: 0.0, pause=waits.append)
-    assert len(waits) == 2
+
+    def pause(pause_s):
+        waits.append(pause_s)
+        if len(waits) == 3:
+            server.second = "unloaded"
+
+    wait_ready(lambda: looks.pop(0) if looks else [url], 60.0, now=lambda: 0.0, pause=pause)
+    assert len(waits) == 3, "also for the model that is still being loaded"
     ps(wait=True, timeout=0.0, key="secret")
     assert "2/16" in capsys.readouterr().out, "and then it shows them"
+
+
+def test_of_a_proxy_of_serve_one_port_takes_requests(server, monkeypatch, capsys):
+    server.second, ports = "ready", (1, server.server_port)
+    found = [Listener("127.0.0.1", port, os.getpid(), servers.PROXY, "of Ray", OWNERS) for port in ports]
+    monkeypatch.setattr(servers, "listeners", lambda _: found)
+    ps(wait=True, timeout=0.0, key="secret")
+    assert "2/16" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
