@@ -212,10 +212,25 @@ class _ServerRun:
                 workers.read()
             try:
                 with _in_time(_limit_s(settings)):
-                    bind = LOOPBACK if fast else self._host
-                    _start_app(settings, self._folder, steps, self._url, bind=bind, code=self._code)
+                    self._start_app(settings, steps, fast=fast)
             except StartError as error:
                 raise _explained(error, workers.cry) from error
+
+    def _start_app(self, settings: EngineSettings, steps: Steps, *, fast: bool) -> None:
+        """Start Serve and the app, and return when it takes requests. What fails says why in one line."""
+        try:
+            with steps.step("starting Serve"):
+                _start_serve(host=LOOPBACK if fast else self._host, port=self._port)
+                deploy(settings, listens=self._host, code=self._code)
+            with steps.step("loading the model"):
+                wait_loaded(settings, lambda: _require_front(self._folder))
+            with steps.step("starting the front end"):
+                _wait_ready(self._url, self._folder)
+        except (StartError, ConfigError):
+            raise
+        except Exception as error:
+            _require_front(self._folder)
+            raise StartError("Serve", one_line(error)) from error
 
     def _until_stopped(self, settings: EngineSettings, wishes: SimpleQueue[SignalAction]) -> EngineSettings:
         """Deploy new settings and new code as often as that is wished for; return the settings of the end."""
@@ -287,25 +302,6 @@ def _explained(error: StartError, cry: str) -> StartError:
     return StartError(error.what, f"{DIED}. {cry or guess}. Its log is in {logs_folder()}")
 
 
-def _start_app(
-    settings: EngineSettings, folder: Path, steps: Steps, url: str, *, bind: str, code: str
-) -> None:
-    """Start Serve and the app, and return when `url` takes requests. What fails says why in one line."""
-    try:
-        with steps.step("starting Serve"):
-            _start_serve(host=bind, port=httpx2.URL(url).port)
-            deploy(settings, listens=httpx2.URL(url).host, code=code)
-        with steps.step("loading the model"):
-            wait_loaded(settings, lambda: _require_front(folder))
-        with steps.step("starting the front end"):
-            _wait_ready(url, folder)
-    except (StartError, ConfigError):
-        raise
-    except Exception as error:
-        _require_front(folder)
-        raise StartError("Serve", one_line(error)) from error
-
-
 def _import_serve() -> None:
     # For this process alone, after Ray's own have started: without an event loop of its own, a handle
     # works only where the router has its.
@@ -349,7 +345,7 @@ def _in_time(limit_s: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _start_serve(*, host: str, port: int | None) -> None:
+def _start_serve(*, host: str, port: int) -> None:
     """Start Serve's controller, which starts the front end; the app need not wait for that."""
     from ray import serve
 

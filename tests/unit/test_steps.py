@@ -11,6 +11,7 @@ import pytest
 
 from cobali_ray.actors import node, serving
 from cobali_ray.actors.output import JsonLines, Steps
+from cobali_ray.settings import EngineSettings
 from cobali_ray.signals import on_signals
 
 
@@ -25,6 +26,20 @@ def test_each_step_that_is_done_is_an_event_with_its_seconds():
     (line,) = map(orjson.loads, out.getvalue().splitlines())
     assert (line["event"], line["step"], line["seconds"]) == ("start_step", "starting Ray", 2.5)
     assert steps.seconds == 3.5
+
+
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 80), ("0.0.0.0", 8000), ("::1", 8000)])
+def test_serve_and_the_ingress_get_the_address_that_was_asked_for(monkeypatch, tmp_path, host, port):
+    """An URL has no port 80, and whoever listens on all addresses may be asked under any name."""
+    asked = {}
+    monkeypatch.setattr(serving, "_start_serve", lambda **options: asked.update(options))
+    monkeypatch.setattr(serving, "deploy", lambda _, *, listens, code: asked.update(listens=listens))
+    monkeypatch.setattr(serving, "wait_loaded", lambda *_: None)
+    monkeypatch.setattr(serving, "_wait_ready", lambda *_: None)
+    output = JsonLines(io.StringIO())
+    server = serving._ServerRun(None, output, None, tmp_path, host=host, port=port, dashboard=False)
+    server._start_app(EngineSettings(), Steps(output), fast=True)
+    assert asked == {"host": "127.0.0.1", "port": port, "listens": host}
 
 
 def test_a_signal_between_the_start_and_its_end_is_not_lost():
