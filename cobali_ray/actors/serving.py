@@ -414,9 +414,10 @@ def handle_of(app: str, deployment: str) -> Any:
 
 def _drain(settings: EngineSettings, output: EventOutput) -> bool:
     """Let running requests end; return whether that was not skipped."""
+    limit_s = settings.server.drain_timeout_s
     try:
-        drained = handle_of(APP_NAME, INGRESS).drain.remote(settings.server.drain_timeout_s)
-        drained.result(timeout_s=settings.server.drain_timeout_s + 5)
+        # Each ingress has viewers of its own, for which Serve would wait.
+        handle_of(APP_NAME, INGRESS).broadcast("drain", limit_s).results(timeout_s=limit_s + 5)
     except KeyboardInterrupt:
         output.say("drain_skipped")
         return False

@@ -47,6 +47,7 @@ APPS = {
     | {
         "n_slots": 1,
         "n_ctx": 4096,
+        "n_ingress": 2,
         "prefill_chunk": 8,
         "max_queue": 1,
         "max_body_bytes": 4096,
@@ -74,8 +75,12 @@ class Server:
         return await asyncio.to_thread(self._call, "engine", "describe")
 
     async def drain(self, timeout_s):
-        """Drain through the app's handle, as `cobali serve` does."""
-        return await asyncio.to_thread(self._call, "ingress", "drain", timeout_s)
+        """Drain every ingress through the app's handle, as `cobali serve` does; return what each says."""
+
+        def drained():
+            return handle_of(self.name, "ingress").broadcast("drain", timeout_s).results(timeout_s=60)
+
+        return await asyncio.to_thread(drained)
 
     def _call(self, deployment, method, *args):
         return getattr(handle_of(self.name, deployment), method).remote(*args).result(timeout_s=60)

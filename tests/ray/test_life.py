@@ -207,7 +207,9 @@ async def test_an_engine_that_hangs_is_replaced(server, http):
 
 @pytest.mark.parametrize("server", ["narrow"], indirect=True)
 async def test_draining_finishes_the_running_and_refuses_the_new(server, http):
-    async with Stream(http, max_tokens=1600) as stream:  # eight seconds: enough to ask three times
+    async with Stream(http, max_tokens=1600) as stream, server.http() as page:
+        # Eight seconds are enough to ask three times, and of four viewers each ingress has some.
+        viewers = [asyncio.ensure_future(page.get("/debug/stream")) for _ in range(4)]
         draining = asyncio.ensure_future(server.drain(40.0))
 
         async def refusing():
@@ -224,5 +226,6 @@ async def test_draining_finishes_the_running_and_refuses_the_new(server, http):
         events = await asyncio.wait_for(stream.rest(), BACK_S)
     assert events[-1] == "[DONE]"
     assert not any("error" in event for event in events[:-1])
-    assert await asyncio.wait_for(draining, BACK_S), "all ended in time"
+    assert await asyncio.wait_for(draining, BACK_S) == [True, True], "all ended in time"
+    assert [one.status_code for one in await asyncio.wait_for(asyncio.gather(*viewers), BACK_S)] == [200] * 4
     os.kill((await server.engine())["pid"], signal.SIGKILL)  # its successor is open to the tests that follow

@@ -27,7 +27,7 @@ def config_in_use():
 async def test_haproxy_runs_on_a_mended_configuration_after_reloads(server):
     path = config_in_use()
     await until(lambda: len(list(path.parent.glob("admin.sock.*.stderr.log"))) > 1)  # it was started again
-    await until(lambda: path.read_text().count("    server SERVE_REPLICA_") >= 4)
+    await until(lambda: path.read_text().count("    server SERVE_REPLICA_") >= 5)
     await until(lambda: "option http-buffer-request" in path.read_text())  # Ray writes, then it is mended
     assert "splice-request" not in path.read_text()
 
@@ -92,7 +92,7 @@ async def test_nothing_listens_for_other_machines(server):
     for one in found:
         if one.pid in replicas and one.who == OWNERS:
             replicas[one.pid].add(await asyncio.to_thread(answer_to_a_stranger, one.port))
-    assert len(replicas) == 5, "two engines, three ingresses"
+    assert len(replicas) == 6, "two engines, four ingresses"
     refused = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNIMPLEMENTED}
     for answers in replicas.values():
         assert grpc.StatusCode.UNAUTHENTICATED in answers, "Serve's own way to it"
