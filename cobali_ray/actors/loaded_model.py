@@ -98,7 +98,10 @@ class LoadedModel:
         settings, path = self._settings, self._path
         # Other files may lie there than when the process began.
         identity = identity_of(path, projector_path(settings))
+        log: TickLog | None = None
         with contextlib.ExitStack() as held:
+            if settings.log_ticks is not None:  # before the model, which would stay in memory if this failed
+                log = held.enter_context(contextlib.closing(TickLog(settings.log_ticks, self._engine_id)))
             placed = held.enter_context(placed_workers(settings.llama))
             engine = open_engine(settings, sink, clock=self._clock, path=path, placed=placed)
             self._held = held.pop_all()
@@ -109,8 +112,7 @@ class LoadedModel:
         card = _card(engine, settings, path)
         self.facts = ModelFacts(identity, card, runs)
         collector = self._collector(engine)
-        file = settings.log_ticks
-        self.telemetry = Telemetry(collector, TickLog(file, self._engine_id) if file else None)
+        self.telemetry = Telemetry(collector, log)
         self.feeder = self._feed(engine, collector)
         self.devices, self.room = engine.backend.devices, _room(limits, settings)
         _log.info(

@@ -93,6 +93,15 @@ async def test_a_model_that_does_not_open_has_failed_and_may_be_tried_again(make
     assert (await s.collect())[-1].finish_reason == "length"
 
 
+async def test_a_log_that_cannot_be_written_leaves_no_model_in_memory(make, monkeypatch, tmp_path):
+    s = await make(load="on_demand", log_ticks=tmp_path / "gone" / "ticks")
+    opened = []
+    monkeypatch.setattr(loaded_model, "open_engine", lambda *_, **__: opened.append(1))
+    with pytest.raises(InternalError, match="gone/ticks"):
+        await s.model.load()
+    assert opened == []
+
+
 async def test_what_an_engine_answers_with_is_the_file_that_it_has_loaded(make, monkeypatch):
     s = await make(load="on_demand")
     first = (await s.handle.server.attend({}, None)).model
