@@ -47,8 +47,8 @@ class Conversation:
             path.expanduser().write_text(
                 json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
             )
-        except OSError as error:
-            raise ConfigError("/save", f"cannot write {path}: {error.strerror}") from error
+        except (OSError, RuntimeError) as error:  # the latter: there is no such user
+            raise ConfigError("/save", f"cannot write {path}: {getattr(error, 'strerror', error)}") from error
 
     def load(self, path: Path) -> None:
         """Take system prompt, settings and messages of a file; the model stays. Raises ConfigError."""
@@ -56,8 +56,8 @@ class Conversation:
             told = json.loads(path.expanduser().read_text(encoding="utf-8"))
             system, settings, messages = str(told["system"]), dict(told["settings"]), told["messages"]
             read = [{"role": str(one["role"]), "content": str(one["content"])} for one in messages]
-        except OSError as error:
-            raise ConfigError("/load", f"cannot read {path}: {error.strerror}") from error
+        except (OSError, RuntimeError) as error:
+            raise ConfigError("/load", f"cannot read {path}: {getattr(error, 'strerror', error)}") from error
         except (ValueError, LookupError, TypeError) as error:
             raise ConfigError("/load", f"{path} is not a conversation written by /save") from error
         self.system, self.settings, self.messages = system, settings, read

@@ -5,6 +5,7 @@ import itertools
 import json
 import re
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -104,10 +105,11 @@ def test_a_conversation_comes_back_from_its_file(tmp_path):
         with pytest.raises(ConfigError, match=says):
             other.load(tmp_path / "c.json")
     assert other.messages == kept.messages, "nothing is lost by a file that does not serve"
-    with pytest.raises(ConfigError, match="cannot read"):
-        other.load(tmp_path / "absent")
-    with pytest.raises(ConfigError, match="cannot write"):
-        other.save(tmp_path)
+    for path in (tmp_path, Path("~nobody-of-this-name/c.json")):
+        with pytest.raises(ConfigError, match="cannot read"):
+            other.load(path)
+        with pytest.raises(ConfigError, match="cannot write"):
+            other.save(path)
 
 
 @pytest.mark.parametrize(
