@@ -165,7 +165,7 @@ def serve(
 
     def address() -> tuple[str, int]:
         http = _read_config(config)[1]
-        return host or str(http.get("host", "127.0.0.1")), port or _port_of(http)
+        return host or str(http.get("host", "127.0.0.1")), _port_of(http) if port is None else port
 
     def told() -> EngineSettings:
         settings = read_settings(_read_config(config)[0] | given())

@@ -76,14 +76,14 @@ def require_gguf(path: Path) -> None:
         ModelNotFoundError: nothing there, or a directory.
         ConfigError: something else than a GGUF file, or a file that cannot be read.
     """
-    if path.is_dir():
-        found = ", ".join(sorted(p.name for p in path.glob("*.gguf"))[:5])
-        raise ModelNotFoundError(
-            "model", f"'{path}' is a directory; name a file in it ({found or 'it has no .gguf file'})"
-        )
     try:
         with path.open("rb") as file:
             start = file.read(max(map(len, _FOREIGN)))
+    except IsADirectoryError:
+        found = ", ".join(sorted(p.name for p in path.glob("*.gguf"))[:5])
+        raise ModelNotFoundError(
+            "model", f"'{path}' is a directory; name a file in it ({found or 'it has no .gguf file'})"
+        ) from None
     except FileNotFoundError:
         place = "" if path.is_absolute() else f" (looked for {path.absolute()})"
         raise ModelNotFoundError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -186,8 +187,9 @@ def _expanded(reference: PathReference) -> Path:
 
 def _named(reference: NameReference, cache_dir: Path) -> PathReference | BuiltinReference:
     """Return what other programs, or this one, know by this name. Raises ModelNotFoundError."""
-    if reference.source is None and Path(reference.name).exists():
-        return PathReference(reference.name)
+    with suppress(OSError):  # a name that no file can have, as it is too long
+        if reference.source is None and Path(reference.name).exists():
+            return PathReference(reference.name)
     models, builtins = local_models(), [info.reference for info in available(cache_dir=cache_dir)]
     meant = {model.reference: model.files[0] for model in meant_by(reference, models)}
     own = [name for name in builtins if name == f"builtin:{reference.name}" and reference.source is None]
