@@ -19,10 +19,12 @@ from cobali_ray.actors.banner import plan
 from cobali_ray.actors.layout import EngineDeployment, places
 from cobali_ray.actors.node import require_files, require_room, temp_folder
 from cobali_ray.backend.memory import available_bytes
-from cobali_ray.engine.context import autos, find_need, needed_bytes, require_servable, sizes_of
+from cobali_ray.engine.context import autos, needed_bytes, require_servable, sizes_of
 from cobali_ray.engine.opening import (
     chat_template,
     check_machine,
+    lies_on_devices,
+    need_here,
     require_memory,
     require_projector,
     runs_on,
@@ -101,7 +103,7 @@ def check_start(read: Callable[[], Asked]) -> StartCheck:
 
 
 def _model(place: EngineDeployment, check: StartCheck) -> dict[str, Any]:
-    """Return the facts of an engine's model as `banner` has them, `needs_bytes` and `eager`."""
+    """Return the facts of an engine's model as `banner` has them, `eager`, and `needs_bytes` of this machine."""
     settings = place.settings
     facts: dict[str, Any] = {"engine_id": place.engine_id, "model": place.names[0]}
     facts["eager"] = settings.processes.load == "eager"
@@ -122,10 +124,11 @@ def _model(place: EngineDeployment, check: StartCheck) -> dict[str, Any]:
             _look_beside(settings, path, check)
             require_servable(settings, path)
             require_memory(settings, path)
-        need = find_need(settings, path)
+        need = need_here(settings, path)
         facts |= {**sizes_of(settings, path, need)._asdict(), "autos": autos(settings)}
         facts["runs_on"] = runs_on(settings, path)
-        facts["needs_bytes"] = needed_bytes(settings, path, need)
+        on_devices = lies_on_devices(settings, path)
+        facts["needs_bytes"] = None if on_devices else needed_bytes(settings, path, need)
     return facts
 
 
@@ -151,12 +154,14 @@ def _look_beside(settings: EngineSettings, model: Path, check: StartCheck) -> No
 
 
 def _memory(models: Sequence[dict[str, Any]]) -> str:
-    """Say what all models take that are loaded at the start; a GPU's memory is not told apart."""
+    """Say what all models take of this machine's memory that are loaded at the start."""
     models = [one for one in models if one["eager"]]
     if not all("needs_bytes" in one for one in models):
         return "known once every model is here" if any("to_come" in one for one in models) else ""
-    n_bytes, free = sum(one["needs_bytes"] for one in models), available_bytes()
-    said = f"at least {n_bytes / 1e9:.1f} GB for weights and KV cache"
-    if free is None:
-        return said
-    return f"{said}, {'more than the' if n_bytes > free else 'of'} {free / 1e9:.1f} GB that are free here"
+    here = [one["needs_bytes"] for one in models if one["needs_bytes"] is not None]
+    said = [f"at least {sum(here) / 1e9:.1f} GB for weights and KV cache"] if here else []
+    if here and (free := available_bytes()) is not None:
+        said.append(f"{'more than the' if sum(here) > free else 'of'} {free / 1e9:.1f} GB that are free here")
+    if len(here) < len(models):
+        said.append("on devices what `cobali devices MODEL` says")
+    return ", ".join(said)

@@ -15,7 +15,7 @@ from cobali_ray.backend import memory
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.views.stats import EngineState, EngineStatus
 from cobali_ray.engine.context import needed_bytes
-from cobali_ray.engine.opening import files_beside
+from cobali_ray.engine.opening import files_beside, lies_on_devices
 from cobali_ray.errors import (
     CobaliError,
     InternalError,
@@ -158,13 +158,17 @@ class ModelHost:
 
     def _check_room(self) -> None:
         """Refuse a model for which Linux would kill processes. A GPU's memory is for llama.cpp to check."""
-        n_bytes, most = needed_bytes(self._settings, self._path), memory.most_bytes()
+        n_bytes = needed_bytes(self._settings, self._path)
         n_bytes += sum(path.stat().st_size for path in files_beside(self._settings, self._path))
+        most, free = memory.most_bytes(), memory.available_bytes()
         if most is not None and n_bytes > most:
-            raise ModelTooLargeError(n_bytes, most)
-        free = memory.available_bytes()
-        if free is not None and n_bytes > free:
-            raise NoRoomError(n_bytes, free)
+            refusal: CobaliError = ModelTooLargeError(n_bytes, most)
+        elif free is not None and n_bytes > free:
+            refusal = NoRoomError(n_bytes, free)
+        else:
+            return
+        if not lies_on_devices(self._settings, self._path):
+            raise refusal
 
     async def _unload(self) -> CobaliError | None:
         if self.model is None:

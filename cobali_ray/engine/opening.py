@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Literal
 import structlog
 
 from cobali_ray.backend import memory, threads
+from cobali_ray.backend.cache_need import CacheNeed
 from cobali_ray.backend.config import AUTO, LlamaConfig
-from cobali_ray.backend.endpoint import is_lent
+from cobali_ray.backend.endpoint import WORKER, is_lent
 from cobali_ray.backend.port import Backend
 from cobali_ray.backend.rpc_build import built
 from cobali_ray.backend.scripted import ScriptedBackend, ScriptedEmbedder
@@ -446,8 +447,7 @@ def open_backend(
 
 def llama_config(settings: EngineSettings, path: Path) -> LlamaConfig:
     """Return how a model is to be opened; loads llama.cpp. Raises ConfigError."""
-    n_gpu_layers, _ = _n_gpu_layers(settings)
-    need = None if n_gpu_layers else find_need(settings, path)
+    n_gpu_layers, need = _n_gpu_layers(settings)[0], need_here(settings, path)
     sizes = sizes_of(settings, path, need)
     found = {"n_ctx": sizes.n_ctx, "n_threads": _n_threads(settings), "n_gpu_layers": n_gpu_layers}
     return LlamaConfig(
@@ -464,6 +464,21 @@ def llama_config(settings: EngineSettings, path: Path) -> LlamaConfig:
         measurements=_measurements(settings),
         worker_cache=worker_cache(),
     )
+
+
+def need_here(settings: EngineSettings, path: Path | None) -> CacheNeed | None:
+    """Return what `find_need` does; None where a cache lies on devices."""
+    return None if path is None or _n_gpu_layers(settings)[0] else find_need(settings, path)
+
+
+def lies_on_devices(settings: EngineSettings, path: Path | None) -> bool:
+    """Whether all of a model goes to memory that is not this machine's own: a GPU's, or workers'."""
+    if path is None:
+        return False
+    # As in `open_backend`, before llama.cpp is loaded.
+    threads.apply_wait(settings.llama.threads_wait, n_threads=_n_threads(settings))
+    n_gpu_layers, offload = _n_gpu_layers(settings)
+    return n_gpu_layers < 0 and offload and WORKER not in settings.llama.devices
 
 
 def runs_on(settings: EngineSettings, path: Path | None) -> str:

@@ -42,6 +42,15 @@ def test_what_would_start_is_shown(checked, tmp_path):
     assert list(tmp_path.iterdir()) == [], "it makes nothing"
 
 
+def test_what_lies_on_a_gpu_takes_no_memory_of_this_machine(checked, monkeypatch):
+    monkeypatch.setattr("cobali_ray.backend.devices.has_gpu", lambda: True)
+    status, out, err = checked("builtin:tiny", "--set", "n_ctx=auto")
+    assert (status, err) == (0, "")
+    assert "4,096 tokens a request" in out, "a GPU's memory makes no context longer"
+    assert "Runs on   GPU, all layers" in out
+    assert "Memory    on devices what `cobali devices MODEL` says" in out
+
+
 def test_a_model_that_is_not_here_is_not_fetched(checked):
     status, out, _ = checked("hf://nobody/nothing:Q4_K_M")
     assert status == 0

@@ -15,6 +15,7 @@ from cobali_ray.backend.devices import ComputeDevice, Devices
 from cobali_ray.backend.endpoint import address_of
 from cobali_ray.backend.fit import MemoryNeed, refusal_of
 from cobali_ray.backend.rpc import PROTOCOL, greet
+from cobali_ray.engine.opening import lies_on_devices
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import read_settings
 
@@ -71,6 +72,25 @@ def test_devices_are_read_as_they_are_written():
     placed = read_settings({"devices": "ray-cpu,ray-cpu", "worker_memory_mib": 64, "replicas": 2}).llama
     assert placed.lies_elsewhere
     assert not read_settings({"devices": "ray-cpu,worker"}).llama.lies_elsewhere
+
+
+@pytest.mark.parametrize(
+    ("values", "has_gpu", "expected"),
+    [
+        pytest.param({}, True, True, id="gpu"),
+        pytest.param({}, False, False, id="no-gpu"),
+        pytest.param({"n_gpu_layers": -1}, False, False, id="asked-for-without-one"),
+        pytest.param({"n_gpu_layers": 8}, True, False, id="some-layers-are-here"),
+        pytest.param({"devices": "CUDA0,ray-gpu"}, False, True, id="named"),
+        pytest.param({"devices": "CUDA0,worker"}, False, False, id="a-worker-s-memory-is-this-machine-s"),
+    ],
+)
+def test_what_lies_on_devices_takes_no_memory_of_this_machine(monkeypatch, values, has_gpu, expected):
+    monkeypatch.setattr("cobali_ray.backend.devices.has_gpu", lambda: has_gpu)
+    monkeypatch.setattr("cobali_ray.backend.threads.apply_wait", lambda *_, **__: "brief")
+    settings, path = read_settings(values), Path("model.gguf")
+    assert lies_on_devices(settings, path) == expected
+    assert not lies_on_devices(settings, None), "a script"
 
 
 @pytest.mark.parametrize(

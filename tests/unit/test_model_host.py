@@ -61,13 +61,20 @@ async def test_an_idle_model_is_let_go_after_its_time(make, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("most", "free", "error"), [(1 << 40, 10, NoRoomError), (10, 10, ModelTooLargeError), (None, None, None)]
+    ("most", "free", "on_devices", "error"),
+    [
+        (1 << 40, 10, False, NoRoomError),
+        (10, 10, False, ModelTooLargeError),
+        (10, 10, True, None),
+        (None, None, False, None),
+    ],
 )
-async def test_memory_is_checked_before_a_model_is_loaded(make, monkeypatch, most, free, error):
+async def test_memory_is_checked_before_a_model_is_loaded(make, monkeypatch, most, free, on_devices, error):
     s = await make(load="on_demand")
     beside = SimpleNamespace(stat=lambda: SimpleNamespace(st_size=11))
     monkeypatch.setattr(model_host, "needed_bytes", lambda *_: 100)
     monkeypatch.setattr(model_host, "files_beside", lambda *_: [beside])
+    monkeypatch.setattr(model_host, "lies_on_devices", lambda *_: on_devices)
     monkeypatch.setattr(model_host.memory, "most_bytes", lambda: most)
     monkeypatch.setattr(model_host.memory, "available_bytes", lambda: free)
     if error is None:
