@@ -56,8 +56,8 @@ from cobali_ray.actors.ray_private import logs_folder, wait_for_no_proxy
 from cobali_ray.actors.startup import DIED
 from cobali_ray.engine.context import autos
 from cobali_ray.engine.opening import model_path
-from cobali_ray.errors import ConfigError, StartError
-from cobali_ray.models.builtin import Progress, unheard
+from cobali_ray.errors import CobaliError, ConfigError, StartError
+from cobali_ray.models.builtin import Progress
 from cobali_ray.models.registry import describe
 from cobali_ray.ports import LOOPBACK, authority, reached_at, require_free
 from cobali_ray.settings import EngineSettings
@@ -241,7 +241,7 @@ class _ServerRun:
             before = settings
             settings = renewed(
                 settings,
-                lambda: self._read(unheard),
+                lambda: self._reread(wishes),
                 self._output,
                 listens=self._host,
                 code=(self._code, code),
@@ -251,6 +251,15 @@ class _ServerRun:
             if settings is not before:
                 self._code = code
         return settings
+
+    def _reread(self, wishes: SimpleQueue[SignalAction]) -> EngineSettings:
+        """Read the settings again. Raises CobaliError if, while a model is downloaded, a signal comes."""
+
+        def go_on(_what: str, _done: float) -> None:
+            if not wishes.empty():
+                raise CobaliError("a signal came before their model was downloaded")
+
+        return self._read(go_on)
 
     def _break_off(self) -> None:
         """End all that was started, and this process, whatever it waits for."""

@@ -11,6 +11,7 @@ import pytest
 
 from cobali_ray.actors import node, serving
 from cobali_ray.actors.output import JsonLines, Steps
+from cobali_ray.errors import CobaliError
 from cobali_ray.settings import EngineSettings
 from cobali_ray.signals import on_signals
 
@@ -40,6 +41,20 @@ def test_serve_and_the_ingress_get_the_address_that_was_asked_for(monkeypatch, t
     server = serving._ServerRun(None, output, None, tmp_path, host=host, port=port, dashboard=False)
     server._start_app(EngineSettings(), Steps(output), fast=True)
     assert asked == {"host": "127.0.0.1", "port": port, "listens": host}
+
+
+def test_a_signal_ends_the_download_of_another_model(tmp_path):
+    wishes, output = SimpleQueue(), JsonLines(io.StringIO())
+
+    def read(progress):
+        progress("downloading", 0.1)
+        return EngineSettings()
+
+    server = serving._ServerRun(read, output, None, tmp_path, host="::1", port=1, dashboard=False)
+    assert server._reread(wishes) == EngineSettings()
+    wishes.put(serving.SignalAction.STOP)
+    with pytest.raises(CobaliError, match="a signal came before"):
+        server._reread(wishes)
 
 
 def test_a_signal_between_the_start_and_its_end_is_not_lost():
