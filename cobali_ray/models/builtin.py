@@ -20,10 +20,6 @@ Progress = Callable[[str, float], None]
 """Hears what is being done and how much of it, 0 to 1."""
 
 
-def unheard(_what: str, _done: float) -> None:
-    """Hear nothing of it."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """How a built-in model is wanted. A model that is shipped ready made takes no notice of it."""

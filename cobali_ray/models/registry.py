@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cobali_ray.errors import ModelNotFoundError
-from cobali_ray.models.builtin import SYNTHETIC, Builtin, Order, Progress, builtins, laboratory, unheard
+from cobali_ray.models.builtin import SYNTHETIC, Builtin, Order, Progress, builtins, laboratory
 from cobali_ray.models.digest import files_of
 from cobali_ray.models.files import parts_of
 from cobali_ray.models.ggufmeta import read_header, require_whole
@@ -69,7 +69,7 @@ def resolve(
         cache_dir=cache_dir or default_cache_dir(),
         vocab_gguf=vocab_gguf,
         seed=seed,
-        progress=progress or unheard,
+        progress=progress or (lambda *_: None),
     )
     if isinstance(parsed, NameReference):
         parsed = _named(parsed, order.cache_dir)
