@@ -77,9 +77,8 @@ class Collector:
 
     All `on_*` methods belong to one thread. The others may be called from any thread: a version number
     that is odd during a write lets them retry instead of locking (a sequence lock), so the writer never
-    waits. `now` is the clock of the records; without it there is no `cobali_last_tick_age_seconds`, and
-    idle time counts only once it has ended. `opened_at_s` is the Unix time of the engine's start,
-    `node` the address of its machine.
+    waits. `now` is the clock of the records, `opened_at_s` the Unix time of the engine's start, `node` the
+    address of its machine.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class Collector:
         disk_bytes: int = 0,
         opened_at_s: float = 0.0,
         ring: int = RING,
-        now: Callable[[], float] | None = None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limits, self.engine_id, self._model_name, self.node = limits, engine_id, model_name, node
         self._disk_bytes, self._opened_at_s, self._now = disk_bytes, opened_at_s, now
@@ -111,7 +110,7 @@ class Collector:
         self._predictions = {"predicted": 0.0, "real": 0.0}
         self._requests, self._refusals = dict.fromkeys(OUTCOMES, 0), dict.fromkeys(REFUSALS, 0)
         self._target_s = self._idle_shown_s = 0.0
-        self._pauses = Pauses(now() if now else None)
+        self._pauses = Pauses(now())
         self._last = TickStats(tick_id=-1, started_s=0.0, n_idle=limits.n_slots, n_cells=limits.n_cells)
         self._is_idle = True
         """Whether `_last` is no tick but what is so without work."""
@@ -263,7 +262,7 @@ class Collector:
         return copy()
 
     def _copy(self) -> Snapshot:
-        now_s = self._now() if self._now else None
+        now_s = self._now()
         target_s = 0.0 if self._is_idle else self._target_s
         return Snapshot(
             engine_id=self.engine_id,
@@ -282,17 +281,17 @@ class Collector:
             class_preemptions=self._tenants.preemptions(),
             requests=dict(self._requests),
             refusals=dict(self._refusals),
-            last_tick_age_s=None if now_s is None else self._pauses.age_s(now_s),
+            last_tick_age_s=self._pauses.age_s(now_s),
         )
 
 
 class Pauses:
     """Time between ticks: idle, or a gap between two passes. Moments are seconds on the engine's clock."""
 
-    def __init__(self, since_s: float | None) -> None:
-        """`since_s`: since when there is nothing to do; None counts no idle time before the first tick."""
+    def __init__(self, since_s: float) -> None:
+        """`since_s`: since when there is nothing to do."""
         self._idle_s = 0.0
-        self._idle_since = since_s
+        self._idle_since: float | None = since_s
         self._forward_end: float | None = None
         self._tick_end: float | None = None
 
@@ -313,12 +312,10 @@ class Pauses:
         if self._idle_since is None:
             self._idle_since = self._tick_end
 
-    def idle_s(self, now_s: float | None) -> float:
-        """Return the time without work; without a clock, of pauses that have ended."""
+    def idle_s(self, now_s: float) -> float:
+        """Return the time without work."""
         since_s = self._idle_since
-        if now_s is None or since_s is None:
-            return self._idle_s
-        return self._idle_s + max(0.0, now_s - since_s)
+        return self._idle_s + (0.0 if since_s is None else max(0.0, now_s - since_s))
 
     def age_s(self, now_s: float) -> float:
         """Return the time since the last tick while there is work, 0 otherwise."""

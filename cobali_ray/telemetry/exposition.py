@@ -72,25 +72,16 @@ class EngineMetrics(NamedTuple):
     """HTTP requests of all ingresses that were counted by it, also while it has no model."""
 
 
-def render(
-    snapshot: Snapshot | None,
-    presence: Presence | None = None,
-    answers: Mapping[HttpAnswer, int] = MappingProxyType({}),
-) -> str:
-    """Return the Prometheus text format, version 0.0.4, of what is known of one engine."""
-    return render_all([EngineMetrics(snapshot, presence, answers)]).decode()
-
-
 def render_all(
     engines: Sequence[EngineMetrics],
     processes: Sequence[ProcessUsage] = (),
     encode: Encoder = generate_latest,
     others: Sequence[Metric] = (),
 ) -> bytes:
-    """Return the text of several engines: what has one name stands together, as Prometheus wants it.
+    """Return the text of engines: what has one name stands together, as Prometheus wants it.
 
     `processes` are those of the server that are no engine; they have no label `engine`, nor have `others`.
-    `encode` writes the format: this or `openmetrics`.
+    `encode` writes the format: Prometheus's, version 0.0.4, or `openmetrics`.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_ServerCollector(engines, [*usage_families(processes), *others]))
@@ -215,11 +206,13 @@ def _gauges(snapshot: Snapshot) -> Iterator[Metric]:
             limits.max_queue_tokens,
         ),
         ("start_time_seconds", "Unix time at which the engine loaded its model.", snapshot.opened_at_s),
+        (
+            "last_tick_age_seconds",
+            "Seconds since the last tick while there is work; 0 when idle.",
+            snapshot.last_tick_age_s,
+        ),
     ):
         yield GaugeMetricFamily(f"cobali_{name}", text, value)
-    if snapshot.last_tick_age_s is not None:
-        text = "Seconds since the last tick while there is work; 0 when idle."
-        yield GaugeMetricFamily("cobali_last_tick_age_seconds", text, snapshot.last_tick_age_s)
 
 
 def _histograms(snapshot: Snapshot) -> Iterator[Metric]:

@@ -45,8 +45,8 @@ class Snapshot:
     """By outcome."""
     refusals: dict[str, int]
     """By reason."""
-    last_tick_age_s: float | None
-    """Since the end of the last tick while there is work, 0 when idle; None without a clock."""
+    last_tick_age_s: float
+    """Since the end of the last tick while there is work, 0 when idle."""
     usage: ProcessUsage | None = None
     """What the engine's process takes; None where nobody asked the system."""
     devices: tuple[DeviceView, ...] = ()

@@ -15,6 +15,7 @@ from cobali_ray.telemetry.collector import Collector
 from cobali_ray.telemetry.exposition import EngineMetrics, Presence, render_all
 from cobali_ray.telemetry.families import batch_families
 from cobali_ray.telemetry.names import HttpAnswer
+from cobali_ray.telemetry.snapshot import Snapshot
 from cobali_ray.telemetry.usage import ProcessUsage
 
 N_SLOTS = 8
@@ -95,6 +96,11 @@ def fed_collector() -> Collector:
         collector.on_refusal(reason)
     collector.on_http({"ttft_seconds": [waited(0.06), waited(0.07)], "e2e_seconds": [waited(0.14)]})
     return collector
+
+
+def render(snapshot: Snapshot | None, presence: Presence | None = None, *answers: Any) -> str:
+    """Return the text of one engine."""
+    return render_all([EngineMetrics(snapshot, presence, *answers)]).decode()
 
 
 def exposition() -> str:

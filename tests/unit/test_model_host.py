@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 from engine_in_process import setups, text_of
+from telemetry_records import render
 
 from cobali_ray.actors import engine_server, loaded_model, model_host
 from cobali_ray.core.dispatch.engines import Phase
 from cobali_ray.core.views.stats import EngineStatus
 from cobali_ray.errors import InternalError, ModelBusyError, ModelTooLargeError, NoRoomError, UnloadedError
-from cobali_ray.telemetry.exposition import render
 from tests.waiting import until
 
 

@@ -12,7 +12,7 @@ import orjson
 import pytest
 from engine_in_process import WAIT_S, Setup, setups, text_of
 from ray.exceptions import ActorDiedError, RayTaskError
-from telemetry_records import waited
+from telemetry_records import render, waited
 
 from cobali_ray.actors import client, engine_server, startup, wire
 from cobali_ray.actors.client import Vocabularies
@@ -32,7 +32,6 @@ from cobali_ray.errors import (
     SlotFileError,
 )
 from cobali_ray.settings import EngineSettings
-from cobali_ray.telemetry.exposition import render
 from cobali_ray.telemetry.names import ONLY_ENGINE, HttpAnswer
 from tests.waiting import until
 

@@ -8,14 +8,14 @@ from math import inf
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
-from telemetry_records import LIFE, STOPPED, fed_collector, make_collector, make_tick, waited
+from telemetry_records import LIFE, STOPPED, fed_collector, make_collector, make_tick, render, waited
 
 from cobali_ray import __version__
 from cobali_ray.core.request.request import Request, TraceLink
 from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.telemetry import bounds
 from cobali_ray.telemetry.aliases import VLLM_COUNTERS, VLLM_HISTOGRAMS
-from cobali_ray.telemetry.exposition import EngineMetrics, Presence, openmetrics, render, render_all
+from cobali_ray.telemetry.exposition import EngineMetrics, Presence, openmetrics, render_all
 from tools.monitoring import find
 
 PROMTOOL = find("promtool")

@@ -1,11 +1,10 @@
 """Counters by tenant: what is counted for whom, and that names are bounded."""
 
-from telemetry_records import LIFE, make_collector
+from telemetry_records import LIFE, make_collector, render
 
 from cobali_ray.core.request.events import End
 from cobali_ray.core.request.request import Request
 from cobali_ray.core.request.sequence import Sequence
-from cobali_ray.telemetry.exposition import render
 from cobali_ray.telemetry.tenants import ANYONE, MAX_TENANTS, OTHERS
 
 

@@ -28,7 +28,7 @@ from cobali_ray.core.scheduler import Scheduler
 from cobali_ray.core.views.stats import TickStats
 from cobali_ray.engine.emit import Emitter
 from cobali_ray.telemetry.collector import Collector
-from cobali_ray.telemetry.exposition import render
+from cobali_ray.telemetry.exposition import EngineMetrics, render_all
 from cobali_ray.telemetry.names import ONLY_ENGINE
 
 PIECES = (
@@ -110,7 +110,7 @@ def _publishing_steps() -> Iterator[Step]:
     collector, tick, end = busy_collector()
     yield Step("count a tick of 128 streams", lambda: collector.on_tick(tick))
     yield Step("count an end", lambda: collector.on_end(end))
-    yield Step("write the exposition of /metrics", lambda: render(collector.snapshot()))
+    yield Step("write the exposition of /metrics", lambda: render_all([EngineMetrics(collector.snapshot())]))
     stream = TextStream()
     yield Step(
         "incremental UTF-8, per token", lambda: [stream.feed(p) for p in PIECES], len(PIECES), "0.35 to 0.76"
