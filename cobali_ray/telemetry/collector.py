@@ -188,9 +188,13 @@ class Collector:
                 if end.error is None:
                     self._observe("embedding_e2e_seconds", stats.e2e_s)
                 return
-            self._tenants.add(*self._lives.whose(end.request_id), stats)
-            labels = exemplar_labels(end.request_id, self._lives.trace_of(end.request_id))
-            self._lives.end(end, self._n_ticks)
+            sequence = self._lives.end(end, self._n_ticks)
+            if sequence is not None:
+                whose, trace = (sequence.account.tenant, sequence.priority), sequence.request.trace
+            else:  # it was never seen
+                whose, trace = ("", 0), None
+            self._tenants.add(*whose, stats)
+            labels = exemplar_labels(end.request_id, trace)
             if stats.ttft_s is not None:  # its prompt was computed
                 self._totals["prompt_tokens"] += stats.n_prompt
                 self._totals["cached_prompt_tokens"] += stats.n_cached

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from cobali_ray.core.request.events import End
 from cobali_ray.core.request.life import Life, ended_life, life_of
-from cobali_ray.core.request.request import TraceLink
 from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.core.views.progress import named
 from cobali_ray.core.views.stats import TickStats
@@ -39,20 +38,11 @@ class Lives:
     def enter(self, sequence: Sequence) -> None:
         self._open[sequence.request_id] = sequence
 
-    def whose(self, request_id: str) -> tuple[str, int]:
-        """Return tenant and class of an open request; of one that was never seen, nobody's."""
-        sequence = self._open.get(request_id)
-        return ("", 0) if sequence is None else (sequence.account.tenant, sequence.priority)
-
-    def trace_of(self, request_id: str) -> TraceLink | None:
-        """Return where an open request belongs in a distributed trace; None if in none."""
-        sequence = self._open.get(request_id)
-        return None if sequence is None else sequence.request.trace
-
-    def end(self, end: End, tick_id: int) -> None:
-        """Keep what was of a request that ended in a tick; one that was never seen is none of ours."""
+    def end(self, end: End, tick_id: int) -> Sequence | None:
+        """Keep what was of a request that ended in a tick; return its sequence; None if never seen."""
         if (sequence := self._open.pop(end.request_id, None)) is not None:
             self._ended.append((tick_id, ended_life(sequence, end)))
+        return sequence
 
     def open(self) -> list[Sequence]:
         """Return the open requests, oldest first."""
