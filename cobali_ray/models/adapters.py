@@ -12,7 +12,7 @@ from pathlib import Path
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.builtin import laboratory
 from cobali_ray.models.digest import files_of
-from cobali_ray.models.ggufmeta import FLOAT32, GgufHeader, read_header
+from cobali_ray.models.ggufmeta import FLOAT32, read_header
 from cobali_ray.models.reference import BuiltinReference, parse_reference
 from cobali_ray.models.registry import resolve
 from cobali_ray.models.store import default_cache_dir
@@ -48,20 +48,11 @@ def find_adapter(reference: str, model: Path, *, cache_dir: Path | None = None) 
     return path
 
 
-def require_fitting(adapter: Path, model: Path) -> None:
-    """Raise ConfigError if the file at `adapter` is no LoRA adapter for the model."""
-    _check(adapter, read_header(adapter), read_header(model), _shapes_of(model))
-
-
 def invocation_of(adapter: Path) -> tuple[int, ...]:
     """Return the tokens that invoke an activated adapter; none where it is not one. Raises ConfigError."""
-    return _invocation(adapter, read_header(adapter))
-
-
-def _invocation(path: Path, adapter: GgufHeader) -> tuple[int, ...]:
-    tokens = adapter.metadata.get(_INVOCATION, [])
+    tokens = read_header(adapter).metadata.get(_INVOCATION, [])
     if not isinstance(tokens, list) or not all(type(one) is int and one < 1 << 31 for one in tokens):
-        raise ConfigError("adapters", f"'{path}' is damaged: {_INVOCATION} is no list of tokens")
+        raise ConfigError("adapters", f"'{adapter}' is damaged: {_INVOCATION} is no list of tokens")
     return tuple(tokens)
 
 
@@ -69,9 +60,10 @@ def _shapes_of(model: Path) -> _Shapes:
     return {tensor.name: tensor.shape for part in files_of(model) for tensor in read_header(part).tensors}
 
 
-def _check(path: Path, adapter: GgufHeader, model: GgufHeader, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def require_fitting(path: Path, model: Path) -> None:
     """Raise ConfigError for what llama.cpp would refuse without telling why, or die of."""
-    said, architecture = adapter.metadata, model.metadata.get("general.architecture")
+    adapter, shapes = read_header(path), _shapes_of(model)
+    said, architecture = adapter.metadata, read_header(model).metadata.get("general.architecture")
     if said.get("general.type") != "adapter" or said.get("adapter.type") != "lora":
         raise ConfigError(
             "adapters", f"'{path}' is not a LoRA adapter; llama.cpp's convert_lora_to_gguf.py makes one"
@@ -83,7 +75,7 @@ def _check(path: Path, adapter: GgufHeader, model: GgufHeader, shapes: Mapping[s
         )
     if adapter.kinds.get("adapter.lora.alpha", FLOAT32) != FLOAT32:
         raise ConfigError("adapters", f"'{path}' is damaged: adapter.lora.alpha is not a float32")
-    _invocation(path, adapter)
+    invocation_of(path)
     found: dict[str, _Shapes] = {}
     for tensor in adapter.tensors:
         name, _, part = tensor.name.rpartition(".")
