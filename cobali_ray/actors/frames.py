@@ -6,6 +6,9 @@ from cobali_ray.errors import InternalError
 
 MAX_MESSAGE_BYTES = 1 << 26
 """The longest message: many times what 512 streams with logprobs say in a tick. A reader believes no more."""
+MAX_BACKLOG = 512
+"""Messages (ticks) that may wait for one ingress, besides what the socket's buffer or ZeroMQ and TCP hold,
+before the requests of those that do not fit are ended."""
 _HEADER_BYTES = 4
 
 

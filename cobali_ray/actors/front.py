@@ -108,7 +108,8 @@ def fast_front(environ: MutableMapping[str, str], folder: Path, binary: str, *, 
     listen where Serve is told to, can only be reached through HAProxy.
     Raises StartError where no program of the folder may be run: Serve would try for ever.
     """
-    _write_pages(folder)
+    for status, path in page_paths(folder).items():
+        path.write_bytes(_body(status))
     launcher = folder / "haproxy"
     root = Path(__file__).parents[2]
     words = {"python": sys.executable, "root": root, "binary": binary, "folder": folder, "host": host}
@@ -263,19 +264,16 @@ def _listening(host: str) -> str:
     return f"ipv6@{host}" if ":" in host else host
 
 
-def _write_pages(folder: Path) -> None:
+def _body(status: int) -> bytes:
     from cobali_ray.api.door.faults import Fault
 
-    for status, (kind, code, message) in ERRORS.items():
-        fault = Fault(status=status, type=kind, message=message, code=code)
-        page_paths(folder)[status].write_bytes(fault.body_bytes)
+    kind, code, message = ERRORS[status]
+    return Fault(status=status, type=kind, message=message, code=code).body_bytes
 
 
-def raw_answer(status: int, kind: str, code: str, message: str) -> bytes:
-    """Return an error as it goes over the wire."""
-    from cobali_ray.api.door.faults import Fault
-
-    body = Fault(status=status, type=kind, message=message, code=code).body_bytes
+def raw_answer(status: int) -> bytes:
+    """Return an error of ERRORS as it goes over the wire."""
+    body = _body(status)
     head = f"HTTP/1.1 {status} \r\nconnection:close\r\ncontent-type:application/json\r\ncontent-length:"
     return f"{head}{len(body)}\r\n\r\n".encode() + body
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http import httptools_impl
 
-from cobali_ray.actors.front import ERRORS, raw_answer
+from cobali_ray.actors.front import raw_answer
 
 if TYPE_CHECKING:  # uvicorn's name for what an application sends
     from uvicorn._types import ASGISendEvent
@@ -34,7 +34,7 @@ class Cycle(httptools_impl.RequestResponseCycle):
 
 
 def refuse(connection: httptools_impl.HttpToolsProtocol, _: str) -> None:
-    connection.transport.write(raw_answer(400, *ERRORS[400]))
+    connection.transport.write(raw_answer(400))
     connection.transport.close()
 
 

@@ -30,7 +30,7 @@ import zmq.asyncio
 from zmq.utils import z85
 
 from cobali_ray.actors.address import Address
-from cobali_ray.actors.frames import MAX_MESSAGE_BYTES
+from cobali_ray.actors.frames import MAX_BACKLOG, MAX_MESSAGE_BYTES
 from cobali_ray.ports import FIRST, LAST
 
 _log = structlog.get_logger(__name__)
@@ -49,9 +49,6 @@ CUT_MS: Final = 1000
 """After so long without a sign of life TCP's connection is given up, and made anew."""
 LINGER_MS: Final = 200
 """How long closing waits for the last messages to leave."""
-MAX_BACKLOG: Final = 512
-"""Messages (ticks) that may wait for one ingress, besides what ZeroMQ and TCP hold, before the requests of
-those that do not fit are ended."""
 MAX_QUEUED: Final = 16
 """Messages that ZeroMQ holds besides. The ingress's end takes many more: where it stops to read, its signs of
 life end, too."""

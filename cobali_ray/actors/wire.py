@@ -47,7 +47,7 @@ import structlog
 
 from cobali_ray import errors
 from cobali_ray.actors.address import Address, others_reach
-from cobali_ray.actors.frames import MAX_MESSAGE_BYTES, FrameReader, frame
+from cobali_ray.actors.frames import MAX_BACKLOG, MAX_MESSAGE_BYTES, FrameReader, frame
 from cobali_ray.core.dispatch.messages import Event, EventsReceived, Unheard, Unreadable
 from cobali_ray.core.request.events import (
     Computing,
@@ -67,9 +67,6 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
-MAX_BACKLOG = 512
-"""Messages (ticks) that may wait for one ingress, besides what the socket's buffer holds, before the requests
-of those that do not fit are ended."""
 LAST_WORDS_S = 0.2
 """How long closing waits for the last messages to leave."""
 LOCAL = "here"

@@ -12,7 +12,8 @@ from zmq.utils.monitor import recv_monitor_message
 
 from cobali_ray.actors import remote_wire, wire
 from cobali_ray.actors.address import Address, others_reach
-from cobali_ray.actors.remote_wire import MAX_BACKLOG, NEW_BEATS, SILENT_BEATS, Reception
+from cobali_ray.actors.frames import MAX_BACKLOG
+from cobali_ray.actors.remote_wire import NEW_BEATS, SILENT_BEATS, Reception
 from cobali_ray.actors.wire import Pusher
 from cobali_ray.core.request.events import Delta, End, RequestStats
 from tests.waiting import until

@@ -14,8 +14,8 @@ from ear import Ear
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobali_ray.actors.frames import MAX_MESSAGE_BYTES, FrameReader, frame
-from cobali_ray.actors.wire import MAX_BACKLOG, Connection, Pusher, decode, encode
+from cobali_ray.actors.frames import MAX_BACKLOG, MAX_MESSAGE_BYTES, FrameReader, frame
+from cobali_ray.actors.wire import Connection, Pusher, decode, encode
 from cobali_ray.core.request.events import (
     TIERS,
     Computing,
