@@ -25,11 +25,10 @@ from rich.progress import (
 from cobali_ray.command_line import Key
 from cobali_ray.core.request.request import MAX_PRIORITY
 from cobali_ray.errors import NoAnswerError, why_of
-from cobali_ray.models.completion import complete_model
 from cobali_ray.store.lines import RESPONSES, Answer, LineRequest, answer_line
 from cobali_ray.terminal.asking import ServerClient
 from cobali_ray.terminal.batch_files import AnswerFile, QuestionFile
-from cobali_ray.terminal.servers import Url, server_for
+from cobali_ray.terminal.servers import ModelOption, Url, server_for
 
 AT_ONCE: Final = 20
 """Requests under way: as many as a server has slots by default, and some that wait for one."""
@@ -59,14 +58,7 @@ def run(
         Path,
         typer.Option("--output", "-o", help="File for the answers. If it exists, missing answers are added."),
     ],
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Model for lines that name none: one of the running server, or one to start a server with.",
-            autocompletion=complete_model,
-            show_default=False,
-        ),
-    ] = None,
+    model: ModelOption = None,
     url: Url = None,
     key: Key = None,
     at_once: Annotated[
@@ -76,7 +68,7 @@ def run(
     """Answer every line of a file, in an order that computes common beginnings once.
 
     If you stop it, run the same command again to continue. Lines and answers have the format of OpenAI's
-    Batch API.
+    Batch API; lines that name no model use that of --model.
 
     Examples:
       cobali batch run questions.jsonl -o answers.jsonl

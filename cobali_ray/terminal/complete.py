@@ -11,9 +11,8 @@ from rich.console import Console
 
 from cobali_ray.command_line import Key
 from cobali_ray.errors import ConfigError
-from cobali_ray.models.completion import complete_model
 from cobali_ray.terminal.chat import print_answer
-from cobali_ray.terminal.servers import Url, server_for
+from cobali_ray.terminal.servers import ModelOption, Url, server_for
 
 PATH = "/v1/completions"
 
@@ -27,14 +26,7 @@ def complete(
             show_default=False,
         ),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="A model of the running server, or one to start a server with.",
-            autocompletion=complete_model,
-            show_default=False,
-        ),
-    ] = None,
+    model: ModelOption = None,
     url: Url = None,
     key: Key = None,
     max_tokens: Annotated[

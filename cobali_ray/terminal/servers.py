@@ -40,6 +40,15 @@ Model = Annotated[
         show_default=False,
     ),
 ]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        help="A model of the running server, or one to start a server with.",
+        autocompletion=complete_model,
+        show_default=False,
+    ),
+]
 
 
 @contextlib.contextmanager
