@@ -16,10 +16,8 @@ import orjson
 import structlog
 
 from cobali_ray.core.views.stats import TickStats
-from cobali_ray.errors import ConfigError
 from cobali_ray.telemetry.names import ONLY_ENGINE
 
-LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 TICK_FIELDS: Final = tuple(one.name for one in fields(TickStats) if one.name not in {"plan", "ttfts_s"})
 """What is told of a tick beside its spans."""
 OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_UTC_Z
@@ -28,19 +26,15 @@ OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_UTC_Z
 def configure_logging(
     *,
     level: str = "info",
-    json: bool | None = None,
     stream: TextIO | None = None,
     about: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Send structlog to `stream` (default: stderr as it is now): JSON lines, or readable ones on a terminal.
 
-    Every line carries the facts in `about`, such as the engine's id. `json` None asks the stream whether it
-    is a terminal. Tracebacks come without local variables, which could hold what a client sent. A line that
-    cannot be written, because a disk is full or a reader is gone, is lost. Raises ConfigError for an unknown
-    level.
+    Every line carries the facts in `about`, such as the engine's id. Tracebacks come without local variables,
+    which could hold what a client sent. A line that cannot be written, because a disk is full or a reader is
+    gone, is lost.
     """
-    if level not in LEVELS:
-        raise ConfigError("log_level", f"must be one of {', '.join(LEVELS)}, got {level!r}")
     out = sys.stderr if stream is None else stream
     structlog.configure(
         processors=[
@@ -48,7 +42,7 @@ def configure_logging(
             lambda _logger, _method, line: {**about, **line},  # whichever thread writes it
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *(_json_lines() if json or (json is None and not out.isatty()) else _readable(out)),
+            *(_readable() if out.isatty() else _json_lines()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, _Lossy(out))),
@@ -71,9 +65,9 @@ class _Lossy:
             self._stream.flush()
 
 
-def _readable(out: TextIO) -> list[structlog.typing.Processor]:
+def _readable() -> list[structlog.typing.Processor]:
     plain = structlog.dev.plain_traceback  # the default one prints locals
-    return [structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=plain)]
+    return [structlog.dev.ConsoleRenderer(colors=True, exception_formatter=plain)]
 
 
 def _json_lines() -> list[structlog.typing.Processor]:
