@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from cobali_ray.actors.serving import set_environment
+from cobali_ray.errors import ConfigError
 from cobali_ray.ports import LOOPBACK
 
 ONE_NODE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_prestart_worker_first_driver"}
@@ -39,6 +40,10 @@ def env(
 ) -> None:
     """Print the environment for a `ray start` of your own: eval "$(cobali env --host 0.0.0.0)"."""
     folder = folder or Path.home() / ".cache" / "cobali_ray" / "front"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name, value in cluster_environment(folder, host=host).items():
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        environ = cluster_environment(folder, host=host)
+    except OSError as error:
+        raise ConfigError("--folder", f"{folder} cannot be written: {error.strerror}") from None
+    for name, value in environ.items():
         typer.echo(f"export {name}={shlex.quote(value)}")

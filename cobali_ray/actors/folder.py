@@ -20,6 +20,7 @@ from typing import Final
 
 from cobali_ray.actors.fork_worker import SOCKET
 from cobali_ray.actors.processes import end_all, started_with
+from cobali_ray.errors import StartError
 from cobali_ray.ports import FOLDER, socket_dir
 
 LOCK: Final = "lock"
@@ -31,8 +32,12 @@ KEPT_SESSIONS: Final = 5
 
 @contextlib.contextmanager
 def own_folder() -> Iterator[Path]:
-    """Make a private folder, and have it for this process alone while inside."""
-    folder = Path(tempfile.mkdtemp(prefix=FOLDER, dir=socket_dir()))
+    """Make a private folder, and have it for this process alone while inside. Raises StartError."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=FOLDER, dir=socket_dir()))
+    except OSError as error:
+        why = f"{socket_dir()}, where its sockets lie, cannot be written ({error.strerror})"
+        raise StartError("The server", why) from None
     new = folder / f"{LOCK}.new"
     with new.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -67,10 +69,15 @@ class AnswerFile:
     def __init__(self, path: Path) -> None:
         """Open it, or make it. Raises ConfigError."""
         self._path = path
-        try:
+        with self._writing():
             self._file = path.open("a+b")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
-            raise ConfigError("--output", f"{path} cannot be written: {error.strerror}") from None
+            raise ConfigError("--output", f"{self._path} cannot be written: {error.strerror}") from None
 
     def __enter__(self) -> Self:
         return self
@@ -78,8 +85,9 @@ class AnswerFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.fsync(self._file.fileno())
-        self._file.close()
+        with self._writing():
+            os.fsync(self._file.fileno())
+            self._file.close()
 
     def without_answer(self, asked: QuestionFile) -> list[QuestionPlace]:
         """Return the questions without an answer, those with a common beginning next to each other.
@@ -104,6 +112,10 @@ class AnswerFile:
         return sorted(place for place in asked.places if place.custom_id not in answered)
 
     def add(self, line: bytes) -> None:
-        """Write an answer; it is in the file when this returns, whatever happens to this process."""
-        self._file.write(line)
-        self._file.flush()
+        """Write an answer; it is in the file when this returns, whatever happens to this process.
+
+        Raises ConfigError.
+        """
+        with self._writing():
+            self._file.write(line)
+            self._file.flush()

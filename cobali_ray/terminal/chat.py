@@ -18,7 +18,7 @@ from cobali_ray.errors import CobaliError, ConfigError
 from cobali_ray.terminal.asking import AnswerEnd, AnswerPiece, AnswerWait, ServerClient
 from cobali_ray.terminal.conversation import Conversation, read_setting
 from cobali_ray.terminal.drawing import Drawing, numbers_of
-from cobali_ray.terminal.lines import Command, command_in, edit_lines, read_text
+from cobali_ray.terminal.lines import Command, command_in, edit_lines, piped_text, read_text
 from cobali_ray.terminal.servers import Model, Url, server_for
 
 PATH: Final = "/v1/chat/completions"
@@ -57,7 +57,7 @@ def chat(
     """
     settings = dict(read_setting(text) for text in setting or [])
     piped = not sys.stdin.isatty()
-    question = sys.stdin.read().strip() if piped else ""
+    question = piped_text().strip() if piped else ""
     if piped and not question:
         raise ConfigError("stdin", "it has no question")
     console = Console(stderr=piped)

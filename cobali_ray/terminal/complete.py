@@ -12,6 +12,7 @@ from rich.console import Console
 from cobali_ray.command_line import Key
 from cobali_ray.errors import ConfigError
 from cobali_ray.terminal.chat import print_answer
+from cobali_ray.terminal.lines import piped_text
 from cobali_ray.terminal.servers import ModelOption, Url, server_for
 
 PATH = "/v1/completions"
@@ -53,7 +54,7 @@ def complete(
     if prompt is None:
         if sys.stdin.isatty():
             raise ConfigError("PROMPT", "give a text to continue, or pipe one in")
-        prompt = sys.stdin.read()
+        prompt = piped_text()
     if not prompt:
         raise ConfigError("PROMPT", "is empty; give a text to continue")
     own = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed, "stop": stop or None}

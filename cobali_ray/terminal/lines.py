@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
@@ -36,6 +37,14 @@ def read_text(ask: Callable[[str], str]) -> str:
     while text.endswith("\\"):
         text = text[:-1] + "\n" + ask(". ")
     return text.strip()
+
+
+def piped_text() -> str:
+    """Return what is piped in. Raises ConfigError where it is not text."""
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError:
+        raise ConfigError("stdin", "what is piped in is not text") from None
 
 
 def command_in(text: str, known: Mapping[str, object]) -> Command | None:

@@ -142,6 +142,23 @@ def test_a_wrong_file_is_said_before_anything_is_asked(asked, lines, why):
         asked(*lines)
 
 
+def test_a_disk_that_is_full_ends_the_command_in_one_line(tmp_path):
+    class Full:
+        def __init__(self, file):
+            self.fileno, self.close = file.fileno, file.close
+
+        def write(self, _):
+            raise OSError(28, "No space left on device")
+
+    def write():
+        with AnswerFile(tmp_path / "out.jsonl") as answers:
+            answers._file = Full(answers._file)
+            answers.add(b"{}")
+
+    with pytest.raises(ConfigError, match="--output: .*cannot be written: No space left"):
+        write()
+
+
 def test_the_command_is_there():
     answer = CliRunner().invoke(app, ["batch", "run", "--help"])
     assert answer.exit_code == 0

@@ -19,6 +19,7 @@ from cobali_ray.actors.folder import (
     take_over,
 )
 from cobali_ray.actors.fork_worker import SOCKET
+from cobali_ray.errors import StartError
 
 WAIT_S = 60
 SERVER = """
@@ -63,6 +64,12 @@ def server(place, started):
 
 def mark(folder):
     return {SOCKET: str(fork_socket(folder))}
+
+
+def test_where_no_folder_can_be_made_the_start_says_so(place, monkeypatch):
+    monkeypatch.setattr(folders, "socket_dir", lambda: str(place / "gone"))
+    with pytest.raises(StartError, match="gone, where its sockets lie, cannot be written"), own_folder():
+        pass
 
 
 def test_what_a_killed_server_left_is_ended_and_its_folder_is_gone(server, started):

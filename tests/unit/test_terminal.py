@@ -17,7 +17,7 @@ from cobali_ray.terminal.asking import AnswerEnd, AnswerPiece, AnswerWait, Serve
 from cobali_ray.terminal.chat import COMMANDS, ChatLoop, print_answer
 from cobali_ray.terminal.conversation import Conversation, read_setting
 from cobali_ray.terminal.drawing import Drawing, harmless, numbers_of, split_blocks
-from cobali_ray.terminal.lines import Command, command_in, read_text
+from cobali_ray.terminal.lines import Command, command_in, piped_text, read_text
 from cobali_ray.terminal.servers import server_for
 
 
@@ -46,6 +46,12 @@ def typed(*lines):
 )
 def test_several_lines_are_one_text(lines, text):
     assert read_text(typed(*lines)) == text
+
+
+def test_what_is_piped_in_is_text(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9"), encoding="utf-8"))
+    with pytest.raises(ConfigError, match="stdin: what is piped in is not text"):
+        piped_text()
 
 
 @pytest.mark.parametrize(
