@@ -93,10 +93,11 @@ class Ingress:
         if self._app.state.batches is not None:
             await self._app.state.batches.close()
         there = [self._clients[id_] for model in self._fleet.models for id_ in model.present]
-        drained = await asyncio.gather(*(client.drain(timeout_s) for client in there))
+        drains = (client.drain(timeout_s) for client in there)
+        drained = await asyncio.gather(*drains, return_exceptions=True)  # one that dies cuts no other short
         for viewers in self._app.state.viewers.values():
             viewers.close()
-        return all(drained)
+        return all(one is True for one in drained)
 
     def __del__(self) -> None:
         for client in getattr(self, "_clients", {}).values():

@@ -17,6 +17,7 @@ from telemetry_records import render, waited
 from cobali_ray.actors import client, engine_server, startup, wire
 from cobali_ray.actors.client import Vocabularies
 from cobali_ray.actors.engine_server import EngineServer
+from cobali_ray.actors.ingress import Ingress
 from cobali_ray.backend.scripted import ByteVocab, ScriptedEmbedder
 from cobali_ray.core.dispatch.messages import EventsReceived, Lost
 from cobali_ray.core.request.embedding import EmbeddingRequest, TextPiece
@@ -475,6 +476,30 @@ async def test_what_a_successor_serves_is_asked_anew(make, monkeypatch):
     old, s.handle.server = s.handle.server, EngineServer(EngineSettings(model="builtin:scripted", n_ctx=128))
     await until(lambda: s.client.card.n_ctx_slot == 128)
     old.__del__()
+
+
+async def test_an_engine_that_dies_while_it_drains_cuts_the_others_and_their_viewers_not_short():
+    done = []
+
+    async def dies(_):
+        raise ActorDiedError
+
+    async def drains(_):
+        await asyncio.sleep(0)
+        done.append("drained")
+        return True
+
+    viewers = {id_: SimpleNamespace(close=lambda: done.append("viewers")) for id_ in "ab"}
+    ingress = Ingress.__new__(Ingress)
+    ingress._app = SimpleNamespace(
+        state=SimpleNamespace(streams=SimpleNamespace(close=list), batches=None, viewers=viewers)
+    )
+    ingress._fleet = SimpleNamespace(models=[SimpleNamespace(present=["a", "b"])])
+    ingress._clients = {
+        id_: SimpleNamespace(drain=drain, close=list) for id_, drain in {"a": dies, "b": drains}.items()
+    }
+    assert not await ingress.drain(1.0)
+    assert done == ["drained", "viewers", "viewers"]
 
 
 def test_engines_of_one_model_share_its_vocabulary():
