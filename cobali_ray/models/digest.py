@@ -36,9 +36,5 @@ def _digest(path: Path, known: Path) -> str:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     with suppress(ConfigError):  # the next start computes it again
-        write_whole(note, len(digest), lambda part: _write(part, digest))
+        write_whole(note, len(digest), lambda part: part.write_text(digest, "ascii"))
     return digest
-
-
-def _write(part: Path, digest: str) -> None:
-    part.write_text(digest, "ascii")

@@ -31,13 +31,7 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-def write_whole(
-    target: Path,
-    n_bytes: int,
-    fill: Callable[[Path], None],
-    *,
-    free: Callable[[Path], int] = free_bytes,
-) -> None:
+def write_whole(target: Path, n_bytes: int, fill: Callable[[Path], object]) -> None:
     """Let `fill` write a file of about `n_bytes` beside `target`, then move it there in one step.
 
     Whoever looks at `target` sees nothing or the whole file. Two writers at once use a file each:
@@ -49,7 +43,7 @@ def write_whole(
     part = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        room = free(target.parent)
+        room = free_bytes(target.parent)
         if room < n_bytes + _MARGIN_BYTES:
             raise _no_room(target, n_bytes, room)
         fill(part)

@@ -1,14 +1,11 @@
 import errno
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from cobali_ray.errors import BackendError, ConfigError
 from cobali_ray.models.store import default_cache_dir, write_whole
-
-
-def plenty(_folder):
-    return 10**12
 
 
 def untouched(_part):
@@ -37,7 +34,7 @@ def test_a_file_appears_whole_under_its_name(tmp_path):
         assert not target.exists(), "nobody sees half a file"
         part.write_bytes(b"whole")
 
-    write_whole(target, 5, fill, free=plenty)
+    write_whole(target, 5, fill)
     assert target.read_bytes() == b"whole"
     assert list(target.parent.iterdir()) == [target]
 
@@ -58,17 +55,18 @@ def test_a_failure_leaves_nothing_behind(tmp_path, fault, raised, says):
         raise fault
 
     with pytest.raises(raised, match=says):
-        write_whole(tmp_path / "x.gguf", 5_000_000, fill, free=plenty)
+        write_whole(tmp_path / "x.gguf", 5_000_000, fill)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_too_little_room_is_said_before_anything_is_written(tmp_path):
+def test_too_little_room_is_said_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=3_000_000))
     with pytest.raises(ConfigError, match=r"needs 500 MB in .*, which has 3 MB free") as caught:
-        write_whole(tmp_path / "x.gguf", 500_000_000, untouched, free=lambda _: 3_000_000)
+        write_whole(tmp_path / "x.gguf", 500_000_000, untouched)
     assert caught.value.setting == "cache_dir"
 
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ConfigError, match="cannot write"):
-        write_whole(tmp_path / "file" / "x.gguf", 1, untouched, free=plenty)
+        write_whole(tmp_path / "file" / "x.gguf", 1, untouched)
