@@ -52,22 +52,10 @@ Reference = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-VocabGguf = Annotated[
-    Path | None,
-    typer.Option(help="Copy the vocabulary of this GGUF file into a synthetic model with 151,936 tokens."),
-]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of the random weights of a synthetic model.")]
-CacheDir = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder for models made here. Default: `models` in $COBALI_CACHE or in the user's cache."
-    ),
-]
 
 
 @app.command("list")
 def list_models(
-    cache_dir: CacheDir = None,
     *,
     everything: Annotated[
         bool, typer.Option("--all", help="Also show models with random weights, which are for measuring.")
@@ -83,7 +71,7 @@ def list_models(
       cobali serve ollama://qwen2.5:0.5b
       cobali serve qwen2.5:0.5b
     """
-    rows = [row for row in _rows(cache_dir) if everything or not _is_random(row)]
+    rows = [row for row in _rows() if everything or not _is_random(row)]
     if as_json:
         _print_json(rows)
         return
@@ -121,7 +109,7 @@ def list_console() -> Console:
     return Console(markup=False, highlight=False, width=None if fits else PIPE_WIDTH)
 
 
-def _rows(cache_dir: Path | None) -> list[dict[str, Any]]:
+def _rows() -> list[dict[str, Any]]:
     """Return what is known of every model, downloads first; of a file that cannot be read, why."""
     from cobali_ray.models import registry
     from cobali_ray.models.local import local_models
@@ -138,13 +126,14 @@ def _rows(cache_dir: Path | None) -> list[dict[str, Any]]:
             "path": str(model.files[0]),
         }
         try:
-            row |= registry.summary(model.files)
+            said = registry.describe(model.files[0])
+            row |= {name: said[name] for name in ("quant", "architecture", "parameters")}
         except CobaliError as error:
             row["error"] = str(error)
         rows.append(row)
-    builtins = registry.available(cache_dir=cache_dir)
     return rows + [
-        {"reference": model.reference, "source": "builtin", **dataclasses.asdict(model)} for model in builtins
+        {"reference": model.reference, "source": "builtin", **dataclasses.asdict(model)}
+        for model in registry.available()
     ]
 
 
@@ -176,13 +165,15 @@ def _in_short(n: int) -> str:
 @app.command("make")
 def make_model(
     name: Annotated[str, typer.Argument(help=r"A built-in model, NAME\[:QUANT].")],
-    seed: Seed = 0,
-    vocab_gguf: VocabGguf = None,
-    cache_dir: CacheDir = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random weights of a synthetic model.")] = 0,
+    vocab_gguf: Annotated[
+        Path | None,
+        typer.Option(help="Copy the vocabulary of this GGUF file into a synthetic model with 151,936 tokens."),
+    ] = None,
 ) -> None:
     """Make a built-in model and print where its file is."""
     reference = f"builtin:{name.removeprefix('builtin:')}"
-    typer.echo(str(_resolve(reference, seed=seed, vocab_gguf=vocab_gguf, cache_dir=cache_dir)))
+    typer.echo(str(_resolve(reference, seed=seed, vocab_gguf=vocab_gguf)))
 
 
 @app.command("pull")
@@ -199,21 +190,14 @@ def pull_model(reference: Reference) -> None:
 
 
 @app.command("show")
-def show_model(
-    reference: Reference,
-    seed: Seed = 0,
-    vocab_gguf: VocabGguf = None,
-    cache_dir: CacheDir = None,
-    *,
-    as_json: AsJson = False,
-) -> None:
+def show_model(reference: Reference, *, as_json: AsJson = False) -> None:
     """Show what a model's file says about itself, making or downloading the model first if necessary."""
     from rich.console import Console
     from rich.table import Table
 
     from cobali_ray.models import registry
 
-    path = _resolve(reference, seed=seed, vocab_gguf=vocab_gguf, cache_dir=cache_dir)
+    path = _resolve(reference)
     facts = registry.describe(path)
     if facts["cell_bytes"] is None:
         facts["cell_bytes"] = _asked_cell_bytes(path)

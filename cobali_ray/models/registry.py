@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -120,19 +120,6 @@ def available(*, cache_dir: Path | None = None) -> list[ModelInfo]:
         for quant in row.quants
         for files in [row.made(quant, folder)]
     ]
-
-
-def summary(files: Sequence[Path]) -> dict[str, Any]:
-    """Read the least that a list tells of a model's files: quant, architecture and how many weights."""
-    from gguf import LlamaFileType
-
-    headers = [read_header(file) for file in files]
-    said = headers[0].metadata
-    return {
-        "quant": _quant(LlamaFileType, said),
-        "architecture": said.get("general.architecture", "unknown"),
-        "parameters": sum(math.prod(tensor.shape) for header in headers for tensor in header.tensors),
-    }
 
 
 def describe(path: Path) -> dict[str, Any]:
