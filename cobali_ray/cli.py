@@ -129,7 +129,6 @@ def serve(
     port: Annotated[
         int | None, typer.Option(help="Port to listen on. Default: the config's, or 8000.")
     ] = None,
-    dashboard: Annotated[bool, typer.Option(help="Start Ray's dashboard, which needs more memory.")] = False,
     check: Annotated[
         bool,
         typer.Option("--check", help="Check settings, files, port and memory, and start nothing."),
@@ -192,7 +191,7 @@ def serve(
     with failing_as_event():
         given()  # what is wrong with the words themselves is said first
         at_host, at_port = address()
-        serve_forever(read, host=at_host, port=at_port, dashboard=dashboard)
+        serve_forever(read, host=at_host, port=at_port)
 
 
 def _read_config(path: Path | None) -> tuple[dict[str, Any], dict[str, Any]]:

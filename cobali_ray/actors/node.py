@@ -1,9 +1,9 @@
 """Ray's node for `cobali serve`: what it needs of Ray, and as long to start as a busy machine takes.
 
 Ray has no settings for most of that, so its functions are wrapped while it starts (`altered` in
-ray_private.py). What is left out without the dashboard: the dashboard's server, the autoscaler, and two
-agents, of metrics that nobody scrapes and of runtime environments that we have none of. Its log monitor runs
-as a thread of this process.
+ray_private.py). What is left out: the dashboard's server, the autoscaler, and two agents, of metrics that
+nobody scrapes and of runtime environments that we have none of. Its log monitor runs as a thread of this
+process.
 """
 
 from __future__ import annotations
@@ -92,19 +92,19 @@ def guard_token(output: EventOutput) -> None:
         output.say("notice", level="warning", detail=detail)
 
 
-def start_ray(output: EventOutput, *, dashboard: bool, meanwhile: Callable[[], None], spare: int) -> None:
+def start_ray(output: EventOutput, *, meanwhile: Callable[[], None], spare: int) -> None:
     """Start Ray; a start that fails is tried once more, when all but `spare` that we started has ended.
 
     `meanwhile` is called in a thread once Ray's processes have their environment, and has ended on return.
     """
     try:
-        _init_ray(dashboard=dashboard, meanwhile=meanwhile)
+        _init_ray(meanwhile)
     except Exception as error:
         detail = f"Ray did not start ({one_line(error)}); trying once more."
         output.say("notice", level="warning", detail=detail)
         end(descendants(os.getpid()) - {spare})
         try:
-            _init_ray(dashboard=dashboard, meanwhile=meanwhile)
+            _init_ray(meanwhile)
         except Exception as again:
             raise StartError(
                 "Ray",
@@ -183,16 +183,15 @@ def one_line(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
-def _init_ray(*, dashboard: bool, meanwhile: Callable[[], None]) -> None:
+def _init_ray(meanwhile: Callable[[], None]) -> None:
     import ray
 
     keep_sessions_private()
     thread = threading.Thread(target=meanwhile, name="meanwhile", daemon=True)
-    with altered(dashboard=dashboard, meanwhile=thread):
+    with altered(meanwhile=thread):
         ray.init(
             address="local",
-            include_dashboard=dashboard,
-            dashboard_host=LOOPBACK,
+            include_dashboard=False,
             _node_ip_address=LOOPBACK,
             _metrics_export_port=free_port(),
             log_to_driver=True,

@@ -182,7 +182,7 @@ def wait_for_no_proxy() -> None:
 
 
 @contextlib.contextmanager
-def altered(*, dashboard: bool, meanwhile: threading.Thread) -> Iterator[None]:
+def altered(*, meanwhile: threading.Thread) -> Iterator[None]:
     """Have Ray start the first node as we want it.
 
     Two limits that a busy machine breaks are written in Ray's code: it gives the node 30 s to report, and the
@@ -223,13 +223,14 @@ def altered(*, dashboard: bool, meanwhile: threading.Thread) -> Iterator[None]:
         return start_ray_process([_without_agent(word) for word in command], *args, **kwargs)
 
     ports = ("metrics_agent_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
-    told: dict[str, Any] = {name: free_port() for name in ports} | {"include_log_monitor": False}
+    told: dict[str, Any] = {name: free_port() for name in ports}
+    told |= {"include_log_monitor": False, "no_monitor": True}
     if fork_worker.SOCKET in os.environ:
         told["setup_worker_path"] = fork_worker.__file__
-    new: dict[str, Any] = {"get_node": get_node_in_time, "start_raylet": start_raylet_with_port}
-    if not dashboard:
-        told["no_monitor"] = True
-        new |= {"start_api_server": lambda *_, **__: ("", None), "start_ray_process": start_without_agents}
+    new: dict[str, Any] = {
+        "get_node": get_node_in_time, "start_raylet": start_raylet_with_port,
+        "start_api_server": lambda *_, **__: ("", None), "start_ray_process": start_without_agents,
+    }  # fmt: skip
     old = {name: getattr(services, name) for name in new}
     set_sigterm_handler = utils.set_sigterm_handler
     # Signals are ours, in this process.

@@ -90,7 +90,7 @@ Read = Callable[[Progress], EngineSettings]
 """Reads the settings and finds their models, which may take long."""
 
 
-def serve_forever(read: Read, *, host: str, port: int, dashboard: bool) -> None:
+def serve_forever(read: Read, *, host: str, port: int) -> None:
     """Serve until SIGINT, SIGTERM, or SIGHUP of a closed terminal; then drain and leave nothing running.
 
     SIGUSR1 reads the settings again, and restarts those parts that have others than before.
@@ -118,9 +118,7 @@ def serve_forever(read: Read, *, host: str, port: int, dashboard: bool) -> None:
                 on_signals(lambda _: wishes.put(SignalAction.STOP), _stopping()),
                 on_signals(lambda _: wishes.put(SignalAction.REREAD), {signal.SIGUSR1}),
             ):
-                server = _ServerRun(
-                    read_shared, output, apart, folder, host=host, port=port, dashboard=dashboard
-                )
+                server = _ServerRun(read_shared, output, apart, folder, host=host, port=port)
                 server.serve(wishes, verbose)
         finally:
             output.close()
@@ -148,10 +146,9 @@ class _ServerRun:
         *,
         host: str,
         port: int,
-        dashboard: bool,
     ) -> None:
         self._read, self._output, self._apart, self._folder = read, output, apart, folder
-        self._host, self._port, self._dashboard = host, port, dashboard
+        self._host, self._port = host, port
         self._url = f"http://{authority(reached_at(host), port)}"
         self._forks: list[ForkServer] = []
         """The last one makes workers; those before have made some that run."""
@@ -204,7 +201,7 @@ class _ServerRun:
             with steps.step("starting Ray"):
                 self._forks.append(ForkServer(os.environ, self._folder))
                 spare = self._forks[-1].pid
-                start_ray(self._output, dashboard=self._dashboard, meanwhile=_import_serve, spare=spare)
+                start_ray(self._output, meanwhile=_import_serve, spare=spare)
                 running.enter_context(watching_node(self._node_died))
                 running.enter_context(held_session(logs_folder().parent))
                 self._apart.move(logs_folder() / "cobali-serve.log")

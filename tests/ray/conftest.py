@@ -144,7 +144,7 @@ def cluster(tmp_path_factory):
         forks = ForkServer(os.environ, FOLDER)
         port = free_port()
         cache_dir = tmp_path_factory.mktemp("models")
-        with altered(dashboard=False, meanwhile=threading.Thread(target=list)):
+        with altered(meanwhile=threading.Thread(target=list)):
             ray.init(
                 address="local",
                 num_cpus=8,  # places to put actors; the tests wait more than they compute

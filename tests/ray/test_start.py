@@ -38,7 +38,7 @@ def starts(monkeypatch, *outcomes):
     """Let Ray's start end like this, one after the other."""
     left = iter(outcomes)
 
-    def init(*, dashboard, meanwhile):
+    def init(_):
         if (error := next(left)) is not None:
             raise error
 
@@ -47,7 +47,7 @@ def starts(monkeypatch, *outcomes):
 
 
 def start(*, spare=0):
-    node.start_ray(JsonLines(sys.stdout), dashboard=False, meanwhile=list, spare=spare)
+    node.start_ray(JsonLines(sys.stdout), meanwhile=list, spare=spare)
 
 
 BUSY = Exception("The current node timed out during startup.\nThis could happen because ...\n")
@@ -96,8 +96,8 @@ def test_a_part_of_ray_that_ends_is_told_unless_the_server_stops(monkeypatch, pa
     assert told.empty(), "what ends while the server stops is no news"
 
 
-def altered(*, dashboard):
-    return ray_private.altered(dashboard=dashboard, meanwhile=threading.Thread(target=list))
+def altered():
+    return ray_private.altered(meanwhile=threading.Thread(target=list))
 
 
 def test_ray_waits_where_its_code_would_not(monkeypatch):
@@ -120,7 +120,7 @@ def test_ray_waits_where_its_code_would_not(monkeypatch):
     monkeypatch.setattr(services, "get_node", get_node)
     monkeypatch.setattr(ray_private, "POLL_S", 0)
     before = parameter.RayParams
-    with altered(dashboard=True):
+    with altered():
         assert services.get_node("address", "node") == {"node_id": "node"}
         params = parameter.RayParams()
         ports = {params.metrics_agent_port, params.dashboard_agent_listen_port, params.runtime_env_agent_port}
@@ -129,8 +129,7 @@ def test_ray_waits_where_its_code_would_not(monkeypatch):
     assert (services.get_node, parameter.RayParams) == (get_node, before)
 
 
-@pytest.mark.parametrize("dashboard", [False, True])
-def test_what_nobody_uses_is_not_started(monkeypatch, dashboard):
+def test_what_nobody_uses_is_not_started(monkeypatch):
     from ray._private import node as ray_node
     from ray._private import parameter, services
 
@@ -140,18 +139,12 @@ def test_what_nobody_uses_is_not_started(monkeypatch, dashboard):
     source = inspect.getsource(services.start_raylet)
     assert all(f'"--{agent}_command={{}}"' in source for agent in ray_private.AGENTS)
     assert "services.start_api_server(" in inspect.getsource(ray_node.Node.start_api_server)
-    with altered(dashboard=dashboard):
+    with altered():
         services.start_ray_process(["raylet", "--dashboard_agent_command=python agent.py --port=1", "--head"])
-        assert services.start_api_server() == (("board", "process") if dashboard else ("", None))
+        assert services.start_api_server() == ("", None)
         params = parameter.RayParams()
-    assert started == [
-        [
-            "raylet",
-            f"--dashboard_agent_command={'python agent.py --port=1' if dashboard else ray_private.NO_AGENT}",
-            "--head",
-        ]
-    ]
-    assert (params.no_monitor, params.include_log_monitor) == (not dashboard, False)
+    assert started == [["raylet", f"--dashboard_agent_command={ray_private.NO_AGENT}", "--head"]]
+    assert (params.no_monitor, params.include_log_monitor) == (True, False)
 
 
 def test_what_stands_in_for_an_agent_waits_until_its_node_ends():
@@ -177,9 +170,7 @@ def test_the_start_as_a_whole_has_one_limit():
 
 def test_a_start_that_is_broken_off_ends_its_node_without_a_word(monkeypatch, tmp_path, capsys):
     """Which may take longer than it takes to notice that the node has ended."""
-    server = serving._ServerRun(
-        None, JsonLines(sys.stdout), None, tmp_path, host="127.0.0.1", port=1, dashboard=False
-    )
+    server = serving._ServerRun(None, JsonLines(sys.stdout), None, tmp_path, host="127.0.0.1", port=1)
     monkeypatch.setattr(serving, "end_all", lambda _: server._node_died("raylet", -signal.SIGKILL))
     monkeypatch.setattr(serving.os, "_exit", sys.exit)
     with pytest.raises(SystemExit) as ended:

@@ -38,7 +38,7 @@ def test_serve_and_the_ingress_get_the_address_that_was_asked_for(monkeypatch, t
     monkeypatch.setattr(serving, "wait_loaded", lambda *_: None)
     monkeypatch.setattr(serving, "_wait_ready", lambda *_: None)
     output = JsonLines(io.StringIO())
-    server = serving._ServerRun(None, output, None, tmp_path, host=host, port=port, dashboard=False)
+    server = serving._ServerRun(None, output, None, tmp_path, host=host, port=port)
     server._start_app(EngineSettings(), Steps(output), fast=True)
     assert asked == {"host": "127.0.0.1", "port": port, "listens": host}
 
@@ -50,7 +50,7 @@ def test_a_signal_ends_the_download_of_another_model(tmp_path):
         progress("downloading", 0.1)
         return EngineSettings()
 
-    server = serving._ServerRun(read, output, None, tmp_path, host="::1", port=1, dashboard=False)
+    server = serving._ServerRun(read, output, None, tmp_path, host="::1", port=1)
     assert server._reread(wishes) == EngineSettings()
     wishes.put(serving.SignalAction.STOP)
     with pytest.raises(CobaliError, match="a signal came before"):
