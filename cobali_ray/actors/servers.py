@@ -113,13 +113,11 @@ def ps(
         console.print(_none(processes))
 
 
-def running(
-    processes: list[psutil.Process], key: str | None, *, wait: Callable[[float], None] = time.sleep
-) -> Iterator[RunningServer]:
+def running(processes: list[psutil.Process], key: str | None) -> Iterator[RunningServer]:
     """Yield every server whose HTTP port one of these processes has."""
     for one in _fronts(processes):
         with contextlib.suppress(psutil.Error):
-            server = _server(one, key, wait)
+            server = _server(one, key)
             if one.process != PROXY or server.engines:
                 yield server
 
@@ -171,14 +169,14 @@ def _is_ready(url: str) -> bool:
     return False
 
 
-def server_at(url: str, key: str | None, *, wait: Callable[[float], None] = time.sleep) -> RunningServer:
+def server_at(url: str, key: str | None) -> RunningServer:
     """Return what the server at an address tells of itself."""
     server = RunningServer(url=url)
-    _ask(server, key, {}, wait)
+    _ask(server, key, {})
     return server
 
 
-def _server(found: Listener, key: str | None, wait: Callable[[float], None]) -> RunningServer:
+def _server(found: Listener, key: str | None) -> RunningServer:
     front = psutil.Process(found.pid)
     owner = next((one for one in front.parents() if SERVE.search(" ".join(one.cmdline()))), front)
     parts = [owner, *owner.children(recursive=True)]
@@ -192,24 +190,20 @@ def _server(found: Listener, key: str | None, wait: Callable[[float], None]) -> 
         up_s=time.time() - owner.create_time(),
         memory_bytes=sum(memory.values()),
     )
-    _ask(server, key, memory, wait)
+    _ask(server, key, memory)
     return server
 
 
-def _ask(
-    server: RunningServer, key: str | None, memory: dict[str, int], wait: Callable[[float], None]
-) -> None:
+def _ask(server: RunningServer, key: str | None, memory: dict[str, int]) -> None:
     """Ask a server about its engines; `memory` has the bytes of its processes here, by their names."""
     try:
         with httpx2.Client(base_url=server.url, headers=bearer(key), timeout=TIMEOUT_S) as http:
-            server.engines, server.trouble = _engines_of(http, memory, wait)
+            server.engines, server.trouble = _engines_of(http, memory)
     except (httpx2.TransportError, ValueError, LookupError, TypeError):
         server.trouble = "it does not answer"
 
 
-def _engines_of(
-    http: httpx2.Client, memory: dict[str, int], wait: Callable[[float], None]
-) -> tuple[list[RunningEngine], str]:
+def _engines_of(http: httpx2.Client, memory: dict[str, int]) -> tuple[list[RunningEngine], str]:
     """Return what a server tells of its engines, and what it does not without a key."""
     states = orjson.loads(http.get("/ready").content)["engines"]
     about, before = _counted(http)
@@ -218,7 +212,7 @@ def _engines_of(
     if about is None:
         trouble = "it needs a key to show more: --key, or COBALI_API_KEY"
     else:
-        wait(WATCH_S)
+        time.sleep(WATCH_S)
         after = _counted(http)[1]
         rates = {engine: (n - before.get(engine, n)) / WATCH_S for engine, n in after.items()}
     return [_engine(state, about or {}, rates, memory) for state in states], trouble
