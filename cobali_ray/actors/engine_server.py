@@ -93,6 +93,8 @@ class EngineServer:
         self._pusher, self._node = Pusher(engine_id, **place), place["host"]
         self._requests = OpenRequests(self._pusher, self._tracer, self._cancel)
         self._answers = Counter[HttpAnswer]()
+        self._counted: dict[str, int] = {}
+        """The number of what was counted last of each ingress, by its address."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._paused = False
         """Also for a model that is loaded later."""
@@ -240,20 +242,23 @@ class EngineServer:
         known: Attendance | None,
         address: str = "",
         answers: Mapping[HttpAnswer, int] = MappingProxyType({}),
+        number: int = 0,
     ) -> Attendance:
         """Count an ingress's HTTP times, and answer after a second: the open call fails if this process dies.
 
         Whoever does not know this engine yet is answered at once. The most restarts that any ingress knows of
-        go to all of them. `address` is where this one receives events.
+        go to all of them. `address` is where this one receives events, `number` that of what is to be counted.
         """
         self._host.unload_if_idle()
         self._host.reload_if_whole()
-        self._answers.update(answers)
         me, model = self._incarnation_id, self._host.model
         if known is not None:
             self._n_restarts = max(self._n_restarts, known.n_restarts + (known.incarnation_id != me))
-        if waited and model is not None:
-            model.loop.look(partial(model.telemetry.collector.on_http, waited))
+        if number > self._counted.get(address, 0):
+            self._counted[address] = number
+            self._answers.update(answers)
+            if waited and model is not None:
+                model.loop.look(partial(model.telemetry.collector.on_http, waited))
         knows_me = known is not None and known.incarnation_id == me
         wire_key = self._pusher.meet(address, known=knows_me)
         if knows_me:

@@ -35,7 +35,8 @@ class EngineLink:
     """Keeps one call of the engine open, which its death fails at once, and which returns every second.
 
     With it go the HTTP requests that have ended here, and what their clients waited for: the engine counts
-    those of all ingresses, so that they add up in whichever `/metrics` one asks.
+    those of all ingresses, so that they add up in whichever `/metrics` one asks. What went with a call that
+    failed goes again with its number, by which an engine that had counted it knows it.
     """
 
     def __init__(
@@ -82,11 +83,14 @@ class EngineLink:
             self._call.cancel()
 
     async def _keep(self) -> None:
-        engine_id = self._known.engine_id
+        engine_id, number, arrived = self._known.engine_id, 0, True
         while True:
-            began_s, (taken, self._values) = self._now(), (self._values, {})
-            answers, self._answers = self._answers, Counter()
-            told = taken, self._known.attendance, self._address, dict(answers)
+            began_s = self._now()
+            if arrived:
+                number, arrived = number + 1, False
+                values, self._values = self._values, {}
+                answers, self._answers = self._answers, Counter()
+            told = values, self._known.attendance, self._address, dict(answers), number
             self._call = call = outcome(self._engine.attend.remote(*told))
             try:
                 await self._answered(call, began_s)
@@ -94,6 +98,7 @@ class EngineLink:
                 call.cancel()
             error = EngineDiedError() if call.cancelled() else call.exception()
             if error is None:
+                arrived = True
                 self._admit(call.result().wire_key)
                 self._on_event(Attended(engine_id, call.result(), began_s))
                 continue
@@ -101,9 +106,6 @@ class EngineLink:
                 self._on_event(Lost(engine_id))
             else:
                 _log.error("attend_failed", engine_id=engine_id, error=str(error))
-            for name, values in taken.items():
-                self._values[name] = (values + self._values.get(name, []))[:MAX_VALUES]
-            self._answers += answers
             await asyncio.sleep(RETRY_S)
 
     async def _answered(self, call: asyncio.Future[Any], began_s: float) -> None:
