@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from cobali_ray.actors.client import ServeEngineClient, Vocabularies
 from cobali_ray.actors.layout import ForIngress, Served
+from cobali_ray.actors.listening import beside
 from cobali_ray.actors.ray_private import read_bodies_as_taken
 from cobali_ray.actors.startup import why_down
 from cobali_ray.actors.tracing import open_tracing
@@ -21,7 +22,6 @@ from cobali_ray.api.call.judges import Judges
 from cobali_ray.api.engines.fleet import Fleet, ServedModel
 from cobali_ray.store.database import Store
 from cobali_ray.telemetry.log import configure_logging
-from cobali_ray.telemetry.usage import beside
 
 SWITCH_S = 0.001
 """How long a thread of the intake may keep the event loop from the interpreter; Python's own is 5 ms."""

@@ -12,10 +12,13 @@ from typing import Final, NamedTuple
 import psutil
 
 from cobali_ray.ports import FIRST, LAST
+from cobali_ray.telemetry.usage import ProcessUsage, usage_of
 
 ROOTS: Final = re.compile(r"cobali serve|/raylet/raylet |/gcs/gcs_server |/ray start ")
 """Commands below which everything belongs to a server, or to Ray's node that it runs on."""
 SERVE: Final = re.compile(r"cobali(?:_ray)? serve")
+NODE: Final = re.compile(r"cobali(?:_ray)? serve |/raylet/raylet ")
+"""Commands of processes that have one server or Ray node below them."""
 PARTS: Final = (
     (re.compile(r"haproxy .*-f (\S+)"), "front end"),
     (re.compile(r"ray::ServeReplica:(\S+)"), "replica"),
@@ -79,6 +82,27 @@ def listeners(processes: list[psutil.Process]) -> Iterator[Listener]:
                     host, port = found.laddr
                     what, who = _purpose(process, part, host, port)
                     yield Listener(host, port, process.pid, part.name, what, who)
+
+
+def beside() -> list[ProcessUsage]:
+    """Ask what all ingresses and front ends of this process's own server take, on this machine.
+
+    All of them, because each scrape may be answered by another ingress. It reads a file per process of the
+    machine, so a thread should call it.
+    """
+    root = own = psutil.Process()
+    for parent in reversed(own.parents()):
+        with contextlib.suppress(psutil.Error):
+            root = parent if NODE.search(_command(parent)) else root
+    found = []
+    for process in (root, *root.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):  # it ended meanwhile
+            part = _part(process)
+            if part.kind == "front end":
+                found.append(usage_of(process, "front_end"))
+            elif part.kind == "replica" and part.name.endswith(":ingress"):
+                found.append(usage_of(process, "ingress"))
+    return found
 
 
 def name_of(process: psutil.Process) -> str:

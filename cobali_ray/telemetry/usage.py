@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import psutil
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 _LABELS = ("part", "pid")
-ROOT: Final = re.compile(r"cobali(?:_ray)? serve |/raylet/raylet ")
-"""Commands of processes that have one server or Ray node below them."""
-PARTS: Final = {
-    "ingress": re.compile(r"ray::ServeReplica:\S+:ingress"),
-    "front_end": re.compile(r"haproxy .*-f "),
-}
 
 
 class ProcessUsage(NamedTuple):
@@ -49,28 +41,3 @@ def usage_families(processes: Sequence[ProcessUsage]) -> Iterator[Metric]:
         cpu.add_metric(who, process.cpu_s)
     yield memory
     yield cpu
-
-
-def beside() -> list[ProcessUsage]:
-    """Ask about all ingresses and front ends of this process's own server, on this machine.
-
-    All of them, because each scrape may be answered by another ingress. It reads a file per process of the
-    machine, so a thread should call it.
-    """
-    own = psutil.Process()
-    root = next((one for one in own.parents() if ROOT.search(_command(one))), own)
-    found = []
-    for process in (root, *root.children(recursive=True)):
-        command = _command(process)
-        for part, pattern in PARTS.items():
-            if pattern.search(command):
-                with contextlib.suppress(psutil.Error):  # it ended meanwhile
-                    found.append(usage_of(process, part))
-    return found
-
-
-def _command(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline()) + " "
-    except psutil.Error:
-        return ""

@@ -18,7 +18,7 @@ from cobali_ray.telemetry.exposition import EngineMetrics, render_all
 from cobali_ray.telemetry.usage import ProcessUsage, usage_of
 
 WAIT = "input()"
-ASK = "import json; from cobali_ray.telemetry.usage import beside; print(json.dumps(beside()))"
+ASK = "import json; from cobali_ray.actors.listening import beside; print(json.dumps(beside()))"
 SERVE = f"""
 import subprocess, sys
 python = {sys.executable!r}
