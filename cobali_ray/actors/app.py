@@ -10,7 +10,7 @@ from ray.serve import Application
 
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.actors.ingress import Ingress
-from cobali_ray.actors.layout import INGRESS, for_ingress, gpu_shares, places, served_by, versions
+from cobali_ray.actors.layout import INGRESS, ForIngress, gpu_shares, places, served_by, versions
 from cobali_ray.actors.tracing import require_tracing
 from cobali_ray.api.door.keyring import read_keys
 from cobali_ray.settings import EngineSettings, read_settings
@@ -71,7 +71,8 @@ def join(settings: EngineSettings, *, listens: str | None = None, code: str = ""
         graceful_shutdown_wait_loop_s=0.1,
         ray_actor_options={"num_cpus": N_CPUS},
     )
-    return _as(ingress, version[INGRESS]).bind(engines, served_by(found), for_ingress(settings, listens))
+    of_http = ForIngress(settings.api, settings.server, listens)
+    return _as(ingress, version[INGRESS]).bind(engines, served_by(found), of_http)
 
 
 def _as(deployment: serve.Deployment, version: str) -> serve.Deployment:

@@ -121,10 +121,6 @@ class ForIngress(NamedTuple):
     """Where clients reach it, if that is not at Serve's own proxy."""
 
 
-def for_ingress(settings: EngineSettings, listens: str | None = None) -> ForIngress:
-    return ForIngress(settings.api, settings.server, listens)
-
-
 def versions(settings: EngineSettings, listens: str | None = None, code: str = "") -> dict[str, str]:
     """Return a name for each deployment's code and settings: Serve restarts those whose name changes."""
     found = places(settings)

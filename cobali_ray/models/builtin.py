@@ -8,7 +8,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from cobali_ray.errors import ConfigError
 from cobali_ray.extras import WORKLOADS, is_there, require_extra
 
 FOLDER = Path(__file__).with_name("shipped")
@@ -29,10 +28,6 @@ class Order:
     """Take the vocabulary of this file, where the model has no vocabulary of its own."""
     seed: int = 0
     progress: Progress
-
-    def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ConfigError("seed", f"must not be negative, got {self.seed}")
 
 
 class Builtin(Protocol):

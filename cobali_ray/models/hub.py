@@ -43,7 +43,7 @@ def download(
         ConfigError: naming `HF_HOME`, when the disk is full or the cache cannot be written.
     """
     from huggingface_hub import constants, hf_hub_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
     def fetch(*, local_files_only: bool) -> Path:
         found: str = hf_hub_download(
@@ -62,8 +62,6 @@ def download(
     try:
         _probe(reference, host, timeout_s)
         return _translated(lambda: fetch(local_files_only=False), host)
-    except HFValidationError as error:
-        raise ConfigError("model", f"'{reference}': {error}") from error
     except _UnreachableError as error:
         try:
             return fetch(local_files_only=True)
@@ -128,9 +126,9 @@ def _probe(reference: HubReference, host: str, timeout_s: float) -> None:
     from huggingface_hub import errors, get_hf_file_metadata, hf_hub_url
 
     repo_id, revision = reference.repo_id, reference.revision
-    url = hf_hub_url(repo_id, reference.filename, revision=revision, endpoint=host)
     try:
         with _explained(host, repo_id, revision, f"'{reference}'"):
+            url = hf_hub_url(repo_id, reference.filename, revision=revision, endpoint=host)
             answer = get_hf_file_metadata(url, timeout=timeout_s, endpoint=host)
     except errors.RemoteEntryNotFoundError as error:
         at = f" at revision '{revision}'" if revision else ""

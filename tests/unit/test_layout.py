@@ -9,7 +9,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     import ray.serve  # noqa: F401  its models use pydantic's old ways; nothing of Ray is started
 
 from cobali_ray.actors.app import build
-from cobali_ray.actors.layout import for_ingress, gpu_shares, places, served_by, versions
+from cobali_ray.actors.layout import gpu_shares, places, served_by, versions
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import OF_ALL, PLACES, listed, read_settings
 
@@ -132,7 +132,6 @@ def test_a_change_concerns_only_whom_it_is_told():
 def test_no_engine_is_told_the_keys():
     settings = read_settings(TWO | {"api_keys": ["secret"]})
     assert all(place.settings.api.api_keys == () for place in places(settings))
-    assert for_ingress(settings).api.api_keys == ("secret",)
     assert "secret" not in str(versions(settings))
     assert PLACES.keys() >= OF_ALL
 
@@ -167,12 +166,6 @@ def test_gpus_are_shared_so_that_all_engines_find_a_place(engines, n_gpus, share
     named = {name: own | {"model_id": name} for name, own in engines.items()}
     found = places(read_settings({"engines": named}))
     assert list(gpu_shares(found, n_gpus).values()) == shares
-
-
-def test_the_ingress_is_told_all_that_it_reads():
-    settings = read_settings({"strict": True, "log_level": "debug", "otlp_endpoint": "http://127.0.0.1:1"})
-    told = for_ingress(settings, "http://127.0.0.1:8000")
-    assert told == (settings.api, settings.server, "http://127.0.0.1:8000")
 
 
 def test_a_misspelt_key_of_the_config_is_named_by_what_serve_calls():

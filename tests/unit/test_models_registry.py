@@ -131,11 +131,6 @@ def test_a_vocabulary_of_another_size_is_refused(cache, tmp_path):
         resolve("builtin:synthetic-tiny-152k", cache_dir=tmp_path, vocab_gguf=resolve(TINY, cache_dir=cache))
 
 
-def test_a_negative_seed_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="seed"):
-        resolve(TINY, cache_dir=tmp_path, seed=-1)
-
-
 def test_the_list_has_every_quant_and_says_which_are_made(cache):
     rows = {(info.name, info.quant): info for info in available(cache_dir=cache)}
     assert len(rows) == sum(len(row.quants) for row in builtins().values())
