@@ -54,6 +54,9 @@ class EngineLink:
         self._address, self._admit = address, admit
         self._values: dict[HttpTime, list[Exemplar]] = {}
         self._answers = Counter[HttpAnswer]()
+        self._sent: tuple[dict[HttpTime, list[Exemplar]], dict[HttpAnswer, int]] | None = None
+        """What goes with a call until one is answered, and its number."""
+        self._number = 0
         self._call: asyncio.Future[Any] | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -83,30 +86,38 @@ class EngineLink:
             self._call.cancel()
 
     async def _keep(self) -> None:
-        engine_id, number, arrived = self._known.engine_id, 0, True
         while True:
-            began_s = self._now()
-            if arrived:
-                number, arrived = number + 1, False
-                values, self._values = self._values, {}
-                answers, self._answers = self._answers, Counter()
-            told = values, self._known.attendance, self._address, dict(answers), number
-            self._call = call = outcome(self._engine.attend.remote(*told))
+            answered = False
             try:
-                await self._answered(call, began_s)
-            finally:
-                call.cancel()
-            error = EngineDiedError() if call.cancelled() else call.exception()
-            if error is None:
-                arrived = True
-                self._admit(call.result().wire_key)
-                self._on_event(Attended(engine_id, call.result(), began_s))
-                continue
-            if isinstance(error, EngineDiedError):  # or it was told to stop, which cancels its calls
-                self._on_event(Lost(engine_id))
-            else:
-                _log.error("attend_failed", engine_id=engine_id, error=str(error))
-            await asyncio.sleep(RETRY_S)
+                answered = await self._attend()
+            except Exception:  # whatever was wrong with one answer, the engine is still to be heard of
+                _log.exception("attend_failed", engine_id=self._known.engine_id)
+            if not answered:
+                await asyncio.sleep(RETRY_S)
+
+    async def _attend(self) -> bool:
+        """Make one call; return whether it was answered."""
+        engine_id, began_s = self._known.engine_id, self._now()
+        if self._sent is None:
+            self._sent, self._number = (self._values, dict(self._answers)), self._number + 1
+            self._values, self._answers = {}, Counter()
+        values, answers = self._sent
+        told = values, self._known.attendance, self._address, answers, self._number
+        self._call = call = outcome(self._engine.attend.remote(*told))
+        try:
+            await self._answered(call, began_s)
+        finally:
+            call.cancel()
+        error = EngineDiedError() if call.cancelled() else call.exception()
+        if error is None:
+            self._sent = None
+            self._admit(call.result().wire_key)
+            self._on_event(Attended(engine_id, call.result(), began_s))
+        elif isinstance(error, EngineDiedError):  # or it was told to stop, which cancels its calls
+            self._on_event(Lost(engine_id))
+        else:
+            _log.error("attend_failed", engine_id=engine_id, error=str(error))
+        return error is None
 
     async def _answered(self, call: asyncio.Future[Any], began_s: float) -> None:
         """Wait for an answer. Silence is counted in checks, so a halt of this process is none."""

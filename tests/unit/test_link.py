@@ -105,6 +105,17 @@ async def test_a_call_that_fails_is_a_loss_and_another_one_is_made(s, end):
     assert s.heard == [Lost("0")]
 
 
+async def test_what_goes_wrong_with_one_answer_does_not_end_the_link(s):
+    def fail_once(_):
+        s.link._on_event = s.on_event
+        raise ZeroDivisionError
+
+    s.link._on_event = fail_once
+    await s.answer()
+    await s.answer()
+    assert [type(event) for event in s.heard] == [Attended]
+
+
 async def test_silence_is_told_again_and_again_and_how_long_it_lasts(s, soon):
     await s.hears(Silent)
     first = s.heard[0]
