@@ -31,17 +31,16 @@ def build(args: dict[str, Any]) -> Application:
     return join(read_settings(args))
 
 
-def join(settings: EngineSettings, *, listens: str | None = None, code: str = "") -> Application:
+def join(settings: EngineSettings, *, code: str = "") -> Application:
     """Join engines and ingress to one Serve application.
 
-    `listens` is the address where clients reach it; None: Serve's own proxy, which knows its address.
     Deployed again, only those parts are restarted that are told something else than before, and all where
     `code`, the name of what they run, is another.
     """
     require_tracing(settings)
     read_keys(settings.api.api_keys, settings.api.api_keys_file)  # what is wrong with it is said here and now
     check_store(settings.api.store_place)
-    found, version = places(settings), versions(settings, listens, code)
+    found, version = places(settings), versions(settings, code)
     n_gpus = int(ray.cluster_resources().get("GPU", 0)) if ray.is_initialized() else 0
     shares = gpu_shares(found, n_gpus)
     engines = [
@@ -71,7 +70,7 @@ def join(settings: EngineSettings, *, listens: str | None = None, code: str = ""
         graceful_shutdown_wait_loop_s=0.1,
         ray_actor_options={"num_cpus": N_CPUS},
     )
-    of_http = ForIngress(settings.api, settings.server, listens)
+    of_http = ForIngress(settings.api, settings.server)
     return _as(ingress, version[INGRESS]).bind(engines, served_by(found), of_http)
 
 

@@ -25,13 +25,13 @@ PACKAGE = Path(__file__).parents[1]
 LEFT_OUT = frozenset({"__pycache__"})
 
 
-def deploy(settings: EngineSettings, *, listens: str, code: str) -> None:
+def deploy(settings: EngineSettings, *, code: str) -> None:
     """Have engines and ingress started, side by side."""
     from ray import serve
 
     from cobali_ray.actors.app import join
 
-    target = serve.RunTarget(join(settings, listens=listens, code=code), name=APP_NAME, route_prefix="/")
+    target = serve.RunTarget(join(settings, code=code), name=APP_NAME, route_prefix="/")
     with contextlib.suppress(TimeoutError):
         serve.run_many(
             [target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False
@@ -68,7 +68,6 @@ def renewed(
     reread: Callable[[], EngineSettings],
     output: EventOutput,
     *,
-    listens: str,
     code: tuple[str, str],
     in_time: Callable[[EngineSettings], contextlib.AbstractContextManager[None]],
     goes_on: Callable[[], bool],
@@ -82,17 +81,17 @@ def renewed(
     different: list[str] = []
     try:
         news = reread()
-        before, after = versions(settings, listens, code[0]), versions(news, listens, code[1])
+        before, after = versions(settings, code[0]), versions(news, code[1])
         different = sorted(name for name in before | after if before.get(name) != after.get(name))
         if different:
             with in_time(news):
-                deploy(news, listens=listens, code=code[1])
+                deploy(news, code=code[1])
                 _wait_running(goes_on)
     except Exception as error:
         why = str(error) if isinstance(error, CobaliError) else one_line(error)
         output.say("settings_kept", level="warning", error=why)
         if different:
-            _put_back(settings, output, listens=listens, code=code[0])
+            _put_back(settings, output, code=code[0])
         return settings
     output.say("settings_read", changed=different)
     return news
@@ -107,10 +106,10 @@ def _wait_running(goes_on: Callable[[], bool]) -> None:
         time.sleep(POLL_S)
 
 
-def _put_back(settings: EngineSettings, output: EventOutput, *, listens: str, code: str) -> None:
+def _put_back(settings: EngineSettings, output: EventOutput, *, code: str) -> None:
     """Deploy what there was. Where that does not work either, what still runs goes on."""
     try:
-        deploy(settings, listens=listens, code=code)
+        deploy(settings, code=code)
     except Exception as error:
         detail = f"They could not be put back: {one_line(error)}"
         output.say("notice", level="error", detail=detail)

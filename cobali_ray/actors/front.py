@@ -36,6 +36,8 @@ QUARANTINE_S = 150
 replicas that listen are of one application."""
 BUFFER_BYTES = 32 << 10
 """HAProxy's buffer: of longer headers it only says that they are no HTTP that it can read."""
+FRONT_HOST = "COBALI_RAY_FRONT_HOST"
+"""The variable that says to ingresses where the HAProxy of their node listens; unset where there is none."""
 MEND_UVICORN = "cobali_ray.actors.http_server:mend_uvicorn"
 """What Serve calls wherever it starts uvicorn: in replicas and in its own proxy."""
 N_HEADERS = HEADER_BYTES // len("a:\r\n")
@@ -120,6 +122,7 @@ def fast_front(environ: MutableMapping[str, str], folder: Path, binary: str, *, 
         raise StartError("HAProxy", why)
     http, grpc, (metrics, stats, fallback, *_) = free_blocks(3)
     flags = _OF_ANY_FRONT | {
+        FRONT_HOST: host,
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(launcher),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from cobali_ray.actors.client import ServeEngineClient, Vocabularies
+from cobali_ray.actors.front import FRONT_HOST
 from cobali_ray.actors.layout import ForIngress, Served
 from cobali_ray.actors.listening import beside
 from cobali_ray.actors.ray_private import read_bodies_as_taken
@@ -78,7 +80,7 @@ class Ingress:
             self._told.api,
             tracer=self._tracing,
             judges=judges,
-            listens=self._told.listens,
+            listens=os.environ.get(FRONT_HOST),  # else Serve's own proxy tells its address
             echo_request_id=False,  # Serve puts it on every answer, also on its own
             store=self._store,
         )

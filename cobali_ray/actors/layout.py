@@ -117,17 +117,13 @@ class ForIngress(NamedTuple):
 
     api: ApiSettings
     server: ServerSettings
-    listens: str | None
-    """Where clients reach it, if that is not at Serve's own proxy."""
 
 
-def versions(settings: EngineSettings, listens: str | None = None, code: str = "") -> dict[str, str]:
+def versions(settings: EngineSettings, code: str = "") -> dict[str, str]:
     """Return a name for each deployment's code and settings: Serve restarts those whose name changes."""
     found = places(settings)
     told = {place.deployment: _version(place.settings.values(), code) for place in found}
-    return told | {
-        INGRESS: _version(asdict(settings.api), asdict(settings.server), listens, served_by(found), code)
-    }
+    return told | {INGRESS: _version(asdict(settings.api), asdict(settings.server), served_by(found), code)}
 
 
 def _version(*told: object) -> str:

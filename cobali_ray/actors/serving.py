@@ -218,7 +218,7 @@ class _ServerRun:
         try:
             with steps.step("starting Serve"):
                 _start_serve(host=LOOPBACK if fast else self._host, port=self._port)
-                deploy(settings, listens=self._host, code=self._code)
+                deploy(settings, code=self._code)
             with steps.step("loading the model"):
                 wait_loaded(settings, lambda: _require_front(self._folder))
             with steps.step("starting the front end"):
@@ -240,7 +240,6 @@ class _ServerRun:
                 settings,
                 lambda: self._reread(wishes),
                 self._output,
-                listens=self._host,
                 code=(self._code, code),
                 in_time=lambda news: _in_time(_limit_s(news)),
                 goes_on=wishes.empty,

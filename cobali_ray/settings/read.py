@@ -17,10 +17,10 @@ from cobali_ray.settings.files import short
 PREFIX: Final = "COBALI_"
 NOT_SETTINGS: Final = frozenset({
     "COBALI_API_KEY", "COBALI_CACHE", "COBALI_COMPILE", "COBALI_DASHBOARDS", "COBALI_KEY",
-    "COBALI_RAY_FORK_SERVER",
+    "COBALI_RAY_FORK_SERVER", "COBALI_RAY_FRONT_HOST",
 })  # fmt: skip
 """Names in the environment that others read: commands that ask a server, caches of models and wheels,
-Grafana, the page's snippets, and Ray's workers of `cobali serve`."""
+Grafana, the page's snippets, and Ray's workers."""
 OF_ALL: Final = frozenset(
     {"engines", *(name for name, group in PLACES.items() if group in {"api", "server"})}
 )

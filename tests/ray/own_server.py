@@ -15,7 +15,8 @@ from tests.waiting import wait_until
 @contextlib.contextmanager
 def serve(*words, programs=Path(sys.executable).parent, cwd=Path(__file__).parents[2], **environ):
     """Run `cobali serve`; what it leaves behind is an error."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    ours = ("RAY_", "COBALI_RAY_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     port = str(free_port())
     command = [programs / "cobali", "serve", "--port", port, "--model", "builtin:scripted", *words]
     with subprocess.Popen(

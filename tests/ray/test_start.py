@@ -17,7 +17,7 @@ from own_server import alive, events, names, serve
 
 from cobali_ray.actors import node, ray_private, serving
 from cobali_ray.actors.cluster import cluster_environment
-from cobali_ray.actors.front import MEND_UVICORN
+from cobali_ray.actors.front import FRONT_HOST, MEND_UVICORN
 from cobali_ray.actors.output import JsonLines
 from cobali_ray.actors.processes import descendants
 from cobali_ray.errors import StartError
@@ -203,7 +203,7 @@ def test_every_flag_is_one_that_ray_reads(tmp_path):
     known = b"".join(path.read_bytes() for path in files)
     environ = cluster_environment(tmp_path)
     serving.set_environment(environ, tmp_path)
-    assert [name for name in environ if name.encode() not in known] == []
+    assert [name for name in environ if name.encode() not in known] == [FRONT_HOST], "which is our own"
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o644, None], ids=["private", "open", "none"])

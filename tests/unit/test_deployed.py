@@ -22,7 +22,7 @@ class Serve:
     def __init__(self, *failures):
         self.failures, self.deployed, self.codes = list(failures), [], []
 
-    def deploy(self, settings, *, listens, code):
+    def deploy(self, settings, *, code):
         self.deployed.append(settings)
         self.codes.append(code)
         if self.failures and (failure := self.failures.pop(0)) is not None:
@@ -39,7 +39,6 @@ def renew(monkeypatch):
             OLD,
             reread,
             JsonLines(said),
-            listens="127.0.0.1",
             code=code,
             in_time=lambda _: contextlib.nullcontext(),
             goes_on=lambda: True,

@@ -291,6 +291,7 @@ def test_the_environment_of_a_cluster_is_for_several_machines_and_their_token(tm
     env(host="0.0.0.0", folder=tmp_path / "with space")
     said = capsys.readouterr().out
     assert "export RAY_AUTH_MODE=token\n" in said
+    assert "export COBALI_RAY_FRONT_HOST=0.0.0.0\n" in said
     assert f"export RAY_SERVE_HAPROXY_BINARY_PATH='{tmp_path}/with space/haproxy'\n" in said
     assert "0.0.0.0" in (tmp_path / "with space" / "haproxy").read_text()
     with pytest.raises(ConfigError, match="--folder: .*cannot be written"):

@@ -17,7 +17,9 @@ from telemetry_records import render, waited
 from cobali_ray.actors import client, engine_server, startup, wire
 from cobali_ray.actors.client import Vocabularies
 from cobali_ray.actors.engine_server import EngineServer
+from cobali_ray.actors.front import FRONT_HOST
 from cobali_ray.actors.ingress import Ingress
+from cobali_ray.actors.layout import ForIngress
 from cobali_ray.backend.scripted import ByteVocab, ScriptedEmbedder
 from cobali_ray.core.dispatch.messages import EventsReceived, Lost
 from cobali_ray.core.request.embedding import EmbeddingRequest, TextPiece
@@ -32,7 +34,8 @@ from cobali_ray.errors import (
     LoadingError,
     SlotFileError,
 )
-from cobali_ray.settings import EngineSettings
+from cobali_ray.settings import ApiSettings, EngineSettings
+from cobali_ray.settings.engine import ServerSettings
 from cobali_ray.telemetry.names import ONLY_ENGINE, HttpAnswer
 from tests.waiting import until
 
@@ -476,6 +479,23 @@ async def test_what_a_successor_serves_is_asked_anew(make, monkeypatch):
     old, s.handle.server = s.handle.server, EngineServer(EngineSettings(model="builtin:scripted", n_ctx=128))
     await until(lambda: s.client.card.n_ctx_slot == 128)
     old.__del__()
+
+
+def test_an_ingress_knows_where_the_front_end_of_its_node_listens(monkeypatch):
+    asked = {}
+
+    def build_api(*_, **options):
+        asked.update(options)
+        return SimpleNamespace(openapi=dict, state=SimpleNamespace(batches=None))
+
+    monkeypatch.setattr("cobali_ray.actors.ingress.build_api", build_api)
+    monkeypatch.setattr("cobali_ray.actors.ingress.Judges", lambda: SimpleNamespace(warm=list))
+    monkeypatch.setenv(FRONT_HOST, "0.0.0.0")
+    ingress = Ingress.__new__(Ingress)
+    ingress._fleet = ingress._tracing = ingress._store = None
+    ingress._told = ForIngress(ApiSettings(), ServerSettings())
+    ingress.__serve_build_asgi_app__()
+    assert asked["listens"] == "0.0.0.0", "under any name, then"
 
 
 async def test_an_engine_that_dies_while_it_drains_cuts_the_others_and_their_viewers_not_short():
