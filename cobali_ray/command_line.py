@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from cobali_ray.errors import ConfigError
 
+if TYPE_CHECKING:
+    import httpx2
+
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
+READY_S: Final = 5.0
+"""How long a server may take to say whether it is ready."""
 Key = Annotated[
     str | None,
     typer.Option(
@@ -35,6 +41,18 @@ def address_of(url: str) -> str:
     if address.scheme not in {"http", "https"} or not address.host:
         raise ConfigError("--url", f"'{url}' is not an address such as {DEFAULT_URL}")
     return plain
+
+
+def is_ready(http: httpx2.Client) -> bool:
+    """Whether a server takes requests and is loading no model; `/ready` says so when it has one of several."""
+    import httpx2
+    import orjson
+
+    with contextlib.suppress(httpx2.TransportError, ValueError, LookupError, TypeError):
+        answer = http.get("/ready", timeout=READY_S)
+        engines = orjson.loads(answer.content)["engines"]
+        return answer.status_code == httpx2.codes.OK and all(one["status"] != "loading" for one in engines)
+    return False
 
 
 def bearer(key: str | None) -> dict[str, str]:

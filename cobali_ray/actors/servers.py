@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cobali_ray.actors.listening import SERVE, Listener, listeners, name_of, server_processes
-from cobali_ray.command_line import Key, address_of, bearer
+from cobali_ray.command_line import Key, address_of, bearer, is_ready
 from cobali_ray.errors import StartError
 from cobali_ray.models.commands import list_console
 from cobali_ray.ports import authority, reached_at
@@ -161,12 +161,8 @@ def wait_ready(
 
 
 def _is_ready(url: str) -> bool:
-    """Whether a server takes requests. `/ready` says so as soon as one of several engines has its model."""
-    with contextlib.suppress(httpx2.TransportError, ValueError, LookupError, TypeError):
-        answer = httpx2.get(f"{url}/ready", timeout=TIMEOUT_S)
-        loading = [one for one in orjson.loads(answer.content)["engines"] if one["status"] == "loading"]
-        return answer.status_code == httpx2.codes.OK and not loading
-    return False
+    with httpx2.Client(base_url=url) as http:
+        return is_ready(http)
 
 
 def server_at(url: str, key: str | None) -> RunningServer:

@@ -54,6 +54,7 @@ from cobali_ray.actors.output import EventOutput, RedirectedOutput, Steps, Worke
 from cobali_ray.actors.processes import descendants, end_all
 from cobali_ray.actors.ray_private import logs_folder, wait_for_no_proxy
 from cobali_ray.actors.startup import DIED
+from cobali_ray.command_line import is_ready
 from cobali_ray.engine.context import autos
 from cobali_ray.engine.opening import model_path
 from cobali_ray.errors import CobaliError, ConfigError, StartError
@@ -370,13 +371,10 @@ def _wait_ready(
     now: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Wait until the server takes requests; HAProxy, which Serve starts again, may fail for `FRONT_S`."""
+    """Wait until the server is ready; HAProxy, which Serve starts again, may fail for `FRONT_S`."""
     until_s = now() + FRONT_S
-    with httpx2.Client(timeout=5.0) as http:
-        while True:
-            with contextlib.suppress(httpx2.TransportError):
-                if http.get(f"{url}/ready").status_code == 200:
-                    return
+    with httpx2.Client(base_url=url) as http:
+        while not is_ready(http):
             _require_front(folder)
             if now() > until_s and (words := last_words(folder)):
                 raise StartError("HAProxy", words)

@@ -66,12 +66,6 @@ class ServerClient:
     def close(self) -> None:
         self._http.close()
 
-    def is_ready(self) -> bool:
-        try:
-            return self._http.get("/ready", timeout=5.0).status_code == httpx2.codes.OK
-        except httpx2.TransportError:
-            return False
-
     def models(self) -> list[str]:
         """Return the names of the models that write text. Raises ConfigError, NoAnswerError."""
         with self._explained():

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import IO, Annotated, Final
 
+import httpx2
 import typer
 from rich.console import Console
 
-from cobali_ray.command_line import DEFAULT_URL
+from cobali_ray.command_line import DEFAULT_URL, is_ready
 from cobali_ray.errors import ConfigError, NoServerError, StartError
 from cobali_ray.models.completion import complete_model
 from cobali_ray.ports import LOOPBACK, free_port
@@ -122,8 +123,8 @@ def _wait_ready(
     child: subprocess.Popen[bytes], url: str, log: IO[bytes], name: str, console: Console
 ) -> float:
     started = time.monotonic()
-    with contextlib.closing(ServerClient(url, None)) as there, console.status("") as status:
-        while not there.is_ready():
+    with httpx2.Client(base_url=url) as http, console.status("") as status:
+        while not is_ready(http):
             if child.poll() is not None:
                 raise StartError("The server", _last_words(log))
             status.update(f"starting a server with {name}: {time.monotonic() - started:.0f} s")

@@ -93,6 +93,7 @@ class Ready(BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200 if self.path == "/ready" else 404)
         self.end_headers()
+        self.wfile.write(b'{"engines": [{"status": "ready"}, {"status": "unloaded"}]}')
 
     def log_message(self, *_):
         """Say nothing."""
