@@ -108,12 +108,6 @@ class LlamaSettings:
         return all(map(is_lent, self.devices))
 
     @property
-    def lies_elsewhere(self) -> bool:
-        """Whether all layers go to workers that others start, whose memory is not ours to count."""
-        elsewhere = self.borrows_all and WORKER not in self.devices
-        return elsewhere and self.n_gpu_layers in {"auto", -1}
-
-    @property
     def n_named_here(self) -> int:
         """How many devices of this machine are named."""
         return sum(not is_lent(word) for word in self.devices) if self.devices != (AUTO,) else 0

@@ -116,10 +116,10 @@ def sizes_of(settings: EngineSettings, path: Path | None, need: CacheNeed | None
 def needed_bytes(settings: EngineSettings, path: Path | None, need: CacheNeed | None = None) -> int:
     """Return what weights and KV cells will take; at least that much.
 
-    `path` None is the scripted model, which takes nothing; nor does what lies with workers. `need` None is
-    what the file's header tells. Raises ConfigError for a file that cannot be read.
+    `path` None is the scripted model, which takes nothing. `need` None is what the file's header tells.
+    Raises ConfigError for a file that cannot be read.
     """
-    if path is None or settings.llama.lies_elsewhere:
+    if path is None:
         return 0
     header = read_header(path)
     need = need or need_of(header.metadata, settings)

@@ -117,9 +117,6 @@ def test_a_model_needs_its_weights_and_the_cells_of_all_slots():
     one, two = (needed_bytes(EngineSettings(n_slots=n, n_ctx=1024), path) for n in (1, 2))
     assert one - (two - one) == path.stat().st_size, "beside the cells of a slot"
     assert needed_bytes(EngineSettings(n_slots=2, n_ctx=1024, kv_cells=1024, kv="unified"), path) == one
-    elsewhere = EngineSettings(n_slots=1, n_ctx=1024, devices="127.0.0.1:50052")
-    assert needed_bytes(elsewhere, path) == 0
-    assert needed_bytes(elsewhere.replaced(n_gpu_layers=1), path) == one, "the rest of it lies here"
 
 
 def test_adapters_are_loaded_beside_it_each_file_once():

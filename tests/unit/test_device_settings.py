@@ -69,9 +69,6 @@ def test_devices_are_read_as_they_are_written():
     assert address_of("[fd00::5]:50053") == ("fd00::5", 50053)
     far = read_settings({"devices": "gpu-box:50053", "worker_key_file": "~/worker.key"}).llama
     assert far.worker_key_file == Path("~/worker.key")
-    placed = read_settings({"devices": "ray-cpu,ray-cpu", "worker_memory_mib": 64, "replicas": 2}).llama
-    assert placed.lies_elsewhere
-    assert not read_settings({"devices": "ray-cpu,worker"}).llama.lies_elsewhere
 
 
 @pytest.mark.parametrize(
@@ -82,6 +79,8 @@ def test_devices_are_read_as_they_are_written():
         pytest.param({"n_gpu_layers": -1}, False, False, id="asked-for-without-one"),
         pytest.param({"n_gpu_layers": 8}, True, False, id="some-layers-are-here"),
         pytest.param({"devices": "CUDA0,ray-gpu"}, False, True, id="named"),
+        pytest.param({"devices": HERE}, False, True, id="lent"),
+        pytest.param({"devices": HERE, "n_gpu_layers": 1}, False, False, id="the-rest-of-it-lies-here"),
         pytest.param({"devices": "CUDA0,worker"}, False, False, id="a-worker-s-memory-is-this-machine-s"),
     ],
 )
