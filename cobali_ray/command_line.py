@@ -44,7 +44,7 @@ def address_of(url: str) -> str:
 
 
 def is_ready(http: httpx2.Client) -> bool:
-    """Whether a server takes requests and is loading no model; `/ready` says so when it has one of several."""
+    """Whether a server takes requests and loads no model; `/ready` says 200 once it has one of several."""
     import httpx2
     import orjson
 

@@ -105,7 +105,7 @@ def check_start(read: Callable[[], Asked]) -> StartCheck:
 
 
 def _model(place: EngineDeployment, check: StartCheck) -> dict[str, Any]:
-    """Return the facts of an engine's model as `banner` has them, `eager`, and `needs_bytes` of this machine."""
+    """Return the facts of an engine's model as `banner` has them, `eager`, `needs_bytes` of this machine."""
     settings = place.settings
     facts: dict[str, Any] = {"engine_id": place.engine_id, "model": place.names[0]}
     facts["eager"] = settings.processes.load == "eager"

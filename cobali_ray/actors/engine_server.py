@@ -247,7 +247,7 @@ class EngineServer:
         """Count an ingress's HTTP times, and answer after a second: the open call fails if this process dies.
 
         Whoever does not know this engine yet is answered at once. The most restarts that any ingress knows of
-        go to all of them. `address` is where this one receives events, `number` that of what is to be counted.
+        go to all of them. `address` is where this one receives events, `number` that of what it counted.
         """
         self._host.unload_if_idle()
         self._host.reload_if_whole()

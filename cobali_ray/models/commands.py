@@ -168,7 +168,7 @@ def make_model(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random weights of a synthetic model.")] = 0,
     vocab_gguf: Annotated[
         Path | None,
-        typer.Option(help="Copy the vocabulary of this GGUF file into a synthetic model with 151,936 tokens."),
+        typer.Option(help="Copy this GGUF file's vocabulary into a synthetic model with 151,936 tokens."),
     ] = None,
 ) -> None:
     """Make a built-in model and print where its file is."""
