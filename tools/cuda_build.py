@@ -89,12 +89,7 @@ def complete(cuda: Path) -> None:
 def compiled(arch: str, n_jobs: int) -> Path:
     """Return the library, compiled as far as it was not yet."""
     work = install.BUILDS / f"{install.LLAMA}-cuda-{arch}"
-    source, objects = work / "source", work / "objects"
-    if not source.exists():
-        work.mkdir(parents=True, exist_ok=True)
-        with install.source_package(work) as package, tempfile.TemporaryDirectory(dir=work) as scratch:
-            package.extractall(scratch, **install.SAFELY)
-            next(Path(scratch).iterdir()).rename(source)  # whole or not at all
+    source, objects = install.source_in(work), work / "objects"
     tools = {"PATH": f"{install.VENV / 'bin'}:{os.environ['PATH']}"}
     # Fresh: what was interrupted in a checkout or environment that has moved since named their tools.
     configure = ["cmake", "--fresh", "-S", str(source / "vendor/llama.cpp"), "-B", str(objects)]

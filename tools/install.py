@@ -195,9 +195,8 @@ def works() -> bool:
 def compile_into(folder: Path) -> None:
     """Compile llama-cpp-python, or go on with it, and put the wheel in a folder."""
     work = BUILDS / f"{LLAMA}-{build_id()}"
-    source = work / "source"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    again = source.exists()
+    again = (work / "source").exists()
     minutes = max(1, round(CORE_MINUTES / cores))
     print(
         f"{'Resuming the compilation of' if again else 'Compiling'} llama.cpp, once: about {minutes} min "
@@ -205,11 +204,7 @@ def compile_into(folder: Path) -> None:
         f"Ctrl-C stops it, and the next make resumes it (log: {LOG.relative_to(ROOT)}).",
         flush=True,
     )
-    if not again:
-        work.mkdir(parents=True, exist_ok=True)
-        with source_package(work) as package, tempfile.TemporaryDirectory(dir=work) as scratch:
-            package.extractall(scratch, **SAFELY)  # noqa: S202 - with the filter, where there is one
-            next(Path(scratch).iterdir()).rename(source)  # whole or not at all
+    source = source_in(work)
     environ = {"CMAKE_BUILD_PARALLEL_LEVEL": str(cores)} | os.environ
     environ["CMAKE_ARGS"] = f"{OPTIONS} {os.environ.get('CMAKE_ARGS', '')}".strip()
     command = [str(PYTHON), "-m", "pip", "wheel", "--verbose", "--no-deps", "--disable-pip-version-check"]
@@ -235,6 +230,17 @@ def alone(folder: Path) -> Iterator[None]:
             print("Another make is at work on llama.cpp; waiting for it ...", flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def source_in(work: Path) -> Path:
+    """Return the source in a folder, downloaded if it is not there: whole or not at all."""
+    source = work / "source"
+    if not source.exists():
+        work.mkdir(parents=True, exist_ok=True)
+        with source_package(work) as package, tempfile.TemporaryDirectory(dir=work) as scratch:
+            package.extractall(scratch, **SAFELY)  # noqa: S202 - with the filter, where there is one
+            next(Path(scratch).iterdir()).rename(source)
+    return source
 
 
 @contextlib.contextmanager
