@@ -169,6 +169,7 @@ def ports_held(environ: Mapping[str, str]) -> Iterator[None]:
 
 def plain_front(environ: MutableMapping[str, str]) -> None:
     """Set Serve's flags for its own proxy, where there is no HAProxy; exported values win."""
+    environ.pop(FRONT_HOST, None)  # of another server that this shell was prepared for
     flags = _OF_ANY_FRONT | {"RAY_SERVE_ENABLE_DIRECT_INGRESS": "0"}
     for name, value in flags.items():
         environ.setdefault(name, value)
