@@ -139,7 +139,7 @@ class LoadedModel:
         )
 
     def _feed(self, engine: Engine, collector: Collector) -> TickFeeder:
-        limits, target_s = engine.limits, self._settings.itl_target_s
+        limits = engine.limits
         return TickFeeder(
             collector,
             self._clock,
@@ -152,7 +152,7 @@ class LoadedModel:
                 "overlaps": engine.backend.overlaps,
                 "limits": asdict(limits),
             },
-            itl_target_s=0.0 if target_s == "auto" else target_s,
+            itl_target_s=self._settings.itl_target_s,
             words=engine.backend.words if self._settings.log_prompts else None,
         )
 

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections import OrderedDict
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 from cobali_ray.backend.port import Words
 from cobali_ray.core.clock import Clock
@@ -30,18 +30,16 @@ class TickFeeder:
         clock: Clock,
         *,
         limits: dict[str, Any],
-        itl_target_s: float | None,
+        itl_target_s: float | Literal["auto"] | None,
         words: Words | None = None,
     ) -> None:
-        """`limits` are facts of the engine for readers; `words`, if given, shows prompts.
-
-        `itl_target_s` is None where there is no target, and 0 where it is automatic.
-        """
+        """`limits` are facts of the engine for readers; `words`, if given, shows prompts."""
         self.incarnation_id = uuid.uuid4().hex
         self._collector, self._clock, self._limits = collector, clock, limits
-        self._itl_target_s, self._words = itl_target_s, words
-        self._learns_target = itl_target_s == 0
-        self._itl_target = "off" if itl_target_s is None else "auto" if itl_target_s == 0 else "fixed"
+        self._words, self._itl_target = words, "off" if itl_target_s is None else "fixed"
+        if isinstance(itl_target_s, str):
+            self._itl_target, itl_target_s = itl_target_s, None
+        self._itl_target_s = itl_target_s
         self._prompts: OrderedDict[str, str] = OrderedDict()
 
     def note(self, request: Request) -> None:
@@ -63,7 +61,7 @@ class TickFeeder:
         for start in range(0, len(seen.ticks), SLICE):
             parts.append(ticks_json(seen.ticks[start : start + SLICE]))
             await asyncio.sleep(0)
-        if self._learns_target:
+        if self._itl_target == "auto":
             targets = (stats.target_s for stats in reversed(seen.ticks))
             self._itl_target_s = next(filter(None, targets), self._itl_target_s)
         head = {
@@ -73,7 +71,7 @@ class TickFeeder:
                 "incarnation_id": self.incarnation_id,
                 **self._limits,
                 "itl_target": self._itl_target,
-                "itl_target_s": self._itl_target_s or None,
+                "itl_target_s": self._itl_target_s,
             },
             "now_s": now_s,
             "unix_s": unix_s,

@@ -32,7 +32,7 @@ def overlaps(request):
 class Setup(EngineSetup):
     """An engine with a collector that looks on as the loop lets it."""
 
-    def __init__(self, *, ring=4096, itl_target_s=0.0, words=None, **kwargs):
+    def __init__(self, *, ring=4096, itl_target_s="auto", words=None, **kwargs):
         super().__init__(**kwargs)
         self.collector = Collector(self.limits, model_name="m", ring=ring)
         self.feeder = TickFeeder(
@@ -273,8 +273,8 @@ async def test_a_tenant_reads_only_the_ids_that_it_chose_itself():
     [
         pytest.param(None, [0.0, 0.05], ("off", None), id="off"),
         pytest.param(0.08, [0.0, 0.05], ("fixed", 0.08), id="set"),
-        pytest.param(0.0, [0.0, 0.05, 0.0], ("auto", 0.05), id="auto-the-last-one-seen"),
-        pytest.param(0.0, [0.0], ("auto", None), id="auto-none-yet"),
+        pytest.param("auto", [0.0, 0.05, 0.0], ("auto", 0.05), id="auto-the-last-one-seen"),
+        pytest.param("auto", [0.0], ("auto", None), id="auto-none-yet"),
     ],
 )
 async def test_the_itl_target(itl_target_s, seen, shown):
