@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 
 from cobali_ray.telemetry import bounds
-from cobali_ray.telemetry.families import buckets
+from cobali_ray.telemetry.families import buckets, counter, gauge
 from cobali_ray.telemetry.snapshot import Snapshot
 
 _TTFT = bounds.from_below(bounds.TTFT, bounds.VLLM_TTFT)
@@ -63,9 +63,7 @@ def vllm_families(snapshot: Snapshot) -> Iterator[Metric]:
         ("num_requests_waiting", last.n_queued),
         ("kv_cache_usage_perc", last.kv_usage),
     ):
-        gauge = GaugeMetricFamily(f"vllm:{name}", f"Alias: {name}.", labels=labels)
-        gauge.add_metric(who, value)
-        yield gauge
+        yield gauge(f"vllm:{name}", f"Alias: {name}.", "model_name", {snapshot.model_name: value})
     waiting = GaugeMetricFamily(
         "vllm:num_requests_waiting_by_reason",
         "Alias: waiting requests; all wait for capacity.",
@@ -75,9 +73,8 @@ def vllm_families(snapshot: Snapshot) -> Iterator[Metric]:
     waiting.add_metric((*who, "deferred"), 0)
     yield waiting
     for name, ours in VLLM_COUNTERS.items():
-        counter = CounterMetricFamily(f"vllm:{name}", f"Alias of cobali_{ours}_total.", labels=labels)
-        counter.add_metric(who, snapshot.totals[ours])
-        yield counter
+        text, totals = f"Alias of cobali_{ours}_total.", {snapshot.model_name: snapshot.totals[ours]}
+        yield counter(f"vllm:{name}", text, "model_name", totals)
     success = CounterMetricFamily(
         "vllm:request_success", "Alias of cobali_requests_total.", labels=(*labels, "finished_reason")
     )
