@@ -16,6 +16,7 @@ import orjson
 import structlog
 
 from cobali_ray.core.views.stats import TickStats
+from cobali_ray.errors import ConfigError
 from cobali_ray.telemetry.names import ONLY_ENGINE
 
 TICK_FIELDS: Final = tuple(one.name for one in fields(TickStats) if one.name not in {"plan", "ttfts_s"})
@@ -86,7 +87,7 @@ class TickLog:
     """Append one JSON line per tick to a file: `timestamp` (ISO, UTC), `engine_id`, all numbers of TickStats.
 
     Unbuffered: a line is whole and on its way to the disk when `write` returns, also if the process is
-    killed afterwards. Raises OSError where the file cannot be opened or written.
+    killed afterwards. Raises ConfigError where the file cannot be opened, and OSError where not written.
     """
 
     def __init__(
@@ -98,7 +99,10 @@ class TickLog:
     ) -> None:
         self._engine_id, self._utc_now = engine_id, utc_now
         self.path = Path(path)
-        self._file = self.path.open("ab", buffering=0)
+        try:
+            self._file = self.path.open("ab", buffering=0)
+        except OSError as error:
+            raise ConfigError("log_ticks", f"{path} cannot be written: {error.strerror}") from error
 
     def write(self, stats: TickStats) -> None:
         """Append one record; ValueError once closed."""

@@ -155,7 +155,7 @@ def test_a_disk_that_is_full_ends_the_command_in_one_line(tmp_path):
             answers._file = Full(answers._file)
             answers.add(b"{}")
 
-    with pytest.raises(ConfigError, match="--output: .*cannot be written: No space left"):
+    with pytest.raises(ConfigError, match=r"--output: .*cannot be written: No space left"):
         write()
 
 

@@ -294,5 +294,5 @@ def test_the_environment_of_a_cluster_is_for_several_machines_and_their_token(tm
     assert "export COBALI_RAY_FRONT_HOST=0.0.0.0\n" in said
     assert f"export RAY_SERVE_HAPROXY_BINARY_PATH='{tmp_path}/with space/haproxy'\n" in said
     assert "0.0.0.0" in (tmp_path / "with space" / "haproxy").read_text()
-    with pytest.raises(ConfigError, match="--folder: .*cannot be written"):
+    with pytest.raises(ConfigError, match=r"--folder: .*cannot be written"):
         env(folder=tmp_path / "with space" / "haproxy" / "below")

@@ -10,7 +10,14 @@ from telemetry_records import render
 from cobali_ray.actors import engine_server, loaded_model, model_host
 from cobali_ray.core.dispatch.engines import Phase
 from cobali_ray.core.views.stats import EngineStatus
-from cobali_ray.errors import InternalError, ModelBusyError, ModelTooLargeError, NoRoomError, UnloadedError
+from cobali_ray.errors import (
+    ConfigError,
+    InternalError,
+    ModelBusyError,
+    ModelTooLargeError,
+    NoRoomError,
+    UnloadedError,
+)
 from tests.waiting import until
 
 
@@ -104,7 +111,7 @@ async def test_a_log_that_cannot_be_written_leaves_no_model_in_memory(make, monk
     s = await make(load="on_demand", log_ticks=tmp_path / "gone" / "ticks")
     opened = []
     monkeypatch.setattr(loaded_model, "open_engine", lambda *_, **__: opened.append(1))
-    with pytest.raises(InternalError, match="gone/ticks"):
+    with pytest.raises(ConfigError, match=r"log_ticks: .*gone/ticks cannot be written"):
         await s.model.load()
     assert opened == []
 
