@@ -190,6 +190,8 @@ class _ServerRun:
                 _shut_down(self._folder, self._forks, self._output, in_order=in_order)
             if started:
                 self._output.say("stopped", seconds=round(time.monotonic() - stopping_s, 3))
+        if not in_order:  # Ray's code in this process would look for what was ended, and complain
+            self._leave()
 
     def _start(self, settings: EngineSettings, steps: Steps, running: contextlib.ExitStack) -> None:
         fast = set_environment(os.environ, self._folder, host=self._host)
@@ -263,8 +265,12 @@ class _ServerRun:
         began_s, self._breaking_off = time.monotonic(), True
         self._output.say("broken_off")
         end_all(lambda: descendants(os.getpid()) | processes_of(self._folder))
-        shutil.rmtree(self._folder, ignore_errors=True)
         self._output.say("stopped", seconds=round(time.monotonic() - began_s, 3))
+        self._leave()
+
+    def _leave(self) -> None:
+        """End this process at once; all others have ended."""
+        shutil.rmtree(self._folder, ignore_errors=True)
         self._output.close()
         os._exit(0)
 

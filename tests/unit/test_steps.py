@@ -2,6 +2,7 @@
 
 import io
 import signal
+import sys
 import threading
 from pathlib import Path
 from queue import SimpleQueue
@@ -40,6 +41,24 @@ def test_serve_gets_the_port_that_was_asked_for_though_a_url_has_none(monkeypatc
     server = serving._ServerRun(None, output, None, tmp_path, host="0.0.0.0", port=80)
     server._start_app(EngineSettings(), Steps(output), fast=fast)
     assert asked == {"host": listens, "port": 80}
+
+
+def test_a_server_whose_draining_is_skipped_ends_at_once(monkeypatch, tmp_path):
+    """Ray's code would look for what was ended for ten seconds more, and complain of it."""
+    (own := tmp_path / "own").mkdir()
+    output = JsonLines(out := io.StringIO())
+    server = serving._ServerRun(lambda _: EngineSettings(), output, None, own, host="::1", port=1)
+    monkeypatch.setattr(server, "_start", lambda *_: None)
+    monkeypatch.setattr(server, "_until_stopped", lambda settings, _: settings)
+    for name, value in (("_model_facts", {}), ("logs_folder", tmp_path), ("_n_open", 1), ("_drain", False)):
+        monkeypatch.setattr(serving, name, lambda *_, value=value: value)
+    monkeypatch.setattr(serving, "_shut_down", lambda *_, **__: None)
+    monkeypatch.setattr(serving.os, "_exit", sys.exit)
+    with pytest.raises(SystemExit) as ended:
+        server.serve(SimpleQueue(), threading.Event())
+    assert ended.value.code == 0
+    assert orjson.loads(out.getvalue().splitlines()[-1])["event"] == "stopped"
+    assert not own.exists()
 
 
 def test_a_signal_ends_the_download_of_another_model(tmp_path):
