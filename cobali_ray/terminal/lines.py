@@ -42,9 +42,11 @@ def read_text(ask: Callable[[str], str]) -> str:
 def piped_text() -> str:
     """Return what is piped in. Raises ConfigError where it is not text."""
     try:
-        return sys.stdin.read()
-    except UnicodeDecodeError:
+        text = sys.stdin.read()
+        text.encode()  # by some locales, Python reads any bytes
+    except UnicodeError:
         raise ConfigError("stdin", "what is piped in is not text") from None
+    return text
 
 
 def command_in(text: str, known: Mapping[str, object]) -> Command | None:

@@ -48,8 +48,10 @@ def test_several_lines_are_one_text(lines, text):
     assert read_text(typed(*lines)) == text
 
 
-def test_what_is_piped_in_is_text(monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9"), encoding="utf-8"))
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_what_is_piped_in_is_text(monkeypatch, errors):
+    stdin = io.TextIOWrapper(io.BytesIO(b"caf\xe9"), encoding="utf-8", errors=errors)
+    monkeypatch.setattr("sys.stdin", stdin)
     with pytest.raises(ConfigError, match="stdin: what is piped in is not text"):
         piped_text()
 
