@@ -41,6 +41,13 @@ for name, value in RAY_FLAGS.items():
     os.environ.setdefault(name, value)
 
 
+def pytest_terminal_summary(terminalreporter):
+    """Show why a test had to be tried again."""
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.section(f"tried again: {report.nodeid}", sep="_")
+        terminalreporter.write_line(report.longreprtext)
+
+
 def pytest_addoption(parser):
     """Say which devices the tests in tests/gpu run on."""
     parser.addoption("--device", help="what tests/gpu runs on, as the setting `devices` has it")
