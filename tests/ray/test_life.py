@@ -224,8 +224,10 @@ async def test_draining_finishes_the_running_and_refuses_the_new(server, http):
         assert "retry-after" in refused.headers
         assert not draining.done()
         events = await asyncio.wait_for(stream.rest(), BACK_S)
+        drained = await asyncio.wait_for(draining, BACK_S)
+        seen = await asyncio.wait_for(asyncio.gather(*viewers), BACK_S)
     assert events[-1] == "[DONE]"
     assert not any("error" in event for event in events[:-1])
-    assert await asyncio.wait_for(draining, BACK_S) == [True, True], "all ended in time"
-    assert [one.status_code for one in await asyncio.wait_for(asyncio.gather(*viewers), BACK_S)] == [200] * 4
+    assert drained == [True, True], "all ended in time"
+    assert [one.status_code for one in seen] == [200] * 4
     os.kill((await server.engine())["pid"], signal.SIGKILL)  # its successor is open to the tests that follow
