@@ -36,13 +36,17 @@ def browser(pytestconfig):
     return pytestconfig.stash[BROWSER]
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item, nextitem):
-    """Close the browser before a test that has none: while it lives, this thread has a running event loop."""
-    yield
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item, nextitem):
+    """Close the browser before a test that has none: while it lives, this thread has a running event loop.
+
+    What is tried again is tried within this, with the same browser.
+    """
+    result = yield
     if OPEN in item.config.stash and (nextitem is None or "browser" not in nextitem.fixturenames):
         item.config.stash[OPEN].close()
         del item.config.stash[OPEN]
+    return result
 
 
 @pytest.fixture(scope="session")
