@@ -4,7 +4,8 @@ import { useLayoutEffect, useRef } from "./preact.js";
 /**
  * Scroll to the end of what grew, unless its reader has gone up by more than `nearPx`. `find` returns what scrolls.
  *
- * Whatever grows between two drawings, such as a block whose library comes late, moves nobody away from the end.
+ * Whatever grows between two drawings, such as a block whose library comes late, moves nobody away from the end,
+ * also where something else became smaller just before: a browser then goes up by that, as a reader would.
  */
 export function useEndInSight(find, nearPx, grows) {
   const before = sizeOf(find()); // while drawing: the new text is not there yet
@@ -14,10 +15,12 @@ export function useEndInSight(find, nearPx, grows) {
     if (!element) return;
     const { element: known, top, high, follows: did } = seen.current;
     const near = before.left <= nearPx;
-    const follows = known !== element || element.scrollTop < top - 1 ? near : did || near;
+    const isOther = known !== element || element.scrollTop < top - nearPx;
+    const follows = isOther ? near : did || near;
     const size = sizeOf(element);
     if (grows && follows && size.high > (known === element ? high : before.high)) element.scrollTop = size.high;
-    seen.current = { element, top: element.scrollTop, high: size.high, follows };
+    const highest = follows && !isOther ? Math.max(top, element.scrollTop) : element.scrollTop;
+    seen.current = { element, top: highest, high: size.high, follows };
   });
 }
 
