@@ -13,10 +13,11 @@ from cobali_ray.errors import ConfigError
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
 
-
 APART = """() => {
-    const [engine, beside] = [".pill select", ".pill > span:last-of-type"].map((one) => document.querySelector(one));
-    return innerWidth === 1280 && engine.getBoundingClientRect().right <= beside.getBoundingClientRect().left;
+    const [engine, beside] = [".pill select", ".pill > span:last-of-type"].map(
+        (one) => document.querySelector(one).getBoundingClientRect(),
+    );
+    return innerWidth === 1280 && engine.right <= beside.left;
 }"""
 """In one look, because numbers beside it change their width."""
 

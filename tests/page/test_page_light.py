@@ -7,7 +7,7 @@ pytest.importorskip("playwright")
 from playwright.sync_api import expect
 
 MOST_PER_S = 3
-"""Times that any canvas is drawn, while eight streams get a token in each of ten ticks per second; now 2.5."""
+"""Times that any canvas is drawn, while eight streams get a token in each of ten ticks a second: 2.5 now."""
 N_TICKS = 40
 
 ASK = """(body) => void fetch("v1/completions", {
@@ -20,7 +20,8 @@ LATER = """(n) => import("/ui/feed/feed.js").then(({ feed }) => new Promise((don
 
 
 DRAWN = """() => {
-    const { prototype } = CanvasRenderingContext2D, { clearRect } = prototype, drawn = (window.drawn = new Map());
+    const { prototype } = CanvasRenderingContext2D, { clearRect } = prototype;
+    const drawn = (window.drawn = new Map());
     prototype.clearRect = function (...args) {
         drawn.set(this.canvas, (drawn.get(this.canvas) ?? 0) + 1);
         return clearRect.apply(this, args);

@@ -168,7 +168,7 @@ def test_the_end_of_a_long_answer_stays_in_sight_unless_one_reads_above(make_pag
         drawn(page)
 
     grow(1)
-    # What becomes smaller and then grows on its own, such as a block whose library comes late, moves nobody from the end.
+    # What becomes smaller and then grows on its own, as a block whose library comes late, moves nobody away.
     page.evaluate(LATE_BLOCK)
     for n in (2, 3, 4):
         grow(n)
