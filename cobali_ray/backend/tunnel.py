@@ -191,13 +191,13 @@ class Tunnel:
                     return
                 if self._monitor in ready:
                     why = "the connection to it broke"
-                if self._socket in ready:
-                    self._hear(poller)
-                if self._listener.fileno() in ready:
-                    self._take(poller)
                 for number, link in list(self._links.items()):
                     if link.fileno() in ready:
                         self._read(number, link, poller)
+                if self._socket in ready:
+                    self._hear(poller)
+                if self._listener.fileno() in ready:  # last: a new link may get the number of one just closed
+                    self._take(poller)
         except Exception as error:
             _log.exception("tunnel_failed", worker=self._address)
             why = repr(error)
