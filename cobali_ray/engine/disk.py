@@ -187,7 +187,7 @@ class Disk:
         return None
 
     def _store(self, blocks: Sequence[tuple[bytes, Cells | None]], depth: int, n_bytes: int) -> None:
-        n_there = n_new = n_whole = 0
+        n_there = n_whole = 0
         gone: list[bytes] = []
         try:
             for at, (name, cells) in enumerate(blocks, depth):
@@ -196,17 +196,16 @@ class Disk:
                     gone = [] if cells is not None or self.paused_s else [name]
                     break
                 n_there += 1
-                n_new += is_new
-                if is_new and cells is not None and self._files is not None:
-                    n_whole += self._files.is_whole(name, len(cells))
+                if is_new:
+                    self._go_on()
+                    if cells is not None and self._files is not None:
+                        n_whole += self._files.is_whole(name, len(cells))
         except (OSError, DamagedError) as error:
             self._pause("disk_cache_not_written", error)
-        finally:
+        finally:  # whatever happened, nobody waits for these blocks any longer
             self._n_done += n_bytes
             self._done.set()
-        if n_new:
-            self._go_on()
-        self._tell_written(n_there, blocks, n_whole, gone)
+            self._tell_written(n_there, blocks, n_whole, gone)
 
     def _tell_written(
         self,

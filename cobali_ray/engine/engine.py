@@ -160,9 +160,16 @@ class Engine:
         `ready=False`: its grammar is compiled or its images are encoded elsewhere, and `ready` is called with
         the results; until then it waits and holds up no other. `arrived_s`: when it came, if before now.
         """
-        if self._disk is not None:
-            self._disk.open()
-            self.take_disk_events()
+        try:
+            if self._disk is not None:
+                self._disk.open()
+                self.take_disk_events()
+        finally:  # what fails here ends all open requests, and this shall be one of them
+            sequence = self._enter(request, ready, arrived_s)
+        self.take_disk_events()
+        return sequence
+
+    def _enter(self, request: Request, ready: bool, arrived_s: float | None) -> Sequence:
         now_s = self._clock.now()
         problem: CobaliError | None = None
         try:
@@ -178,7 +185,6 @@ class Engine:
             self._progress.add(sequence)
         if problem is not None:
             self._tell(messages.Failed(problem, now_s, request.request_id))
-        self.take_disk_events()
         return sequence
 
     def ready(

@@ -5,7 +5,7 @@ import os
 import shutil
 import threading
 from array import array
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import numpy as np
 import pytest
@@ -619,6 +619,41 @@ def test_a_pause_is_told_and_ends(tmp_path, monkeypatch, where, event):
     assert (first["event"], last["event"]) == (event, "disk_cache_goes_on")
     assert first["setting"] == "disk_cache_dir"
     assert "a path" in first["error"]
+
+
+@pytest.mark.parametrize(
+    ("error", "paused"),
+    [
+        pytest.param(OSError(errno.ENOSPC, "No space left on device"), True, id="full"),
+        pytest.param(MemoryError(), False, id="unforeseen"),
+    ],
+)
+def test_a_sequence_of_which_only_the_first_block_could_be_written(tmp_path, monkeypatch, error, paused):
+    files, clock = files_in(tmp_path), FakeClock()
+    disk = Disk(lambda: files, clock, block=BLOCK)
+    disk.open()
+    write = files.write
+    monkeypatch.setattr(
+        files, "write", lambda one, *rest: write(one, *rest) if one == name(0) else fail(error)
+    )
+    with nullcontext() if paused else pytest.raises(MemoryError):  # a thread logs it, and goes on
+        disk.store([(name(i), cells(i)) for i in range(3)])
+    *_, (told, _) = disk.events()
+    assert (told.names, told.missing) == ([name(0)], [name(1), name(2)])
+    assert bool(disk.paused_s) == paused
+
+
+def fail(error):
+    raise error
+
+
+def test_a_request_that_comes_while_the_disk_fails_the_engine_ends(tmp_path, monkeypatch):
+    s = Setup(tmp_path, n_slots=1)
+    monkeypatch.setattr(s.disk, "events", lambda: fail(KeyError("no such load")))
+    with pytest.raises(KeyError) as failure:
+        s.submit("0", TEXT)
+    s.engine.fail_all(error := InternalError(repr(failure.value)))
+    assert [end.error for end in s.events.ends("0")] == [error]
 
 
 @pytest.mark.parametrize("what", ["the folder", "what is in it"])
