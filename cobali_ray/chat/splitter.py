@@ -33,12 +33,19 @@ MAX_HEAD = 300
 class Splitter(Reader):
     """One answer's state.
 
-    `prompt` is what the answer continues: it may have opened the reasoning already. `tools` are those that
-    were offered, in the shape of the API; they tell which arguments are strings where the format does not.
-    Without any, calls are content.
+    `prompt` is what the answer continues: it may have opened the reasoning already, and if it `continues` a
+    text, that is in the middle of it. `tools` are those that were offered, in the shape of the API; they tell
+    which arguments are strings where the format does not. Without any, calls are content.
     """
 
-    def __init__(self, form: Format, *, prompt: str = "", tools: Sequence[Mapping[str, Any]] = ()) -> None:
+    def __init__(
+        self,
+        form: Format,
+        *,
+        prompt: str = "",
+        tools: Sequence[Mapping[str, Any]] = (),
+        continues: bool = False,
+    ) -> None:
         super().__init__(form.primes(prompt), quote=form.calls.quote)
         self._form, self._calls = form, form.calls
         functions = (tool.get("function", tool) for tool in tools)
@@ -47,7 +54,8 @@ class Splitter(Reader):
         self._index = -1
         self._begun = self._unmarked = False
         self._thinks = form.opens_reasoning(prompt)
-        self._quiet = self._thinks or form.padded or form.follows_reasoning(prompt)
+        self._continues = continues
+        self._quiet = not continues and (self._thinks or form.padded or form.follows_reasoning(prompt))
         self._space, self._first = "", True
         self._reading = self._read()
 
@@ -421,6 +429,8 @@ class Splitter(Reader):
     def _read_channels(self) -> Reading:
         calls = self._calls
         ends = ["<|end|>", calls.end, "<|return|>", "<|start|>", calls.start]
+        if self._continues and not (yield from self._end_of_message(ends, self._say)):
+            return
         while True:
             yield from self._skip("")
             head: list[str] = []
@@ -444,20 +454,25 @@ class Splitter(Reader):
                     self._begin(recipient[1])
                     yield from self._object(self._argue)
                     self._finish()
-                    end = yield from self._until(ends, lambda _: None)
+                    end = yield from self._end_of_message(ends, lambda _: None)
                 except BrokenError:
                     self._thinks = False
                     self._events.append(CallBroken(self._index, "".join(self._raw)))
                     self._raw = None
-                    end = yield from self._until(ends, self._say)
+                    end = yield from self._end_of_message(ends, self._say)
             else:
                 self._raw = None
-                end = yield from self._until(ends, self._say)
-            self._say_space()
+                end = yield from self._end_of_message(ends, self._say)
             if not end:
                 return
-            if end in ("<|start|>", calls.start):
-                self._give_back(end)
+
+    def _end_of_message(self, ends: Sequence[str], sink: Sink) -> Generator[None, None, str]:
+        """Give on what is left of a message and return what ends it; "" at the end of the answer."""
+        end = yield from self._until(ends, sink)
+        self._say_space()
+        if end in ("<|start|>", self._calls.start):
+            self._give_back(end)
+        return end
 
     # The arguments as one object
 

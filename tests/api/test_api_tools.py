@@ -264,6 +264,28 @@ async def test_a_stream_names_the_function_first_and_then_its_arguments(openai, 
         "function",
         "get_weather",
         "",
+@pytest.mark.parametrize(
+    ("begun", "field", "answer"),
+    [
+        ("It is", "content", " grey."),
+        ("<think>\nHm.\n</think>\n\nIt is", "content", " grey."),
+        ("<think>\nIt is", "reasoning_content", " grey."),
+        ("<think>\nHm.\n</think>\n\n", "content", "grey."),
+        ("<think>\n", "reasoning_content", "grey."),
+    ],
+)
+async def test_an_answer_goes_on_with_the_space_behind_what_was_said(openai, client, begun, field, answer):
+    client.form, client.script = THINKS, says(" grey", ".")
+    fields = {
+        "messages": [USER, {"role": "assistant", "content": begun}],
+        "extra_body": {"continue_final_message": True},
+    }
+    content, reasoning, *_ = await streamed(openai, **fields)
+    assert (content or reasoning) == answer
+    whole = await openai.chat.completions.create(**ASK | fields)
+    assert getattr(whole.choices[0].message, field) == answer
+
+
     )
     assert len([part for part in parts if part.index == 0]) > 3  # as they are generated, not at the end
 

@@ -278,6 +278,19 @@ def test_what_models_do_besides_their_format_is_understood(name, text, expected)
     check(format_of(name), text, **expected)
 
 
+@pytest.mark.parametrize("name", [QWEN, CODER, LLAMA, HARMONY, GEMMA])
+def test_white_space_in_front_is_told_of_an_answer_that_continues_a_text(name):
+    """And in the middle of a message on a channel, no header is looked for."""
+    form = format_of(name)
+    prompt = template_of(name).render(
+        [USER, {"role": "assistant", "content": "It is"}], continue_final_message=True
+    )
+    for pieces in ([" to=day"], " to=day"):
+        splitter = Splitter(form, prompt=prompt, tools=TOOLS, continues=True)
+        events = [event for piece in pieces for event in splitter.feed(piece)]
+        assert ParsedAnswer().add(events + splitter.end()) == ParsedAnswer(content=" to=day")
+
+
 M3 = (
     ']<]minimax[>[<tool_call>]<]minimax[>[<invoke name="now">]<]minimax[>[<a>{}]<]minimax[>[</a>'
     "]<]minimax[>[</invoke>]<]minimax[>[</tool_call>"

@@ -44,6 +44,8 @@ class Speech(NamedTuple):
     """Where clients find the reasoning; None: it is left out."""
     must_call: bool = False
     """Whether what is no reasoning is calls."""
+    continues: bool = False
+    """Whether they go on with a text that the prompt has begun, so that white space in front is theirs."""
 
 
 class ChatPrompt(NamedTuple):
@@ -79,6 +81,8 @@ def prompt_of(body: ChatBody, words: Words, *, strict: bool, images: bool = Fals
     if body.continue_final_message and _is_reasoning(form, messages[-1]["content"]):
         end = form.reasoning_start
     speech = _speech(body, form, end, offer)
+    if speech is not None and body.continue_final_message and not speech.must_call:
+        speech = speech._replace(continues=_goes_on(form, messages[-1]["content"]))
     shown_tokens = () if form.plain and speech is None else sorted(words.markers.shown(form.markers))
     budget, files = _budget(body, words, end), () if found is None else tuple(found.files)
     return ChatPrompt(text, end, offer, speech, tuple(shown_tokens), budget, ignored, files)
@@ -90,6 +94,12 @@ def _is_reasoning(form: Format, content: str) -> bool:
         return False
     _, start, reasoned = content.rpartition(form.reasoning_start)
     return bool(start) and form.reasoning_end not in reasoned
+
+
+def _goes_on(form: Format, content: str) -> bool:
+    """Tell whether an assistant's message breaks off in a text, and not where reasoning begins or ends."""
+    text, marks = content.rstrip(), (form.reasoning_start, form.reasoning_end)
+    return bool(text) and not text.endswith(tuple(filter(None, marks)))
 
 
 def _variables(body: ChatBody) -> dict[str, Any]:

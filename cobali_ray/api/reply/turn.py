@@ -55,7 +55,9 @@ class Update(NamedTuple):
 
 class ChoiceState:
     def __init__(self, speech: Speech, call_id: str, choice: int) -> None:
-        self._splitter = Splitter(speech.form, prompt=speech.prompt, tools=speech.tools)
+        self._splitter = Splitter(
+            speech.form, prompt=speech.prompt, tools=speech.tools, continues=speech.continues
+        )
         self.reasoning_field, self._must_call = speech.reasoning_field, speech.must_call
         self._answer_id = f"{call_id}/{choice}"
         self._n_calls = 0
