@@ -263,6 +263,20 @@ async def test_what_does_not_go_together_is_refused(server, fields, param):
     assert server.client.requests == []
 
 
+async def test_a_conversation_goes_on_behind_a_call_that_was_cut_short(server):
+    server.client.script = says('<tool_call>\n{"name": "look", "arguments": {"at": "the s', reason="length")
+    tools = [{"type": "function", "name": "look"}]
+    cut = await server.openai.responses.create(model="fake", input="hi", tools=tools)
+    (call,) = cut.output
+    assert (cut.status, call.status, call.arguments) == ("incomplete", "incomplete", '{"at": "the s')
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "cut short"}
+    await server.openai.responses.create(
+        model="fake", input=[result], tools=tools, previous_response_id=cut.id
+    )
+    (told,) = server.client.messages[-1][1]["tool_calls"]
+    assert told["function"] == {"name": "look", "arguments": {"at": "the s"}}
+
+
 # -- in the background
 
 

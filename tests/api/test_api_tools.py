@@ -94,6 +94,27 @@ async def test_calls_results_and_reasoning_of_earlier_turns_reach_the_template(p
     ]
 
 
+@pytest.mark.parametrize(
+    ("cut", "told"),
+    [
+        ('{"city": "Łó', {"city": "Łó"}),
+        ('{"city": "Łódź", "days": [1, {"a', {"city": "Łódź", "days": [1, {}]}),
+        ('{"city": "Łódź", "da', {"city": "Łódź"}),
+        ('{"city": ', {}),
+        ("{", {}),
+        ("no object", "no object"),
+        ('"Łódź"', '"Łódź"'),
+        ('{"city": "Łódź\\u00', {"city": "Łódź"}),
+    ],
+)
+async def test_a_call_that_was_cut_short_is_told_as_far_as_it_was_written(post, client, cut, told):
+    """Templates that want an object would refuse the conversation from then on."""
+    call = {"id": "abc", "type": "function", "function": {"name": "get_weather", "arguments": cut}}
+    history = [USER, {"role": "assistant", "content": None, "tool_calls": [call]}, USER]
+    assert (await post(CHAT, ASK | {"messages": history})).status == 200
+    assert client.messages[-1][1]["tool_calls"][0]["function"]["arguments"] == told
+
+
 async def test_a_model_without_a_place_for_tools_is_told_in_words(post, client):
     client.form = Format(calls=GENERIC, native=False, renders_calls=False)
     client.the_card = replace(client.card, n_ctx_slot=512)
@@ -243,27 +264,6 @@ async def test_a_whole_answer_with_calls(openai, client):
     assert all(len(call.id) == 9 and call.id.isalnum() for call in calls)
 
 
-async def test_an_answer_that_only_calls_has_no_content(post, client):
-    client.script = says(*ONE)
-    message = (await post(CHAT, ASK)).json["choices"][0]["message"]
-    assert message["content"] is None
-    assert "reasoning_content" not in message
-
-
-async def test_a_stream_names_the_function_first_and_then_its_arguments(openai, client):
-    client.script = says("Let me", " look.\n", *TWO)
-    content, _, calls, reasons, chunks = await streamed(openai)
-    assert content == "Let me look."
-    assert [(name, json.loads(arguments)) for _, name, arguments in calls] == [
-        ("get_weather", {"city": "Łódź"}),
-        ("now", {}),
-    ]
-    assert reasons == ["tool_calls"]
-    parts = [part for chunk in chunks for choice in chunk.choices for part in choice.delta.tool_calls or ()]
-    assert (parts[0].type, parts[0].function.name, parts[0].function.arguments) == (
-        "function",
-        "get_weather",
-        "",
 @pytest.mark.parametrize(
     ("begun", "field", "answer"),
     [
@@ -286,6 +286,27 @@ async def test_an_answer_goes_on_with_the_space_behind_what_was_said(openai, cli
     assert getattr(whole.choices[0].message, field) == answer
 
 
+async def test_an_answer_that_only_calls_has_no_content(post, client):
+    client.script = says(*ONE)
+    message = (await post(CHAT, ASK)).json["choices"][0]["message"]
+    assert message["content"] is None
+    assert "reasoning_content" not in message
+
+
+async def test_a_stream_names_the_function_first_and_then_its_arguments(openai, client):
+    client.script = says("Let me", " look.\n", *TWO)
+    content, _, calls, reasons, chunks = await streamed(openai)
+    assert content == "Let me look."
+    assert [(name, json.loads(arguments)) for _, name, arguments in calls] == [
+        ("get_weather", {"city": "Łódź"}),
+        ("now", {}),
+    ]
+    assert reasons == ["tool_calls"]
+    parts = [part for chunk in chunks for choice in chunk.choices for part in choice.delta.tool_calls or ()]
+    assert (parts[0].type, parts[0].function.name, parts[0].function.arguments) == (
+        "function",
+        "get_weather",
+        "",
     )
     assert len([part for part in parts if part.index == 0]) > 3  # as they are generated, not at the end
 

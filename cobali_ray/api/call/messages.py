@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, TypedDict
+
+import orjson
+from pydantic_core import from_json
 
 from cobali_ray.api.body.fields import judge_message_fields
 from cobali_ray.api.body.images import ChatImages
@@ -52,10 +56,24 @@ def messages_of(
 
 
 def _call(call: MessageToolCall) -> dict[str, Any]:
-    arguments = call.function.arguments
-    function = {"name": call.function.name, "arguments": arguments or "{}"}
+    function = {"name": call.function.name, "arguments": _arguments(call.function.arguments or "{}")}
     plain: dict[str, Any] = {"type": "function", "function": function}
     return plain if call.id is None else {"id": call.id} | plain
+
+
+def _arguments(given: str | dict[str, Any]) -> str | dict[str, Any]:
+    """Return a call's arguments; of one that was cut short, as far as they were written.
+
+    Many templates refuse what is no object, and with it the rest of a conversation, which may be stored.
+    """
+    if isinstance(given, str):
+        with suppress(ValueError):
+            orjson.loads(given)
+            return given
+        with suppress(ValueError):
+            begun = from_json(given, allow_partial="trailing-strings")
+            return begun if isinstance(begun, dict) else given
+    return given
 
 
 def _result(call_id: str | None, name: str | None, names: dict[str, str]) -> dict[str, Any]:
