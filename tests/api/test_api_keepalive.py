@@ -130,6 +130,29 @@ async def test_an_error_after_a_ping_is_told_in_the_stream(silent, clock, client
     assert early.status == 429, "an error before it has its status"
 
 
+async def test_a_response_that_fails_behind_pings_alone_has_begun_before(client, openai, clock):
+    """Else the client's own library has nothing that it could say failed."""
+    held = asyncio.Event()
+
+    def script(request):
+        yield held
+        yield QueueFullError("requests", 1, 1.0)
+
+    async def read():
+        async with openai.responses.stream(model="fake", input="hi") as stream:
+            return [event async for event in stream]
+
+    client.script = script
+    reading = asyncio.ensure_future(read())
+    await until(lambda: client.n_open)
+    await clock.pass_s(10)
+    held.set()
+    events = await reading
+    assert [event.type.removeprefix("response.") for event in events] == ["created", "in_progress", "failed"]
+    assert [event.sequence_number for event in events] == [0, 1, 2]
+    assert events[-1].response.error.code == "queue_full"
+
+
 async def test_nothing_is_pinged_at_a_reader_who_is_slow(silent, said, clock):
     wire, _ = await silent(CHAT, TURN)
     wire.may_write.clear()

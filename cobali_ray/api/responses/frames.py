@@ -89,7 +89,9 @@ class ResponseWriter(Writer):
         return wire + self._end(self._whole(self._output.bodies(), stats, times))
 
     def failure(self, fault: Fault) -> bytes:
-        return self._end(self._body("failed", self._output.bodies(), error=error_of(fault)))
+        # A client that has only had pings wants to hear of the response first.
+        failed = self._body("failed", self._output.bodies(), error=error_of(fault))
+        return self.opening(0) + self._end(failed)
 
     async def settle(self, wire: bytes) -> bytes:
         if self._keep is None or self.ended is None:
