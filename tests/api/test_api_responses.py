@@ -192,6 +192,12 @@ async def test_fields_of_the_request_reach_the_engine(post, client):
     assert (wire.json["service_tier"], wire.json["truncation"]) == ("default", "disabled")
 
 
+async def test_tasks_of_agents_are_told_apart_as_those_of_chats_are(post, client):
+    for fields in ({}, {"user": "another"}, {"prompt_cache_key": "another"}):
+        assert (await post(PATH, ASK | {"tools": [WEATHER]} | fields)).status == 200
+    assert len({request.program.name for request in client.requests}) == 3
+
+
 async def test_a_response_has_what_openais_schema_wants(post):
     tools = [{"type": "function", "name": "now"}, WEATHER | {"strict": True}]
     wire = await post(PATH, ASK | {"tools": tools, "user": None})

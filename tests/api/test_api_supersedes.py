@@ -113,6 +113,15 @@ async def test_a_header_asks_where_an_api_has_no_field(path, body, ask):
     assert older.status == 409
 
 
+async def test_a_response_of_another_user_is_left_alone(ask):
+    asks = [("x-cobali-supersedes", "true")]
+    _, older = await ask("/v1/responses", {"input": "hi", "user": "one"}, asks)
+    await ask("/v1/responses", {"input": "hi", "user": "another"}, asks)
+    assert not older.done()
+    await ask("/v1/responses", {"input": "hi", "user": "one"}, asks)
+    await older
+
+
 async def test_a_header_that_says_neither_is_an_error(post):
     wire = await post("/v1/completions", {"prompt": "x"}, headers=[("x-cobali-supersedes", "yes")])
     assert wire.status == 400

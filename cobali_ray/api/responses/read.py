@@ -115,6 +115,8 @@ def read(
         response_format=_format(text.format) if text is not None and text.format is not None else None,
         logprobs=LOGPROBS in (body.include or ()) or bool(body.top_logprobs),
         top_logprobs=body.top_logprobs,
+        user=body.user,
+        prompt_cache_key=body.prompt_cache_key,
     )
     named = partial(_named, messages=items.places, tools=tools.places)
     ignored = tuple(dict.fromkeys([*ignored, *items.ignored, *tools.ignored]))
