@@ -535,6 +535,16 @@ async def test_a_key_keeps_only_so_many_conversations(tmp_path, judges):
     server.settings = {"stored_count": 1, "stored_gib": 10_000 / (1 << 30)}
     await server.start()
     chat = await server.openai.conversations.create()
+@pytest.mark.parametrize("items", [5, "x", [1], [USER]])
+async def test_items_are_no_part_of_what_changes_a_conversation(server, items):
+    chat = await server.openai.conversations.create()
+    body = {"metadata": {"topic": "demo"}, "items": items}
+    wire = await server.wire(f"/v1/conversations/{chat.id}", body)
+    assert (wire.status, wire.json["metadata"]) == (200, {"topic": "demo"})
+    assert wire.headers["x-cobali-ignored-fields"] == "items"
+    assert n_rows(server, "items") == 0
+
+
     for ask in (
         server.openai.conversations.create(),
         server.openai.conversations.items.create(chat.id, items=[user("x" * 10_000)]),

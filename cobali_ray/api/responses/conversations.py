@@ -60,7 +60,8 @@ class ConversationRoutes:
 
     async def update(self, http: HttpRequest, conversation_id: str) -> Response:
         """Change the metadata of a conversation."""
-        body, _ = await self._take(http, ConversationUpdateBody)
+        self._keeping.require()
+        body = await self._intake.read(http, ConversationUpdateBody, frozenset(), {})
         owner = owner_of(http)
         record = await self._keeping(conversations.update, owner, conversation_id, body.metadata or {})
         return json_response(_written(record))
