@@ -234,7 +234,9 @@ class FakeClient:
 
     async def _turn(self, request):
         """Wait until the reader waits for this request: an engine in a test is never ahead of its client."""
-        client_id = request.request_id.partition("~")[0]
+        client_id = request.request_id
+        if request.attempt:
+            client_id = client_id.rpartition("~")[0]
         streams = [on_event.__self__._streams.get(client_id) for on_event, _ in self.apps]
         (stream,) = filter(None, streams)
         await asyncio.sleep(0)

@@ -387,6 +387,9 @@ async def test_who_kills_every_process_is_given_up(server):
     assert (done.status, done.error.code) == ("failed", "engine_died")
     events = [e async for e in await server.openai.responses.retrieve(response_id, stream=True)]
     assert events[-1].type == "response.failed"
+    ids = {request.request_id for request in server.client.requests}
+    assert len(ids) == 5, "an engine may still have the one of a process that was killed"
+    assert {one.partition("~")[0] for one in ids} == {response_id}
 
 
 async def test_a_stop_waits_for_no_reader_and_the_answer_goes_on_afterwards(server):

@@ -120,9 +120,10 @@ class Background:
             self._fail(one, EngineDiedError())
             await self._flushed(one.id)
             return
-        handler = partial(self._responses.run, begun=one, record=partial(self._record, one.id))
+        compute = partial(self._responses.run, begun=one, record=partial(self._record, one.id))
         caller = Caller(one.tenant, terms, one.owner)
         for attempt in range(1, MAX_ATTEMPTS + 1):
+            handler = partial(compute, attempt=attempt)
             asked = await self._asker.ask(RESPONSES, one.request, caller, handler=handler, id_=one.id)
             if asked.error is None:
                 break

@@ -152,13 +152,22 @@ class Responses:
             raise UnsupportedParameterError("background", "is not for a line of a batch")
         return self._generation.reply(taken, asked.context)
 
-    async def run(self, http: HttpRequest, begun: BegunResponse, record: Record) -> Response:
-        """Compute a response in the background, behind what there is of it."""
+    async def run(self, http: HttpRequest, begun: BegunResponse, attempt: int, record: Record) -> Response:
+        """Compute a response in the background, behind what there is of it; `attempt` counts in this process.
+
+        Only the very first has the response's id at the engine, which may still be busy with an earlier one.
+        """
         asked = _Asked(context_of(http), keeps=True, begun=begun)
         taken = await self._generation.take(http, partial(self._read, asked))
         call = taken.call
         writer = BackgroundWriter(asked.written, call)
-        request = replace(call.requests[0], sent_tokens=tuple(writer.resume(begun.rows)), progress=False)
+        is_first = (begun.n_begun, attempt) == (1, 1)
+        request = replace(
+            call.requests[0],
+            request_id=asked.id if is_first else f"{asked.id}~{begun.n_begun}.{attempt}",
+            sent_tokens=tuple(writer.resume(begun.rows)),
+            progress=False,
+        )
         call = replace(
             call,
             requests=(request,),
