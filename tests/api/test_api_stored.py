@@ -284,6 +284,7 @@ async def test_a_background_response_is_queued_and_found_whole(server):
     server.client.script = said = Said()
     first = await server.openai.responses.create(model="fake", input="hi", background=True)
     assert (first.status, first.background, first.output) == ("queued", True, [])
+    server.clock.advance(60)
     server.run()
     await until(lambda: server.client.requests)
     assert server.client.requests[0].request_id == first.id
@@ -296,6 +297,7 @@ async def test_a_background_response_is_queued_and_found_whole(server):
     said.say("one ", "two", None)
     done = await ended(server, first.id)
     assert (done.status, done.output_text, done.created_at) == ("completed", "one two", first.created_at)
+    assert done.completed_at == first.created_at + 60
     assert done.usage.output_tokens == 2
     assert n_rows(server, "response_events") == 0, "nobody can ask for them"
     assert (await server.openai.responses.cancel(first.id)) == done, "too late, and no error"
@@ -385,11 +387,11 @@ async def test_who_kills_every_process_is_given_up(server):
             await server.start()
     done = await ended(server, response_id)
     assert (done.status, done.error.code) == ("failed", "engine_died")
-    events = [e async for e in await server.openai.responses.retrieve(response_id, stream=True)]
-    assert events[-1].type == "response.failed"
     ids = {request.request_id for request in server.client.requests}
     assert len(ids) == 5, "an engine may still have the one of a process that was killed"
     assert {one.partition("~")[0] for one in ids} == {response_id}
+    events = [e async for e in await server.openai.responses.retrieve(response_id, stream=True)]
+    assert events[-1].type == "response.failed"
 
 
 async def test_a_stop_waits_for_no_reader_and_the_answer_goes_on_afterwards(server):
@@ -533,11 +535,6 @@ async def test_a_conversation_that_is_wrong_is_refused(server, path, body, param
     assert (wire.status, wire.json["error"]["param"]) == (400, param)
 
 
-async def test_a_key_keeps_only_so_many_conversations(tmp_path, judges):
-    server = Server(tmp_path, judges)
-    server.settings = {"stored_count": 1, "stored_gib": 10_000 / (1 << 30)}
-    await server.start()
-    chat = await server.openai.conversations.create()
 @pytest.mark.parametrize("items", [5, "x", [1], [USER]])
 async def test_items_are_no_part_of_what_changes_a_conversation(server, items):
     chat = await server.openai.conversations.create()
@@ -548,6 +545,11 @@ async def test_items_are_no_part_of_what_changes_a_conversation(server, items):
     assert n_rows(server, "items") == 0
 
 
+async def test_a_key_keeps_only_so_many_conversations(tmp_path, judges):
+    server = Server(tmp_path, judges)
+    server.settings = {"stored_count": 1, "stored_gib": 10_000 / (1 << 30)}
+    await server.start()
+    chat = await server.openai.conversations.create()
     for ask in (
         server.openai.conversations.create(),
         server.openai.conversations.items.create(chat.id, items=[user("x" * 10_000)]),

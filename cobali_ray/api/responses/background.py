@@ -48,8 +48,9 @@ class BackgroundWriter(ResponseWriter):
     opens_with: ClassVar[tuple[str, ...]] = ("response.in_progress",)
     first: ClassVar = 2
 
-    def __init__(self, written: ResponseTemplate, call: Call) -> None:
+    def __init__(self, written: ResponseTemplate, call: Call, began_s: int) -> None:
         super().__init__(written, call)
+        self._began_s = began_s
         self._deltas: list[Delta] = []
         self._n_recorded = self.first
 

@@ -38,6 +38,8 @@ class ResponseWriter(Writer):
     def __init__(self, written: ResponseTemplate, call: Call, keep: Keep | None = None) -> None:
         super().__init__(call)
         self._keep = keep
+        self._began_s = call.created
+        """Since when its times count, in seconds since 1970."""
         self.ended: dict[str, Any] | None = None
         """The response as it is kept, once it has ended: without what only seemed to be a call."""
         self._last = b""
@@ -166,7 +168,7 @@ class ResponseWriter(Writer):
         if self._cut:
             why = {"reason": "max_output_tokens"}
             return self._body("incomplete", output, incomplete_details=why, **counted)
-        completed_at = int(self._call.created + times.e2e_s)
+        completed_at = int(self._began_s + times.e2e_s)
         return self._body("completed", output, completed_at=completed_at, **counted)
 
     def _usage(self, stats: Sequence[RequestStats]) -> dict[str, Any]:

@@ -130,7 +130,7 @@ class Responses:
         if not asked.body.background:
             return self._generation.reply(taken, asked.context)
         call = taken.call
-        body, events = BackgroundWriter(asked.written, call).queued()
+        body, events = BackgroundWriter(asked.written, call, call.created).queued()
         await self._keeping(
             responses.queue,
             asked.new(call.created),
@@ -160,7 +160,7 @@ class Responses:
         asked = _Asked(context_of(http), keeps=True, begun=begun)
         taken = await self._generation.take(http, partial(self._read, asked))
         call = taken.call
-        writer = BackgroundWriter(asked.written, call)
+        writer = BackgroundWriter(asked.written, call, self._clock.unix())
         is_first = (begun.n_begun, attempt) == (1, 1)
         request = replace(
             call.requests[0],
