@@ -96,6 +96,15 @@ def test_places_are_not_looked_at_in_every_tick(monkeypatch):
     assert all(after - before > 0.9 * PLACE_EVERY_S for before, after in pairwise(looked_s))
 
 
+def test_places_are_told_also_where_streams_take_the_whole_budget():
+    s = Reporting(n_slots=1, budget=1, chunk=1, tick_s=PLACE_EVERY_S)
+    s.submit("runs", "x" * 9, max_tokens=9)
+    s.submit("waits", "y" * 9, progress=True)
+    s.run()
+    assert [s.end(name).finish_reason for name in ("runs", "waits")] == ["length", "length"]
+    assert {one.n_ahead for one in s.reports("waits")} == {0, None}
+
+
 def test_a_better_class_and_a_tenant_with_less_in_line_go_first():
     s = Reporting(n_slots=1)
     s.submit("runs", "x" * 9, max_tokens=50, tenant="t")

@@ -195,7 +195,7 @@ class Pacer:
         if not model.knows_prefill:
             return None
         token_s, depth_s = model.token_s
-        most = limits.token_budget - n_decode
+        most = max(limits.token_budget - n_decode, 1)  # a budget of one token a slot is spent by streams
         tick_s = model.decode_s(n_decode, context)
         if not n_decode or self._target_s is None:
             return EnginePace(tick_s / most + token_s, depth_s, tick_s, tick_s + most * token_s)
