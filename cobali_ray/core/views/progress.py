@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from statistics import mean
 from typing import Final, NamedTuple
 
@@ -79,6 +80,9 @@ class ProgressReports:
     def __init__(self, lengths: AnswerLengths | None = None) -> None:
         self._listeners: dict[str, _Listener] = {}
         self._lengths = lengths or AnswerLengths()
+        self._places: Mapping[str, Place] = {}
+        self._places_until_s = 0.0
+        """Places in the queue as they were looked at last, and until when they are told to all who ask."""
 
     def __bool__(self) -> bool:
         return bool(self._listeners)
@@ -98,11 +102,13 @@ class ProgressReports:
         """Return the new progress events, with their addresses."""
         out = []
         due = [one for one in self._listeners.values() if one.due_s <= now_s or one.has_moved]
-        places = self.places(scheduler) if any(one.sequence.status.waiting for one in due) else {}
+        waiting = {one.sequence.request_id for one in due if one.sequence.status.waiting}
+        if waiting and (now_s >= self._places_until_s or not waiting <= self._places.keys()):
+            self._places, self._places_until_s = self.places(scheduler), now_s + PLACE_EVERY_S
         for one in due:
             sequence = one.sequence
             waits = sequence.status.waiting
-            place = places.get(sequence.request_id)
+            place = self._places.get(sequence.request_id) if waits else None
             progress = view_of_life(life_of(sequence), place, now_s).progress
             if _has_spoken(sequence):
                 del self._listeners[sequence.request_id]
