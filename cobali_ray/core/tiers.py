@@ -230,7 +230,9 @@ class Tiers:
             if sum([block.n_tokens for block in self.host.match(tokens, n, salt)]) >= n:
                 self.keep_state(slot_id, tokens, n, salt)
             states = self.states.find(tokens, n, salt)
-            for state in states:  # the block in which it stands may go on otherwise in another text
+            # The block in which one stands may go on otherwise in another text. A longer tail takes the place
+            # of a shorter one, so the deepest state is first.
+            for state in reversed(states):
                 if state.n % self._limits.host_block:
                     more, less = self.host.insert(tokens, state.n, salt)
                     new, gone = [*new, *more], [*gone, *less]

@@ -288,6 +288,20 @@ def test_a_conversation_goes_on_when_the_engine(kind, end, tmp_path):
         assert n_computed == len(turn), "nothing of another tenant's"
 
 
+@pytest.mark.parametrize("where", ["host", "disk"])
+def test_each_of_two_states_in_one_block_is_begun_from(where, tmp_path):
+    serve = serving("split", tmp_path, n_slots=1)
+    first = second = serve()
+    instructions = [*SYSTEM, 52]
+    first.ask([*instructions, 97, 98, 33, 34], turns=[len(instructions)])  # the next state is 2 tokens later
+    first.ask(range(120, 160), max_tokens=1)
+    if where == "disk":
+        second = serve()
+    other = [*instructions, 99, 60, 61, 62]
+    answer, n_computed = second.ask(other, turns=[len(instructions)])
+    assert (answer, n_computed) == (answer_alone(other, "", 6), 4)
+
+
 @pytest.mark.parametrize("kind", ["split", "shared", "alone"])
 def test_a_conversation_goes_on_when_an_idle_engine_is_killed_and_only_its_newest_states_are_written(
     kind, tmp_path
