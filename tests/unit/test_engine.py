@@ -1,5 +1,7 @@
 """The engine over the scripted backend, case by case."""
 
+from collections import Counter
+
 import pytest
 from answers import OnEngine
 
@@ -226,6 +228,23 @@ def test_a_cache_overcommitted_twofold_computes_hardly_more_than_a_whole_one():
     assert tight <= 1.05 * whole
     without, _ = computed(Setup(**shape, n_cells=8 * 128, min_prefix=8))
     assert without > 1.05 * whole, "or this shows nothing"
+
+
+def test_a_prefix_that_loses_its_end_again_and_again_is_saved_once():
+    setup = Setup(n_slots=2, n_ctx=1200, n_cells=1500, chunk=512, budget=600, min_prefix=8, n_host_cells=4000)
+    n_saved, save = Counter(), setup.backend.save
+
+    def watched(slot_id, spans):
+        n_saved[slot_id] += 1
+        return save(slot_id, spans)
+
+    setup.backend.save = watched
+    setup.submit("earlier", "x" * 1001, max_tokens=3)
+    setup.run()
+    setup.submit("grows", "y" * 400, max_tokens=700)
+    setup.run()
+    assert setup.engine.slots.held(0).n_tokens < 1001 - 512, "its end was cut more than once"
+    assert n_saved == {0: 1}
 
 
 @pytest.mark.parametrize(

@@ -309,6 +309,7 @@ class Slots:
 
         least = min(holding, key=value)
         n_keep = 0 if n is None else least.n_tokens - max(n, CUT)
+        n_keep -= n_keep % self._limits.host_block  # else the next cut would save less than a block anew
         if n_keep < max(self._limits.min_prefix, self._sharing.n_common(least.slot_id)):
             n_keep = 0  # of what others hold too, no end is free
         self.level += worth(least, n_keep, self.level)
