@@ -151,9 +151,14 @@ class EngineLoop:
         if engine is None or self.failure is not None:
             raise LoadingError
         try:
-            return self._readers.submit(engine.images.expand, request)
+            return self._readers.submit(self._expanded, engine, request)
         except RuntimeError:  # the model is being given back
             raise DrainingError from None
+
+    def _expanded(self, engine: Engine, request: Request) -> Request:
+        if self._draining:  # it would not be admitted
+            raise DrainingError
+        return engine.images.expand(request)
 
     def _enter(self, engine: Engine, request: Request | EmbeddingRequest, arrived_s: float) -> None:
         """Submit an admitted request to the engine, and prepare what it lacks. Called by the tick thread."""
@@ -392,8 +397,8 @@ class EngineLoop:
             else:
                 self._guard(engine, mail)
         self._compilers.shutdown()  # they may still read the vocabulary
-        for pool in (self._readers, self._encoder):
-            pool.shutdown(cancel_futures=True)  # they use the projector
+        self._readers.shutdown()  # they use the projector; whoever waits for one is told
+        self._encoder.shutdown(cancel_futures=True)
         engine.close()
 
     def _publish(self, batch: list[tuple[str, EngineEvent]]) -> None:

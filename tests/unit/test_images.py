@@ -30,6 +30,7 @@ from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.images import ImageReader
 from cobali_ray.engine.loop import EngineLoop
 from cobali_ray.errors import (
+    DrainingError,
     InternalError,
     InvalidImageError,
     InvalidParameterError,
@@ -307,6 +308,15 @@ def test_rows_are_kept_up_to_a_bound(monkeypatch):
         request = reader.expand(request_of("a", data))
         reader.encode(request, request.images)
     assert projector.n_encoded == 4  # two was given up for three
+
+
+def test_whoever_waits_for_others_images_is_refused_when_the_model_goes(setup):
+    read, gate = setup.projector.read, threading.Event()
+    setup.projector.read = lambda image: gate.wait(WAIT_S) and read(image)
+    *_, last = [setup.loop.expand(request_of(name, name.encode())) for name in "abc"]  # two are read at once
+    setup.loop.stop(timeout_s=0.0)
+    gate.set()
+    assert isinstance(last.exception(WAIT_S), DrainingError)
 
 
 def test_a_loop_that_is_not_open_takes_no_images():
