@@ -123,6 +123,10 @@ class ImageEncoder(Protocol):
     def whole(self) -> bool:
         """Whether one pass must compute all rows of a part."""
 
+    @property
+    def spatial(self) -> bool:
+        """Whether rows share positions, so that slots with an image cannot be kept outside the cache."""
+
     def read(self, image: bytes) -> list[ImagePart] | None:
         """Return what an image comes to; None if it cannot be read. Any thread may call it."""
 

@@ -42,7 +42,8 @@ class Projector:
             raise ConfigError("mmproj", f"{path} is for sound; only images are supported")
         self._opening = mtmd.mtmd_helper_init_opt_default()
         self._opening.video_params.ffmpeg_bin_dir = _NO_PROGRAMS
-        self._spatial = bool(mtmd.mtmd_decode_use_mrope(context))
+        self.spatial = bool(mtmd.mtmd_decode_use_mrope(context))
+        """Whether rows share positions, so that slots with an image cannot be kept outside the cache."""
         self.causal = not mtmd.mtmd_decode_use_non_causal(context, None)
         """Whether rows see only those before them."""
         self._width = int(library.load().llama_model_n_embd_inp(model))
@@ -50,7 +51,7 @@ class Projector:
     @property
     def whole(self) -> bool:
         """Whether one pass must compute all rows of a part."""
-        return self._spatial or not self.causal
+        return self.spatial or not self.causal
 
     def read(self, image: bytes) -> list[ImagePart] | None:
         """Return what an image comes to; None if it cannot be decoded."""
@@ -90,7 +91,7 @@ class Projector:
         rows = np.ctypeslib.as_array(mtmd.mtmd_get_output_embd(self._context), (n, self._width))
         return ImageRows(
             rows.copy(),
-            self._places(chunk, n) if self._spatial else None,
+            self._places(chunk, n) if self.spatial else None,
             int(mtmd.mtmd_input_chunk_get_n_pos(chunk)),
             self.causal,
         )

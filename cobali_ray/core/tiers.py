@@ -217,7 +217,7 @@ class Tiers:
 
     def save(self, slot_id: int, tokens: array[int], n: int, salt: str | None) -> None:
         """Save to host memory what a slot is about to lose, as far as it is worth it and there is time."""
-        if salt is None:
+        if salt is None or self._stays(tokens, n):
             return
         if self._limits.states_alone:
             self.keep_state(slot_id, tokens, n, salt)
@@ -245,6 +245,10 @@ class Tiers:
             self._instruct(messages.Save(slot_id, spans))
             self.moves.plan(n)  # the whole slot is read
         self._store(tokens, salt, self.host.match(tokens, n, salt), states)
+
+    def _stays(self, tokens: array[int], n: int) -> bool:
+        """Return whether what a slot holds cannot be kept elsewhere: there is an image in it."""
+        return not self._limits.keeps_images and min(tokens[:n], default=0) < 0
 
     def _restore(self, held: SlotContents, sequence: Sequence, begin: _Beginning, n_keep: int) -> int:
         """Fill an emptied slot from host memory; return how many tokens it holds then."""
@@ -433,6 +437,8 @@ class Tiers:
         if slot_id is None or self.slots.by_slot[slot_id] is not None:
             return
         tokens, n, salt = (held := self.slots.held(slot_id)).tokens, held.n_tokens, held.salt or ""
+        if self._stays(tokens, n):
+            return
         block = self._limits.host_block
         n_cells = 0 if self._limits.states_alone else min(n, self.host.n_cells)
         parts: list[messages.BackupPart] = []

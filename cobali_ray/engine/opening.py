@@ -376,6 +376,7 @@ def limits_of(
         grain=backend.grain,
         n_scored_rows=backend.n_scored_rows,
         cell_bytes=cell_bytes,
+        keeps_images=backend.projector is None or not backend.projector.spatial,
         n_host_cells=host_bytes // cell_bytes if cell_bytes else 0,
         state_bytes=state_bytes,
         n_states=n_states,

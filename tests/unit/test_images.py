@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from answers import OnEngine
 
 with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     import ray.serve  # noqa: F401  its models use pydantic's old ways; nothing of Ray is started
@@ -287,6 +288,26 @@ def test_a_slot_with_an_image_is_not_saved(setup):
     saved = setup.loop.ask(lambda engine: engine.idle_slots.take_out(0))
     with pytest.raises(InvalidParameterError, match="slot 0 holds an image"):
         saved.result(WAIT_S)
+
+
+@pytest.mark.parametrize(("keeps_images", "n_cached"), [(True, 0), (False, 64)])
+def test_a_slot_whose_image_cannot_be_kept_displaces_nothing_in_host_memory(keeps_images, n_cached):
+    backend = ScriptedBackend(n_slots=1, n_ctx_slot=128, n_batch=64)
+    one = OnEngine(backend, min_prefix=4, n_host_cells=64, keeps_images=keeps_images)
+
+    def ask(name, prompt, n_rows=0):
+        rows = (Rows(0, n_rows, DIGEST, 1, whole=False),) if n_rows else ()
+        request = Request(request_id=name, prompt=tuple(prompt), max_tokens=1, rows=rows)
+        sequence = one.engine.submit(request, ready=not rows)
+        if rows:
+            one.engine.ready(sequence, None, {(DIGEST, 1): embedded(n_rows)})
+        one.run()
+
+    ask("text", range(10, 80))
+    ask("image", [*ids_of(DIGEST, 1, 66), 2, 2], n_rows=66)
+    ask("other", range(80, 150))
+    ask("again", range(10, 80))
+    assert one.cached("again") == n_cached
 
 
 def test_what_is_no_image_or_too_long_is_refused_before_it_is_let_in(setup):

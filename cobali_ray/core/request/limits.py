@@ -134,6 +134,8 @@ class EngineLimits(LimitSettings):
     """Tokens that are moved there together, and the shortest prefix that is."""
     cell_bytes: int = 0
     """What one of them takes there."""
+    keeps_images: bool = True
+    """Whether what a slot with an image holds can be kept there, too."""
     state_bytes: int = 0
     """What a saved state takes; 0: a slot can be cut to any prefix and needs none. See states.py."""
     n_states: int = 0
