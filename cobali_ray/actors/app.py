@@ -10,7 +10,15 @@ from ray.serve import Application
 
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.actors.ingress import Ingress
-from cobali_ray.actors.layout import INGRESS, ForIngress, gpu_shares, places, served_by, versions
+from cobali_ray.actors.layout import (
+    INGRESS,
+    ForIngress,
+    gpu_shares,
+    places,
+    require_gpus,
+    served_by,
+    versions,
+)
 from cobali_ray.actors.tracing import require_tracing
 from cobali_ray.api.door.keyring import read_keys
 from cobali_ray.settings import EngineSettings, read_settings
@@ -31,11 +39,11 @@ def build(args: dict[str, Any]) -> Application:
     return join(read_settings(args))
 
 
-def join(settings: EngineSettings, *, code: str = "") -> Application:
+def join(settings: EngineSettings, *, code: str = "", alone: bool = False) -> Application:
     """Join engines and ingress to one Serve application.
 
     Deployed again, only those parts are restarted that are told something else than before, and all where
-    `code`, the name of what they run, is another.
+    `code`, the name of what they run, is another. `alone`: no other node, with GPUs of its own, will come.
     """
     require_tracing(settings)
     read_keys(settings.api.api_keys, settings.api.api_keys_file)  # what is wrong with it is said here and now
@@ -43,6 +51,8 @@ def join(settings: EngineSettings, *, code: str = "") -> Application:
     found, version = places(settings), versions(settings, code)
     n_gpus = int(ray.cluster_resources().get("GPU", 0)) if ray.is_initialized() else 0
     shares = gpu_shares(found, n_gpus)
+    if alone:
+        require_gpus(shares, n_gpus)
     engines = [
         _as(
             serve.deployment(

@@ -31,7 +31,7 @@ def deploy(settings: EngineSettings, *, code: str) -> None:
 
     from cobali_ray.actors.app import join
 
-    target = serve.RunTarget(join(settings, code=code), name=APP_NAME, route_prefix="/")
+    target = serve.RunTarget(join(settings, code=code, alone=True), name=APP_NAME, route_prefix="/")
     with contextlib.suppress(TimeoutError):
         serve.run_many(
             [target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False

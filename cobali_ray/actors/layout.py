@@ -9,7 +9,7 @@ readers tell a new process from the last one, does not.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
@@ -68,18 +68,29 @@ def places(settings: EngineSettings) -> tuple[EngineDeployment, ...]:
 def gpu_shares(found: Sequence[EngineDeployment], n_gpus: int) -> dict[str, float]:
     """Return the part of a GPU that each engine has reserved: equal ones, which fit on whole GPUs.
 
-    Whoever names several devices of this machine has as many; whoever has those of workers alone needs none,
-    and the GPUs that Ray lends them are left out.
+    Whoever names several devices of this machine has as many, and the others share the rest; whoever has
+    those of workers alone needs none, and the GPUs that Ray lends them are left out.
     """
     users = [place for place in found if place.settings.llama.n_gpu_layers != 0]
     users = [place for place in users if not place.settings.llama.borrows_all]
     n_gpus = max(n_gpus - sum(place.settings.llama.devices.count(RAY_GPU) for place in found), 0)
-    own = 1.0 / -(-len(users) // n_gpus) if users and n_gpus else 0.0
-    shares = {place.engine_id: own if place in users else 0.0 for place in found}
-    several = {place.engine_id: place.settings.llama.n_named_here for place in found}
-    shares |= {engine_id: float(min(n, n_gpus)) for engine_id, n in several.items() if n > 1 and n_gpus}
-    told = {place.engine_id: place.settings.processes.gpu_share for place in found}
-    return shares | {engine_id: share for engine_id, share in told.items() if share is not None}
+    asked = {place.engine_id: place.settings.processes.gpu_share for place in found}
+    told = {engine_id: share for engine_id, share in asked.items() if share is not None}
+    named = {place.engine_id: place.settings.llama.n_named_here for place in users}
+    several = {engine_id: n for engine_id, n in named.items() if n > 1 and engine_id not in told}
+    whole = {engine_id: float(min(n, n_gpus)) for engine_id, n in several.items()}
+    sharing = named.keys() - whole.keys()
+    n_left = max(n_gpus - sum(whole.values()), 1)
+    own = 1.0 / -(-len(sharing) // n_left) if sharing and n_gpus else 0.0
+    return {place.engine_id: own if place.engine_id in sharing else 0.0 for place in found} | whole | told
+
+
+def require_gpus(shares: Mapping[str, float], n_gpus: int) -> None:
+    """Raise ConfigError where more is to be reserved than there is: Ray would wait for it without a word."""
+    if sum(shares.values()) > n_gpus + 1e-6:
+        each = ", ".join(f"{share:g} for engine {engine_id}" for engine_id, share in shares.items() if share)
+        why = f"Ray knows {n_gpus} GPUs, and would have to reserve {each}: set it for each"
+        raise ConfigError("gpu_share", f"{why}, and gpus for those that share some")
 
 
 class Served(NamedTuple):

@@ -9,7 +9,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     import ray.serve  # noqa: F401  its models use pydantic's old ways; nothing of Ray is started
 
 from cobali_ray.actors.app import build
-from cobali_ray.actors.layout import gpu_shares, places, served_by, versions
+from cobali_ray.actors.layout import gpu_shares, places, require_gpus, served_by, versions
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import OF_ALL, PLACES, listed, read_settings
 
@@ -151,6 +151,14 @@ def test_replicas_share_the_gpus_that_an_engine_is_told(gpus, replicas, each):
     assert [place.settings.processes.gpus for place in found] == each
 
 
+TWO_DEVICES = {"devices": "CUDA0,CUDA1"}
+
+
+def shares_of(engines, n_gpus):
+    named = {name: own | {"model_id": name} for name, own in engines.items()}
+    return gpu_shares(places(read_settings({"engines": named})), n_gpus)
+
+
 @pytest.mark.parametrize(
     ("engines", "n_gpus", "shares"),
     [
@@ -160,12 +168,27 @@ def test_replicas_share_the_gpus_that_an_engine_is_told(gpus, replicas, each):
         pytest.param({"a": {}, "b": {"n_gpu_layers": 0}}, 1, [1, 0], id="one-on-the-cpu"),
         pytest.param({"a": {}, "b": {}, "c": {}}, 2, [0.5, 0.5, 0.5], id="two-of-three-on-one"),
         pytest.param({"a": {"gpu_share": 0.25}, "b": {}}, 2, [0.25, 1], id="as-told"),
+        pytest.param({"a": TWO_DEVICES, "b": {}, "c": {}}, 3, [2, 0.5, 0.5], id="the-others-share-the-rest"),
+        pytest.param({"a": TWO_DEVICES, "b": {}}, 4, [2, 1], id="one-of-several-devices"),
+        pytest.param({"a": TWO_DEVICES | {"gpu_share": 1}, "b": {}}, 2, [1, 1], id="several-as-told"),
     ],
 )
 def test_gpus_are_shared_so_that_all_engines_find_a_place(engines, n_gpus, shares):
-    named = {name: own | {"model_id": name} for name, own in engines.items()}
-    found = places(read_settings({"engines": named}))
-    assert list(gpu_shares(found, n_gpus).values()) == shares
+    assert list(shares_of(engines, n_gpus).values()) == shares
+    require_gpus(shares_of(engines, n_gpus), n_gpus)
+
+
+@pytest.mark.parametrize(
+    ("engines", "n_gpus"),
+    [
+        pytest.param({"a": TWO_DEVICES, "b": {}}, 2, id="nothing-is-left"),
+        pytest.param({"a": TWO_DEVICES, "b": TWO_DEVICES}, 3, id="two-of-several-devices"),
+        pytest.param({"a": {"gpu_share": 1}, "b": {}}, 1, id="all-is-told"),
+    ],
+)
+def test_engines_that_would_wait_for_gpus_for_ever_are_refused_by_the_setting(engines, n_gpus):
+    with pytest.raises(ConfigError, match=r"^gpu_share: .* for engine a, .* for engine b"):
+        require_gpus(shares_of(engines, n_gpus), n_gpus)
 
 
 def test_a_misspelt_key_of_the_config_is_named_by_what_serve_calls():
