@@ -158,10 +158,14 @@ class RequestSpan:
 
 
 class _Reported(SpanExporter):
-    """An exporter that says once that nobody takes its spans, and once that somebody does again."""
+    """An exporter that says once that nobody takes its spans, and once that somebody does again.
+
+    It names the endpoint without the name and the password that may be in it.
+    """
 
     def __init__(self, inner: SpanExporter, endpoint: str) -> None:
-        self._inner, self._endpoint = inner, endpoint
+        scheme, separator, rest = endpoint.partition("://")
+        self._inner, self._endpoint = inner, f"{scheme}{separator}{rest.rpartition('@')[2]}"
         self.failing = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:

@@ -231,6 +231,15 @@ def test_a_collector_that_refuses_is_said_once_and_forgotten_when_it_is_back(tra
     assert len(receiver.spans) == 1
 
 
+def test_no_log_line_has_the_password_of_a_collector(receiver):
+    receiver.status = 400
+    tracing = Tracing(receiver.url.replace("//", "//me:secret@"), service="test", delay_ms=60_000)
+    with capture_logs() as logs:
+        tracing.begin("POST", "/v1/completions", {}).end(status=200, error=None, attributes={})
+        tracing.close()
+    assert [line["otlp_endpoint"] for line in logs] == [receiver.url]
+
+
 class Stack:
     """HTTP app, client, engine in one process, with a receiver for both ends' spans."""
 
