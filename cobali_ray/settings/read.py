@@ -25,6 +25,9 @@ OF_ALL: Final = frozenset(
     {"engines", *(name for name, group in PLACES.items() if group in {"api", "server"})}
 )
 """Allowed only at the top level of the file."""
+_OF_SERVICES = re.compile(
+    r"COBALI_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+)
 _ENGINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -73,7 +76,7 @@ def _exported(environ: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for variable, text in environ.items():
         name = variable.upper()
-        if not name.startswith(PREFIX) or name in NOT_SETTINGS:
+        if not name.startswith(PREFIX) or name in NOT_SETTINGS or _is_of_service(name, text):
             continue
         setting = name.removeprefix(PREFIX).lower()
         if setting not in PLACES:
@@ -83,6 +86,11 @@ def _exported(environ: Mapping[str, str]) -> dict[str, Any]:
         except ValueError:
             raise ConfigError(setting, "the variable is not valid JSON") from None
     return found
+
+
+def _is_of_service(name: str, text: str) -> bool:
+    """Whether Kubernetes has set a variable, as it does in every pod beside a service called `cobali...`."""
+    return _OF_SERVICES.fullmatch(name) is not None or (name.endswith("_PORT") and "://" in text)
 
 
 def _read(values: Mapping[str, Any]) -> EngineSettings:

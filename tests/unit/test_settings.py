@@ -40,6 +40,26 @@ def test_the_environment_wins_over_the_file(monkeypatch):
     assert EngineSettings(n_slots=8).limits.n_slots == 8, "what is made in code is what it says"
 
 
+@pytest.mark.parametrize("service", ["COBALI", "COBALI_SERVE_SVC"])
+def test_a_service_of_kubernetes_with_the_servers_name_is_no_setting(monkeypatch, service):
+    address = "tcp://10.96.0.7:8000"
+    for name, value in (
+        ("SERVICE_HOST", "10.96.0.7"),
+        ("SERVICE_PORT", "8000"),
+        ("SERVICE_PORT_HTTP", "8000"),
+        ("PORT", address),
+        ("PORT_8000_TCP", address),
+        ("PORT_8000_TCP_PROTO", "tcp"),
+        ("PORT_8000_TCP_PORT", "8000"),
+        ("PORT_8000_TCP_ADDR", "10.96.0.7"),
+    ):
+        monkeypatch.setenv(f"{service}_{name}", value)
+    assert read_settings({}) == EngineSettings()
+    monkeypatch.setenv("COBALI_PORT", "8001")
+    with pytest.raises(ConfigError, match="COBALI_PORT: there is no such setting"):
+        read_settings({})
+
+
 def test_each_setting_has_one_name_and_one_place():
     settings = EngineSettings()
     assert settings.values().keys() == PLACES.keys()
