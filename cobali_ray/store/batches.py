@@ -303,13 +303,16 @@ def _write(db: StoreConnection, batch_id: str, turn: int, file_id: str, line: by
 
 
 def _end(db: StoreConnection, batch: BatchRecord, change: BatchChange, now_s: int) -> BatchRecord:
-    """Let the files be seen that have lines, and drop the others."""
+    """Let the files be seen that have lines, from now on for as long as was asked, and drop the others."""
+    kept_until_s = now_s + batch.kept_until_s - batch.created_s
     for file_id in {batch.output_file_id, batch.error_file_id}:
         (n,) = db.execute("SELECT bytes FROM files WHERE id = ?", (file_id,)).fetchone()
         if n:
-            db.execute("UPDATE files SET complete = 1 WHERE id = ?", (file_id,))
+            query = "UPDATE files SET complete = 1, expires_s = ? WHERE id = ?"
+            db.execute(query, (kept_until_s, file_id))
         else:
             files.drop(db, [file_id])
+    db.execute("UPDATE batches SET kept_until_s = ? WHERE id = ?", (kept_until_s, batch.id))
     return _change(db, batch, change, now_s)
 
 

@@ -232,11 +232,23 @@ def test_what_is_old_is_deleted_and_so_is_what_an_upload_left(store):
     finished(store)
     store.now(files.begin, "", files.INPUT, "", 0)
     assert store.now(batches.sweep, 999) == 0
-    assert store.now(batches.sweep, 1000) > 0
+    assert store.now(batches.sweep, 1003) > 0
     assert (all_files(store), store.now(batches.listed, "", OPENAI, limit=9)) == ([], [])
     with pytest.raises(NotInStoreError):
         store.now(batches.find, "", batch.id, OPENAI)
     assert store.now(batches.sweep, 3600) == 1, "nobody goes on with it"
+
+
+def test_answers_are_kept_as_long_as_was_asked_however_late_the_batch_ends(store):
+    batch = begun(store)
+    answered(store, batch, N_LINES - 1)
+    batch = answered(store, batch, 1, good=False)
+    batch = store.now(batches.finish, batch, 5000)
+    assert store.now(batches.sweep, 5999) == 1, "the input, which nothing needs any longer"
+    kept = {one.id: one.expires_s for one in all_files(store)}
+    assert kept == {batch.output_file_id: 6000, batch.error_file_id: 6000}
+    assert store.now(batches.sweep, 6000) > 0
+    assert (all_files(store), store.now(batches.listed, "", OPENAI, limit=9)) == ([], [])
 
 
 def test_a_key_keeps_no_more_than_it_may(store):
