@@ -351,5 +351,5 @@ def _trouble(made: dashboard.Dashboard) -> None:
     text = "Seconds since the last tick while there is work: more than a few mean that the engine hangs."
     made.with_panel(lines("Age of the last tick", text, "s", age, columns=3))
     up = [(f"max {EACH} (time() - {series('cobali_start_time_seconds')})", EACH_LEGEND)]
-    text = "Seconds since the engine loaded its model: a drop to zero is a restart."
+    text = "Seconds since the engine's process began: a drop to zero is a restart."
     made.with_panel(lines("Engine uptime", text, "s", up, columns=3))

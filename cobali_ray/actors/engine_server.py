@@ -87,6 +87,7 @@ class EngineServer:
         self._path, self._chat_template = model_path(settings), chat_template(settings)
         self._clock = MonotonicClock()
         self._began_s, self._process_began = self._clock.now(), began_at(os.getpid())
+        self._began_unix_s = time.time()
         self._incarnation_id, self._n_restarts = uuid.uuid4().hex, 0
         self._onlooker, self._tracer = Onlooker("engine"), EngineTracer.open(settings, engine_id)
         place = where_am_i()
@@ -115,6 +116,7 @@ class EngineServer:
             self._requests.publish,
             engine_id=self._engine_id,
             node=self._node,
+            began_unix_s=self._began_unix_s,
         )
         if self._paused:
             model.loop.act(Engine.pause)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -65,10 +64,14 @@ class LoadedModel:
         *,
         engine_id: str,
         node: str,
+        began_unix_s: float,
     ) -> None:
-        """Load the model and begin to tick. Blocks; raises what loading raises."""
+        """Load the model and begin to tick. Blocks; raises what loading raises.
+
+        `began_unix_s` is when the process began: loading a model once more is no restart.
+        """
         self._settings, self._path, self._clock = settings, path, clock
-        self._engine_id, self._node = engine_id, node
+        self._engine_id, self._node, self._began_unix_s = engine_id, node, began_unix_s
         self._held = contextlib.ExitStack()
         """What must outlive the model."""
         self.loop = EngineLoop(
@@ -134,7 +137,7 @@ class LoadedModel:
             model_name=self._settings.names[0],
             node=self._node,
             disk_bytes=self._settings.kept.disk_bytes,
-            opened_at_s=time.time(),
+            began_unix_s=self._began_unix_s,
             now=self._clock.now,
         )
 

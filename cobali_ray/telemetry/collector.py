@@ -77,7 +77,7 @@ class Collector:
 
     All `on_*` methods belong to one thread. The others may be called from any thread: a version number
     that is odd during a write lets them retry instead of locking (a sequence lock), so the writer never
-    waits. `now` is the clock of the records, `opened_at_s` the Unix time of the engine's start, `node` the
+    waits. `now` is the clock of the records, `began_unix_s` when the engine's process began, `node` the
     address of its machine.
     """
 
@@ -89,12 +89,12 @@ class Collector:
         model_name: str,
         node: str = "",
         disk_bytes: int = 0,
-        opened_at_s: float = 0.0,
+        began_unix_s: float = 0.0,
         ring: int = RING,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limits, self.engine_id, self._model_name, self.node = limits, engine_id, model_name, node
-        self._disk_bytes, self._opened_at_s, self._now = disk_bytes, opened_at_s, now
+        self._disk_bytes, self._began_unix_s, self._now = disk_bytes, began_unix_s, now
         self._histograms = {
             (spec.name, value): Histogram(spec.bounds) for spec in HISTOGRAMS for value in spec.values
         }
@@ -274,7 +274,7 @@ class Collector:
             node=self.node,
             limits=self._limits,
             disk_bytes=self._disk_bytes,
-            opened_at_s=self._opened_at_s,
+            began_unix_s=self._began_unix_s,
             last=replace(self._last, target_s=target_s, chunks=(), gaps_s=(), ttfts_s=(), plan=None),
             predictions=dict(self._predictions),
             histograms={key: histogram.view() for key, histogram in self._histograms.items()},

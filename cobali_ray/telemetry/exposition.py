@@ -205,7 +205,7 @@ def _gauges(snapshot: Snapshot) -> Iterator[Metric]:
             "Maximum waiting prompt tokens; beyond that, new requests get 429.",
             limits.max_queue_tokens,
         ),
-        ("start_time_seconds", "Unix time at which the engine loaded its model.", snapshot.opened_at_s),
+        ("start_time_seconds", "Unix time at which the engine's process began.", snapshot.began_unix_s),
         (
             "last_tick_age_seconds",
             "Seconds since the last tick while there is work; 0 when idle.",

@@ -22,8 +22,8 @@ class Snapshot:
     limits: EngineLimits
     disk_bytes: int
     """Most that the files of the disk tier may take; 0: there is none."""
-    opened_at_s: float
-    """Unix time at which the engine opened."""
+    began_unix_s: float
+    """Unix time at which the engine's process began."""
     last: TickStats
     """The last tick without its chunks, gaps and spans, and with the latest ITL target that there was; while
     idle, what is so without work."""

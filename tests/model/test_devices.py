@@ -263,7 +263,8 @@ async def test_an_engine_does_without_a_worker_and_takes_it_back(tiny, far, tmp_
     settings, clock = read_settings(asked), MonotonicClock()
 
     def load():
-        return LoadedModel(settings, tiny, clock, lambda _: None, engine_id="0", node="")
+        facts = {"engine_id": "0", "node": "", "began_unix_s": 0.0}
+        return LoadedModel(settings, tiny, clock, lambda _: None, **facts)
 
     host = ModelHost(settings, tiny, clock, load, lambda: 0)
     (near, missing) = host.model.devices.look()

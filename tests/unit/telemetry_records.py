@@ -29,7 +29,7 @@ def make_collector(**changes: Any) -> Collector:
     }  # fmt: skip
     names = {field.name for field in fields(EngineLimits)}
     bounds |= {name: changes.pop(name) for name in list(changes) if name in names}
-    facts = {"model_name": "tiny", "node": "10.0.0.1", "opened_at_s": 1.7e9, "now": lambda: 10.0}
+    facts = {"model_name": "tiny", "node": "10.0.0.1", "began_unix_s": 1.7e9, "now": lambda: 10.0}
     return Collector(EngineLimits(**bounds), **facts | changes)
 
 

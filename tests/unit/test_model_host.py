@@ -54,6 +54,18 @@ async def test_an_engine_on_demand_loads_when_told_and_gives_back_when_told(make
     assert (await s.handle.server.attend({}, None)).n_restarts == 0, "it is the same process"
 
 
+async def test_a_model_that_is_loaded_once_more_is_no_restart_of_its_engine(make):
+    s, began = await make(load="on_demand"), []
+    for _ in range(2):
+        await s.model.load()
+        text = render(*await s.client.counts())
+        began += [line for line in text.splitlines() if line.startswith("cobali_start_time_seconds")]
+        await s.idle()
+        await s.model.unload()
+    assert len(began) == 2
+    assert began[0] == began[1], "alerts of restarts count how often it changes"
+
+
 async def test_an_idle_model_is_let_go_after_its_time(make, monkeypatch):
     monkeypatch.setattr(engine_server, "ATTEND_S", 0.001)
     s = await make(load="on_demand", keep_alive_s=1000)
