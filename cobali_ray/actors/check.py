@@ -25,6 +25,7 @@ from cobali_ray.engine.opening import (
     check_machine,
     lies_on_devices,
     need_here,
+    require_folder,
     require_memory,
     require_projector,
     runs_on,
@@ -38,7 +39,7 @@ from cobali_ray.models.reference import BuiltinReference, parse_reference
 from cobali_ray.models.registry import describe, look_up
 from cobali_ray.ports import authority, reached_at, require_free
 from cobali_ray.settings import EngineSettings
-from cobali_ray.store.database import check_store
+from cobali_ray.store.database import StorePlace, check_store, new_folder
 
 
 @dataclass(slots=True)
@@ -91,7 +92,7 @@ def check_start(read: Callable[[], Asked]) -> StartCheck:
             require_free(host, port)
         kept_in = ""
         with check.noting():
-            kept_in = check_store(settings.api.store_place)
+            kept_in = _kept_in(settings.api.store_place)
         models = [_model(place, check) for place in places(settings)]
         check.facts = {
             "url": f"http://{authority(reached_at(host), port)}",
@@ -132,6 +133,14 @@ def _model(place: EngineDeployment, check: StartCheck) -> dict[str, Any]:
         on_devices = lies_on_devices(settings, path)
         facts["needs_bytes"] = None if on_devices else needed_bytes(settings, path, need)
     return facts
+
+
+def _kept_in(place: StorePlace | None) -> str:
+    """Return where the store is, or would be: made by who checks, its folder might not be the server's."""
+    if (folder := new_folder(place)) is None:
+        return check_store(place)
+    require_folder("data_dir", folder)
+    return str(folder)
 
 
 def _to_come(model: str) -> str:

@@ -92,7 +92,7 @@ def check_machine(settings: EngineSettings) -> None:
     if settings.cache_dir is not None and not _is_folder(settings.cache_dir):
         raise ConfigError("cache_dir", f"{settings.cache_dir} is not a folder")
     for name, folder in _folders(settings):
-        _require_folder(name, folder)
+        require_folder(name, folder)
     if settings.log_ticks is not None:
         _open_log(settings.log_ticks, 0)
     if settings.processes.cores is not None:
@@ -137,7 +137,7 @@ def _folders(settings: EngineSettings) -> Iterator[tuple[str, Path]]:
                 raise ConfigError(name, f"{folder} is not a folder") from None
 
 
-def _require_folder(setting: str, folder: Path) -> None:
+def require_folder(setting: str, folder: Path) -> None:
     """Check that a folder can be written or, where it is not there, made. Raises ConfigError."""
     try:
         there = next(one for one in (folder, *folder.absolute().parents) if one.exists())

@@ -6,6 +6,7 @@ Every ingress has its own connection: to a file of SQLite in a folder, or to Pos
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,13 +17,20 @@ from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
 from cobali_ray.errors import ConfigError, StoreFailedError, why_of
 from cobali_ray.extras import require_extra
 from cobali_ray.store.connection import StoreConnection
-from cobali_ray.store.sqlite import SqliteConnection
+from cobali_ray.store.sqlite import FILE_NAME, SqliteConnection
 
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
 
 StorePlace: TypeAlias = Path | str
 """A folder, or a URL of PostgreSQL."""
+
+
+def new_folder(place: StorePlace | None) -> Path | None:
+    """Return the folder of a store that has not been made yet; None for any other. Raises ConfigError."""
+    if not isinstance(place, Path) or os.access((folder := _folder(place)) / FILE_NAME, os.F_OK):
+        return None
+    return folder
 
 
 def check_store(place: StorePlace | None) -> str:
@@ -117,8 +125,9 @@ class Store:
 
 def _open(place: StorePlace) -> StoreConnection:
     if isinstance(place, Path):
+        folder = _folder(place)
         try:
-            return SqliteConnection(place.expanduser())
+            return SqliteConnection(folder)
         except (OSError, sqlite3.Error) as error:
             why = error.strerror or why_of(error) if isinstance(error, OSError) else why_of(error)
             raise ConfigError("data_dir", f"{place} cannot be used: {why}") from None
@@ -126,3 +135,10 @@ def _open(place: StorePlace) -> StoreConnection:
     from cobali_ray.store.postgres import PostgresConnection
 
     return PostgresConnection(place)
+
+
+def _folder(place: Path) -> Path:
+    try:
+        return place.expanduser()
+    except RuntimeError:
+        raise ConfigError("data_dir", f"{place} cannot be used: there is no such user") from None

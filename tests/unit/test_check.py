@@ -30,12 +30,14 @@ def checked(monkeypatch, capsys, tmp_path):
 
 
 def test_what_would_start_is_shown(checked, tmp_path):
-    status, out, err = checked("builtin:tiny", "--set", "n_slots=4", "--set", "disk_cache_dir=kept")
+    folders = ("--set", "disk_cache_dir=kept", "--set", "data_dir=stored/here")
+    status, out, err = checked("builtin:tiny", "--set", "n_slots=4", *folders)
     assert (status, err) == (0, "")
     for words in (
         "tiny   4.5M, Q8_0",
         "4,096 tokens a request, 4 slots",
         "Memory    at least 0.",
+        "Kept in   stored/here",
         "none needed",
     ):
         assert words in out
@@ -96,6 +98,8 @@ def test_every_problem_is_named_and_not_only_the_first(checked, tmp_path):
         pytest.param(["--set", "n_slot=4"], "n_slot: ", id="setting"),
         pytest.param(["--config", "none.yaml"], "config: there is no file none.yaml", id="config"),
         pytest.param(["--set", "api_keys_file=none"], "api_keys_file: there is no file none", id="keys"),
+        pytest.param(["--set", "data_dir=~nobody-here/x"], "data_dir: ~nobody-here/x cannot", id="user"),
+        pytest.param(["--set", "data_dir=/dev/null/x"], "data_dir: /dev/null is not a folder", id="folder"),
         pytest.param(["--set", "mmproj=none.gguf"], "mmproj: there is no file 'none.gguf'", id="projector"),
         pytest.param(["--set", "adapters={a: none.gguf}"], "adapters.a: there is no file", id="adapter"),
         pytest.param(

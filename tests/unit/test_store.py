@@ -305,6 +305,8 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("x")
     with pytest.raises(ConfigError, match=r"data_dir: .* cannot be used: "):
         check_store(tmp_path / "file" / "below")
+    with pytest.raises(ConfigError, match=r"data_dir: ~nobody-here/x cannot be used: there is no such user"):
+        check_store(Path("~nobody-here/x"))
     with pytest.raises(ConfigError, match=r"data_dir: .* cannot be used: File exists"):
         check_store(tmp_path / "file")
     (tmp_path / "bad").mkdir()
