@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import tracemalloc
 
 import anthropic
@@ -11,6 +12,7 @@ from openai import BadRequestError, NotFoundError
 from store_server import CHATS, Server, holding
 from structlog.testing import capture_logs
 
+from cobali_ray.api.routes import facts
 from cobali_ray.errors import EngineDiedError, InternalError, QueueFullError
 from cobali_ray.store.batches import WINDOW_S
 from tests.waiting import until
@@ -304,6 +306,20 @@ async def test_metrics_count_the_batches_that_are_not_over(server):
     await server.openai.batches.cancel(batch.id)
     await server.until(batch, "cancelled")
     assert not any("status" in line for line in await lines())
+
+
+async def test_a_store_that_hangs_holds_no_metrics_back(server, monkeypatch):
+    monkeypatch.setattr(facts, "KEPT_S", 0.001)
+    goes_on = threading.Event()
+    hanging = server.store._thread.submit(goes_on.wait)
+    scrape = server.http.get("http://app/metrics", headers={"authorization": "Bearer x"})
+    try:
+        answer = await asyncio.wait_for(scrape, 20)
+    finally:
+        goes_on.set()
+    assert hanging.result()
+    assert answer.status_code == 200
+    assert "cobali_batch" not in answer.text
 
 
 async def test_a_batch_expires_by_the_clock(server):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -41,6 +42,8 @@ from cobali_ray.telemetry.families import batch_families
 MAX_TOKENS = 1_000_000
 """Of one text to tokenise. A list to detokenise is bounded with all values of its body."""
 PIECE = 8192
+KEPT_S = 1.0
+"""How long metrics wait for the store: Prometheus gives up on a scrape after some seconds."""
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -242,10 +245,10 @@ _WORDS = {
 
 
 async def _batch_families(store: Store) -> list[Metric]:
-    """Return metrics of all batches; none where the store cannot be read, which must not hide the rest."""
+    """Return metrics of all batches; none where the store cannot be read in time: the rest is not hidden."""
     try:
-        left = await store(batches.unfinished)
-    except StoreFailedError:
+        left = await asyncio.wait_for(store(batches.unfinished), KEPT_S)
+    except (StoreFailedError, TimeoutError):
         return []
     lines = {
         "waiting": sum([one.n_left for one in left]),
