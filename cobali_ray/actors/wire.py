@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import queue
 import socket
 import tempfile
@@ -47,6 +48,7 @@ import structlog
 
 from cobali_ray import errors
 from cobali_ray.actors.address import Address, others_reach
+from cobali_ray.actors.fork_worker import SOCKET
 from cobali_ray.actors.frames import MAX_BACKLOG, MAX_MESSAGE_BYTES, FrameReader, frame
 from cobali_ray.core.dispatch.messages import Event, EventsReceived, Unheard, Unreadable
 from cobali_ray.core.request.events import (
@@ -325,6 +327,12 @@ class Pusher:
                 self._remote.close()
 
 
+def _sockets() -> str:
+    """Return where sockets lie: in the server's own folder, which goes even if this process is killed."""
+    forks = os.environ.get(SOCKET)
+    return str(Path(forks).parent) if forks else socket_dir()
+
+
 class Puller:
     """The ingress's side, to which an engine connects. Its events go to `on_event`."""
 
@@ -333,7 +341,7 @@ class Puller:
     ) -> None:
         """`host` is the node's address; if others reach it, engines of other nodes can send, too."""
         self._engine_id, self._on_event = engine_id, on_event
-        self._folder = tempfile.TemporaryDirectory(prefix="cobali-", dir=socket_dir())  # mode 0700
+        self._folder = tempfile.TemporaryDirectory(prefix="cobali-", dir=_sockets())  # mode 0700
         near = Path(self._folder.name) / "events"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(near))

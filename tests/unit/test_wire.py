@@ -14,6 +14,7 @@ from ear import Ear
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cobali_ray.actors.fork_worker import SOCKET
 from cobali_ray.actors.frames import MAX_BACKLOG, MAX_MESSAGE_BYTES, FrameReader, frame
 from cobali_ray.actors.wire import Connection, Pusher, decode, encode
 from cobali_ray.core.request.events import (
@@ -159,6 +160,14 @@ def pusher():
     pusher = Pusher("0")
     yield pusher
     pusher.close()
+
+
+async def test_sockets_lie_in_the_folder_of_their_server(monkeypatch, tmp_path):
+    monkeypatch.setenv(SOCKET, str(tmp_path / "forks"))
+    ear = Ear()
+    assert Path(ear.address).parents[1] == tmp_path
+    ear.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_connections_to_ingresses_that_went_are_closed_when_another_comes(puller, pusher):
