@@ -128,13 +128,10 @@ def _is_folder(path: Path) -> bool:
 
 
 def _folders(settings: EngineSettings) -> Iterator[tuple[str, Path]]:
-    """Yield the folders to write to, each with its setting. Raises ConfigError."""
+    """Yield the folders to write to, each with its setting."""
     for name in ("disk_cache_dir", "slot_save_path"):
         if (folder := getattr(settings.kept, name)) is not None:
-            try:
-                yield name, folder.expanduser()
-            except RuntimeError:  # no home of that user
-                raise ConfigError(name, f"{folder} is not a folder") from None
+            yield name, folder
 
 
 def require_folder(setting: str, folder: Path) -> None:
@@ -336,7 +333,7 @@ def _disk(
         if projector is not None:  # what stands for an image names the file only
             facts += model_digest(projector, _measurements(settings))
         return BlockFiles(
-            folder.expanduser(),
+            folder,
             hashlib.sha256(facts.encode()).hexdigest()[:32],
             cell_bytes=limits.cell_bytes,
             block=block,

@@ -54,7 +54,7 @@ class SlotFiles:
     def __init__(self, loop: EngineLoop, clock: Clock, folder: Path | None, model: Callable[[], str]) -> None:
         """`model` returns a hash of the model's file, and may take its time."""
         self._loop, self._clock, self._model = loop, clock, model
-        self._folder = None if folder is None else folder.expanduser()
+        self._folder = folder
 
     def act(self, action: str, slot_id: int, filename: str) -> SlotMove:
         """Save, restore or erase a slot. Raises BadRequestError."""

@@ -233,6 +233,8 @@ class EngineSettings(BaseModel):
                     raise ValueError(f"{name}: must be text without null characters")
                 if len(str(value)) > MAX_WORD:
                     raise ValueError(f"{name}: must not be longer than {MAX_WORD:,} characters")
+                if name in _PATHS:
+                    value = _at_home(name, Path(value))
             group = PLACES[name]
             (grouped.setdefault(group, {}) if group else grouped)[name] = value
         return grouped
@@ -367,6 +369,7 @@ _HINTS = {
 }
 _SWITCHES = {name for name in PLACES if _holds(_HINTS[name], "off")}
 _LISTS = {name for name in PLACES if _holds(_HINTS[name], tuple)}
+_PATHS = {name for name in PLACES if _holds(_HINTS[name], Path)}
 MAPPINGS: Final = {name for name in PLACES if _holds(_HINTS[name], dict)}
 """Settings that may be mappings, which the environment has as JSON."""
 
@@ -378,6 +381,14 @@ def _meant(name: str, value: Any) -> Any:
     if name in _LISTS and isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip()) or ("",)
     return value
+
+
+def _at_home(name: str, path: Path) -> Path:
+    """Return a path whose `~` is a home folder: in a file, and in `--set`, no shell has seen to that."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise ValueError(f"{name}: {path} is in the home folder of no user here") from None
 
 
 def _name_of(reference: str) -> str:

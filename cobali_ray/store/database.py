@@ -27,10 +27,8 @@ StorePlace: TypeAlias = Path | str
 
 
 def new_folder(place: StorePlace | None) -> Path | None:
-    """Return the folder of a store that has not been made yet; None for any other. Raises ConfigError."""
-    if not isinstance(place, Path) or os.access((folder := _folder(place)) / FILE_NAME, os.F_OK):
-        return None
-    return folder
+    """Return the folder of a store that has not been made yet; None for any other."""
+    return place if isinstance(place, Path) and not os.access(place / FILE_NAME, os.F_OK) else None
 
 
 def check_store(place: StorePlace | None) -> str:
@@ -125,9 +123,8 @@ class Store:
 
 def _open(place: StorePlace) -> StoreConnection:
     if isinstance(place, Path):
-        folder = _folder(place)
         try:
-            return SqliteConnection(folder)
+            return SqliteConnection(place)
         except (OSError, sqlite3.Error) as error:
             why = error.strerror or why_of(error) if isinstance(error, OSError) else why_of(error)
             raise ConfigError("data_dir", f"{place} cannot be used: {why}") from None
@@ -135,10 +132,3 @@ def _open(place: StorePlace) -> StoreConnection:
     from cobali_ray.store.postgres import PostgresConnection
 
     return PostgresConnection(place)
-
-
-def _folder(place: Path) -> Path:
-    try:
-        return place.expanduser()
-    except RuntimeError:
-        raise ConfigError("data_dir", f"{place} cannot be used: there is no such user") from None

@@ -98,7 +98,7 @@ def test_every_problem_is_named_and_not_only_the_first(checked, tmp_path):
         pytest.param(["--set", "n_slot=4"], "n_slot: ", id="setting"),
         pytest.param(["--config", "none.yaml"], "config: there is no file none.yaml", id="config"),
         pytest.param(["--set", "api_keys_file=none"], "api_keys_file: there is no file none", id="keys"),
-        pytest.param(["--set", "data_dir=~nobody-here/x"], "data_dir: ~nobody-here/x cannot", id="user"),
+        pytest.param(["--set", "data_dir=~nobody-here/x"], "data_dir: ~nobody-here/x is", id="user"),
         pytest.param(["--set", "data_dir=/dev/null/x"], "data_dir: /dev/null is not a folder", id="folder"),
         pytest.param(["--set", "mmproj=none.gguf"], "mmproj: there is no file 'none.gguf'", id="projector"),
         pytest.param(["--set", "adapters={a: none.gguf}"], "adapters.a: there is no file", id="adapter"),

@@ -68,7 +68,7 @@ def test_devices_are_read_as_they_are_written():
     assert address_of("localhost:1") == ("127.0.0.1", 1)
     assert address_of("[fd00::5]:50053") == ("fd00::5", 50053)
     far = read_settings({"devices": "gpu-box:50053", "worker_key_file": "~/worker.key"}).llama
-    assert far.worker_key_file == Path("~/worker.key")
+    assert far.worker_key_file == Path.home() / "worker.key"
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,13 @@ def test_a_service_of_kubernetes_with_the_servers_name_is_no_setting(monkeypatch
         read_settings({})
 
 
+@pytest.mark.parametrize("name", ["cache_dir", "log_ticks", "disk_cache_dir", "data_dir", "api_keys_file"])
+def test_a_path_may_begin_at_home(name):
+    assert read_settings({name: "~/there"}).values()[name] == Path.home() / "there"
+    with pytest.raises(ConfigError, match=f"^{name}: ~nobody-here/there is in the home folder of no user"):
+        read_settings({name: "~nobody-here/there"})
+
+
 def test_each_setting_has_one_name_and_one_place():
     settings = EngineSettings()
     assert settings.values().keys() == PLACES.keys()
