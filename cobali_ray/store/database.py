@@ -110,7 +110,7 @@ class Store:
         try:
             with self._db.transaction() as db:
                 return work(db, *args, **kwargs)
-        except self._db.errors as error:
+        except (self._db.errors, OSError) as error:  # the latter: the file of the lock cannot be opened
             raise StoreFailedError(self._db.why(error)) from error
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ from cobali_ray.store.database import Store, check_store
 from cobali_ray.store.files import StoreQuota
 from cobali_ray.store.lines import OPENAI, Answer
 from cobali_ray.store.responses import EventRow, NewResponse, ResponseOrigin
-from cobali_ray.store.sqlite import FILE_NAME
+from cobali_ray.store.sqlite import FILE_NAME, LOCK_NAME
 from cobali_ray.store.states import BatchChange, BatchStatus
 from tests.waiting import wait_until
 
@@ -292,6 +292,16 @@ def test_what_two_processes_write_at_once_is_as_if_one_came_after_the_other(stor
         assert [one.result() for one in done] == [None, None]
     assert store.now(conversations.last_n, chat) == 40
     other.close()
+
+
+def test_a_lock_that_cannot_be_opened_can_be_tried_again(tmp_path):
+    store = Store(tmp_path)
+    (tmp_path / LOCK_NAME).mkdir()
+    with pytest.raises(StoreFailedError):
+        store.now(take_lock)
+    (tmp_path / LOCK_NAME).rmdir()
+    assert store.now(take_lock)
+    store.close()
 
 
 def test_only_this_user_can_read_it(tmp_path):
