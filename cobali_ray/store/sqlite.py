@@ -20,8 +20,10 @@ FILE_NAME: Final = "cobali.sqlite"
 LOCK_NAME: Final = "batches.lock"
 BUSY_S: Final = 30.0
 """How long a transaction waits for that of another process."""
-GIVE_BACK_PAGES: Final = 25_600
-"""At once, of 4 KiB."""
+GIVE_BACK_PAGES: Final = 10_000
+"""At once, of 4 KiB: for a fraction of a second others wait."""
+LOG_BYTES: Final = 16 << 20
+"""What of the write-ahead log stays once it is in the file; a transaction may take as much as it needs."""
 
 
 class SqliteConnection(StoreConnection):
@@ -39,6 +41,7 @@ class SqliteConnection(StoreConnection):
             self.execute("PRAGMA auto_vacuum = INCREMENTAL")  # before there is a table, or never
             self.execute("PRAGMA journal_mode = WAL")
             self.execute("PRAGMA synchronous = FULL")
+            self.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
             self.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
             with self.transaction():
                 self._prepare()
@@ -72,7 +75,9 @@ class SqliteConnection(StoreConnection):
         return True
 
     def give_back(self) -> None:
-        self.execute(f"PRAGMA incremental_vacuum({GIVE_BACK_PAGES})").fetchall()
+        (n_free,) = self.execute("PRAGMA freelist_count").fetchone()
+        for _ in range(min(n_free, GIVE_BACK_PAGES)):  # one page each: Python takes one step of the statement
+            self.execute("PRAGMA incremental_vacuum")
 
     def why(self, error: Exception) -> str:
         return why_of(error)

@@ -21,7 +21,7 @@ from cobali_ray.errors import (
 from cobali_ray.store import batches, connection, conversations, files, responses
 from cobali_ray.store.batches import AnsweredLine
 from cobali_ray.store.database import Store, check_store
-from cobali_ray.store.files import StoreQuota
+from cobali_ray.store.files import Piece, StoreQuota
 from cobali_ray.store.lines import OPENAI, Answer
 from cobali_ray.store.responses import EventRow, NewResponse, ResponseOrigin
 from cobali_ray.store.sqlite import FILE_NAME, LOCK_NAME
@@ -301,6 +301,22 @@ def test_a_lock_that_cannot_be_opened_can_be_tried_again(tmp_path):
         store.now(take_lock)
     (tmp_path / LOCK_NAME).rmdir()
     assert store.now(take_lock)
+    store.close()
+
+
+def test_the_disk_gets_back_what_was_deleted(tmp_path):
+    store, quota = Store(tmp_path), StoreQuota(1 << 30, 9, 9)
+    file_id = store.now(files.begin, "", files.INPUT, "", 0, quota)
+    lines = [Piece(n, b"x" * 4000, piece(n).request) for n in range(2000)]
+    store.now(files.append, file_id, lines, 0, quota)
+    store.now(files.drop, [file_id])
+    store.now(batches.sweep, 0)
+    n_free, n_pages = (
+        store.now(lambda db, what=what: db.execute(f"PRAGMA {what}").fetchone()[0])
+        for what in ("freelist_count", "page_count")
+    )
+    assert n_free == 0
+    assert n_pages < 100
     store.close()
 
 
