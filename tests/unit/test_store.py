@@ -239,6 +239,20 @@ def test_what_is_old_is_deleted_and_so_is_what_an_upload_left(store):
     assert store.now(batches.sweep, 3600) == 1, "nobody goes on with it"
 
 
+def test_what_is_old_is_deleted_piece_by_piece(store, monkeypatch):
+    monkeypatch.setattr(batches, "SWEPT_BYTES", 1)
+    create(store)
+    create(store)
+    finished(store)
+    n_left = len(all_files(store))
+    assert n_left == 4
+    for n in range(n_left - 1, -1, -1):
+        assert len(store.now(batches.listed, "", OPENAI, limit=9)) == 2
+        store.now(batches.sweep, 5000)
+        assert len(all_files(store)) == n
+    assert store.now(batches.listed, "", OPENAI, limit=9) == []
+
+
 def test_answers_are_kept_as_long_as_was_asked_however_late_the_batch_ends(store):
     batch = begun(store)
     answered(store, batch, N_LINES - 1)
