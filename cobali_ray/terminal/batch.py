@@ -24,7 +24,7 @@ from rich.progress import (
 
 from cobali_ray.command_line import Key
 from cobali_ray.core.request.request import MAX_PRIORITY
-from cobali_ray.errors import NoAnswerError, why_of
+from cobali_ray.errors import ConfigError, NoAnswerError, why_of
 from cobali_ray.store.lines import RESPONSES, Answer, LineRequest, answer_line
 from cobali_ray.terminal.asking import ServerClient
 from cobali_ray.terminal.batch_files import AnswerFile, QuestionFile
@@ -77,6 +77,8 @@ def run(
     """
     console = Console(stderr=True)
     asked = QuestionFile(questions)
+    if output.exists() and output.samefile(questions):
+        raise ConfigError("--output", f"{output} is the file of the questions")
     with AnswerFile(output) as answers:
         lines = answers.without_answer(asked)
         n_before, n_bad, took_s = len(asked) - len(lines), 0, 0.0

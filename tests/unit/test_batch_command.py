@@ -163,3 +163,12 @@ def test_the_command_is_there():
     answer = CliRunner().invoke(app, ["batch", "run", "--help"])
     assert answer.exit_code == 0
     assert "--at-once" in answer.output
+
+
+def test_questions_are_not_written_over(tmp_path):
+    (path := tmp_path / "in.jsonl").write_text(question("a"))
+    words = ["batch", "run", str(path), "--output", str(path), "--url", "http://127.0.0.1:1"]
+    answer = CliRunner().invoke(app, words)
+    assert isinstance(answer.exception, ConfigError)
+    assert str(answer.exception).startswith("--output: ")
+    assert path.read_text() == question("a")
