@@ -116,14 +116,19 @@ def fork_for_all(listener: socket.socket, parent: int) -> dict[str, Any] | None:
             except (OSError, ValueError):
                 traceback.print_exc()
                 continue
-            if os.fork() == 0:
-                listener.close()
-                _become(asked, files)
-                return asked
+            try:
+                pid = os.fork()
+            except OSError:  # of memory or processes; whoever asks becomes a worker itself
+                traceback.print_exc()
+            else:
+                if pid == 0:
+                    listener.close()
+                    _become(asked, files)
+                    return asked
+                with contextlib.suppress(OSError):
+                    asking.sendall(b"\0")
             for file in files:
                 os.close(file)
-            with contextlib.suppress(OSError):
-                asking.sendall(b"\0")
 
 
 def _read(asking: socket.socket) -> tuple[dict[str, Any], list[int]]:

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,30 @@ def test_a_fork_is_what_was_asked_for_also_after_nonsense(server, tmp_path):
 def test_without_it_ray_s_own_script_makes_the_worker(tmp_path):
     worker = start_worker(str(tmp_path / "nobody"), tmp_path, "--language=PYTHON")
     assert worker.stdout == f"set up {[str(tmp_path / 'default_worker.py'), '--language=PYTHON']}\n"
+
+
+def test_a_fork_that_fails_leaves_the_worker_to_ray_and_the_next_is_tried(tmp_path, monkeypatch):
+    def fail():
+        raise BlockingIOError("no more processes")
+
+    monkeypatch.setattr(fork_server.os, "fork", fail)
+    monkeypatch.setattr(fork_server.signal, "signal", lambda *_: None)
+    path, answers = str(tmp_path / "forks"), []
+    parent, end = os.pipe()
+
+    def ask():
+        answers.extend(fork_worker.ask(path, []) for _ in range(2))
+        os.close(end)
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        asking = threading.Thread(target=ask)
+        asking.start()
+        assert fork_server.fork_for_all(listener, parent) is None
+        asking.join()
+    os.close(parent)
+    assert answers == [False, False]
 
 
 def test_workers_are_forks_of_the_one_that_was_started_last(tmp_path, monkeypatch):
