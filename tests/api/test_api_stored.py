@@ -545,6 +545,13 @@ async def test_items_are_no_part_of_what_changes_a_conversation(server, items):
     assert n_rows(server, "items") == 0
 
 
+async def test_a_conversation_whose_metadata_is_not_named_keeps_it(server):
+    chat = await server.openai.conversations.create(metadata={"topic": "demo"})
+    for body, metadata in (({}, {"topic": "demo"}), ({"metadata": None}, {})):
+        wire = await server.wire(f"/v1/conversations/{chat.id}", body)
+        assert (wire.status, wire.json["metadata"]) == (200, metadata)
+
+
 async def test_a_key_keeps_only_so_many_conversations(tmp_path, judges):
     server = Server(tmp_path, judges)
     server.settings = {"stored_count": 1, "stored_gib": 10_000 / (1 << 30)}

@@ -62,6 +62,8 @@ class ConversationRoutes:
         """Change the metadata of a conversation."""
         self._keeping.require()
         body = await self._intake.read(http, ConversationUpdateBody, frozenset(), {})
+        if "metadata" not in body.model_fields_set:
+            return await self.find(http, conversation_id)
         owner = owner_of(http)
         record = await self._keeping(conversations.update, owner, conversation_id, body.metadata or {})
         return json_response(_written(record))
