@@ -140,7 +140,15 @@ class EngineLoop:
             raise
         self._entered.note(request)
         arrived_s = self._clock.now()  # the thread takes it after the tick under way
-        self._mailbox.put(lambda engine: self._enter(engine, request, arrived_s))
+        taken: Future[None] = Future()
+
+        def mail(engine: Engine) -> None:
+            if taken.set_running_or_notify_cancel():
+                self._enter(engine, request, arrived_s)
+
+        self._mailbox.put(mail)
+        if self._is_over and taken.cancel():  # nobody reads it any more
+            raise UnloadedError
 
     def expand(self, request: Request) -> Future[Request]:
         """Count the rows of a request's images, in a thread; the result may raise BadRequestError.

@@ -236,6 +236,20 @@ def test_what_is_asked_of_an_engine_that_has_ended_is_refused_and_not_waited_for
             ask(lambda engine: engine.slots).result(WAIT_S)
 
 
+def test_a_request_that_passes_the_door_while_the_engine_ends_is_refused(make, monkeypatch):
+    s = make().open()
+    check = s.loop._check_door
+
+    def end_behind(request):
+        passed = check(request)
+        s.finish()
+        return passed
+
+    monkeypatch.setattr(s.loop, "_check_door", end_behind)
+    with pytest.raises(UnloadedError):
+        s.submit("late")
+
+
 def test_who_is_open_when_a_drained_engine_stops_hears_that_the_server_does(make):
     s = make(n_slots=1).open()
     s.submit_into_a_tick("running", max_tokens=50)
