@@ -153,7 +153,7 @@ class LlamaBackend(LlamaSlots):
         )
         if n_rows > self._n_outputs:
             raise BackendError(f"{n_rows} rows of logits, and there is room for {self._n_outputs}")
-        self._n_rows, self._logits = 0, None
+        self._n_rows, self._logits, self._unfollowed = 0, None, None
         if self._device is not None:
             self._device.prepare(self._context, batch.sampled_slots())
         if batch.embedded or not self._images.positions.plain:
