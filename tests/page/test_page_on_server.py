@@ -4,7 +4,7 @@ import re
 
 import httpx2
 import pytest
-from hands import listed, say, until
+from hands import IDLE, drawn, listed, say, until, until_told
 from stack import Site
 
 pytest.importorskip("playwright")
@@ -17,22 +17,28 @@ KEPT_HERE = "import('/ui/chat/shelf.js').then(async ({ readAll }) => (await read
 
 
 @pytest.fixture(scope="module")
-def keeping(tmp_path_factory):
+def server(tmp_path_factory):
     with Site(data_dir=tmp_path_factory.mktemp("store")) as site:
         yield site
 
 
 @pytest.fixture
+def keeping(server):
+    """A server that keeps conversations, and has none yet."""
+    yield server
+    chats = f"{server.url}/v1/chats"
+    for one in httpx2.get(chats).json()["data"]:
+        httpx2.delete(f"{chats}/{one['id']}")
+
+
+@pytest.fixture
 def two(make_page, keeping):
-    """Two browsers that keep their conversations on the server, which has none yet."""
+    """Two browsers that keep their conversations on the server."""
     pages = [make_page(keeping, "chat", allow=["404", "409", "ERR_"]) for _ in range(2)]
     for page in pages:
         page.get_by_label(SWITCH).check()
         expect(page.get_by_text("They are stored on the server")).to_be_visible()
-    yield pages
-    chats = f"{keeping.url}/v1/chats"
-    for one in httpx2.get(chats).json()["data"]:
-        httpx2.delete(f"{chats}/{one['id']}")
+    return pages
 
 
 def asked(page):
@@ -41,6 +47,7 @@ def asked(page):
 
 def ask(page, question):
     say(page, question, temperature=0, max_tokens=LENGTH)
+    expect(asked(page).last).to_have_text(f"You: {question}")
     expect(page.get_by_role("article").last).to_contain_text("length")
 
 
@@ -50,6 +57,7 @@ def test_two_browsers_have_the_same_conversation_and_both_go_on_with_it(two):
     expect(listed(desktop)).to_have_text(["Of two browsers"])
     listed(desktop).click()
     expect(asked(desktop)).to_have_text("You: Of two browsers")
+    expect(desktop.get_by_role("article")).to_contain_text("length")
     assert desktop.evaluate(SAID) == phone.evaluate(SAID)
     ask(desktop, "From the desktop")
     expect(asked(phone)).to_have_text(["You: Of two browsers", "You: From the desktop"])
@@ -78,6 +86,7 @@ def test_neither_of_two_writers_overwrites_the_other(two):
     say(phone, "Said on the phone", max_tokens=3)
     say(desktop, "Said on the desktop", max_tokens=3)
     for page in two:
+        expect(asked(page)).to_have_count(2)
         expect(page.get_by_role("article").last).to_contain_text("length")
         page.unroute("**/v1/chats?after=*")
     for page in two:
@@ -101,7 +110,7 @@ def test_an_answer_goes_on_when_its_browser_is_closed_and_is_whole_in_another(tw
         expect(phone.get_by_role("article").last.locator(".text")).not_to_be_empty()
         expect(listed(desktop)).to_have_text(["The lid closes"])
         phone.goto("about:blank")
-    until(desktop, "() => fetch('health').then((r) => r.json()).then((h) => h.engine.n_running === 0)")
+    until(desktop, IDLE)
     keeping.forget_streams()  # as it is after five minutes
     listed(desktop).click()
     expect(desktop.get_by_role("article").last).to_contain_text("length")
@@ -154,11 +163,26 @@ def test_each_key_has_its_own_shelf(make_page, tmp_path):
         page.get_by_label(SWITCH).check()
         expect(page.get_by_text("every browser with this key")).to_be_visible()
         ask(page, "Of the first key")
+        expect(listed(page)).to_have_text(["Of the first key"])
+        late = []
+
+        def hold(route):
+            late.append(route)
+
+        page.route("**/v1/chats/*", hold)
+        page.get_by_label("More about Of the first key").click()
+        page.get_by_role("button", name="Pin", exact=True).click()
+        until_told(page, lambda: late)
         use("second")
         expect(listed(page)).to_have_count(0)
         expect(asked(page)).to_have_count(0)
         expect(page.get_by_label(SWITCH)).not_to_be_checked()
         theirs = httpx2.get(f"{site.url}/v1/chats", headers={"authorization": "Bearer second"})
         assert theirs.json()["data"] == [], "not even what was being written"
+        with page.expect_response("**/v1/chats/*"):
+            late[0].continue_()
+        drawn(page)
+        expect(listed(page)).to_have_count(0)
+        page.unroute_all()
         use("first")
         expect(listed(page)).to_have_text(["Of the first key"])

@@ -85,7 +85,8 @@ async function saveAll(id, work) {
     try {
       const { write } = await shelf();
       const mine = library.get().held[id];
-      if (mine) note(id, await write(mine));
+      const whole = mine && (await write(mine));
+      if (library.get().held[id]) note(id, whole); // else another shelf is read by now
       if (library.get().trouble) library.set({ trouble: null });
     } catch (error) {
       library.set({ trouble: error.message });
