@@ -31,6 +31,20 @@ def drawn(page):
     page.evaluate("() => new Promise((next) => requestAnimationFrame(() => requestAnimationFrame(next)))")
 
 
+def kept(page):
+    """Wait until an answer has ended and all that was said is kept, as before a page is loaded again."""
+    page.get_by_role("button", name="Send", exact=True).wait_for()
+    page.evaluate("import('/ui/chat/library.js').then(({ saved }) => saved())")
+
+
+def momentary(page):
+    """Let what the page says for a moment stay, because this process may look later."""
+    page.evaluate("""() => {
+        const { setTimeout } = window;
+        window.setTimeout = (call, ms, ...args) => ms >= 2000 || setTimeout(call, ms, ...args);
+    }""")
+
+
 def listed(page):
     """The conversations in the list."""
     return page.get_by_role("navigation", name="Conversations").locator(".conversation")
@@ -78,8 +92,12 @@ class Voice:
                 if (!String(url).endsWith("/v1/chat/completions")) return fetch(url, options);
                 voice.sent.push(JSON.parse(options.body));
                 return new Response(new ReadableStream({ start: (to) => {
-                    options.signal.onabort = () => to.error(options.signal.reason);
-                    voice.tell = (text) => to.enqueue(encoder.encode(`data: ${text}\\n\\n`));
+                    const tell = (text) => to.enqueue(encoder.encode(`data: ${text}\\n\\n`));
+                    voice.tell = tell;
+                    options.signal.onabort = () => {
+                        if (voice.tell === tell) delete voice.tell;
+                        to.error(options.signal.reason);
+                    };
                 } }));
             };
         }""")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from axe import violations
-from hands import IDLE, compare, say, until, until_told
+from hands import IDLE, compare, momentary, say, until, until_told
 from stack import Site
 
 pytest.importorskip("playwright")
@@ -166,6 +166,7 @@ def test_two_settings_differ_in_what_was_chosen_and_in_nothing_else(make_page, s
     assert saved["sides"][1]["numbers"]["ttft_s"] == 0.01
     assert saved["sides"][1]["request"]["temperature"] == 0.1
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    momentary(page)
     page.get_by_role("button", name="Copy as Markdown").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     copied = page.evaluate("navigator.clipboard.readText()")
