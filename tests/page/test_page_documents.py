@@ -5,7 +5,7 @@ import zipfile
 
 import pytest
 from documents import docx, pdf
-from hands import Voice, say
+from hands import Voice, kept, say
 
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
@@ -66,7 +66,7 @@ def test_a_shared_file_shows_the_chat_by_itself_and_is_opened_again(make_page, s
     voice.say(content="**Bold** </script><script>document.title = 'run'</script>\n\n")
     voice.say(content="| a | b |\n|---|---|\n| 1 | 2 |\n\n- [x] done\n- [ ] $e^x$\n")
     voice.end()
-    expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()  # its end is kept
+    kept(page)
     page.get_by_role("button", name="New chat", exact=True).click()
     page.reload()  # what draws formulas has not been fetched
     listed = page.get_by_role("navigation", name="Conversations")

@@ -2,7 +2,7 @@
 
 import pytest
 from axe import violations
-from hands import Voice, say
+from hands import Voice, kept, say
 from stack import Site
 
 pytest.importorskip("playwright")
@@ -55,7 +55,7 @@ def test_the_context_is_told_and_the_oldest_dropped_and_read_again(make_page, sm
     voice.say(content="Now")
     voice.end()
     assert sent(voice) == [QUESTIONS[2], "Answer 2", QUESTIONS[3], "Answer 3", "And now?"]
-    expect(button(page, "Send")).to_be_visible()  # its end is kept
+    kept(page)
     page.reload()
     expect(page.locator(".start")).to_be_visible()
     button(page, "Read all").click()

@@ -12,6 +12,7 @@ from playwright.sync_api import expect
 
 LENGTH = 40
 SAID = "import('/ui/chat/library.js').then(({ current }) => current().messages.at(-1).text)"
+SAVED = "import('/ui/chat/library.js').then(({ saved }) => saved())"
 
 KEPT = """async () => {
     const { readAll } = await import("/ui/chat/shelf.js");
@@ -24,9 +25,11 @@ def text_of(page):
 
 
 def begin(page, question):
-    """Ask for an answer of which something is here; the site holds the rest back."""
+    """Ask for an answer, of which something is here and kept then; the site holds the rest back."""
     say(page, question, temperature=0, max_tokens=LENGTH)
+    expect(page.locator(".asked").last).to_have_text(f"You: {question}")
     expect(text_of(page)).not_to_be_empty()
+    page.evaluate(SAVED)
 
 
 def whole(site, question):
@@ -143,7 +146,7 @@ def test_an_answer_that_ended_before_it_was_drawn_is_not_read_on(make_page, site
 
 def test_a_restart_of_the_engine_is_told_where_one_looks_and_survived(make_page):
     """In the answer itself, and wherever no answer is in sight under the header."""
-    with Site() as site:
+    with Site(model="builtin:scripted:0.04") as site:  # for two minutes, in which all of this is looked at
         page = make_page(site, "chat", allow=["500", "503", "ERR_"])
         say(page, "interrupted", temperature=0, max_tokens=3000)
         expect(text_of(page)).not_to_be_empty()

@@ -70,7 +70,7 @@ def test_a_word_s_alternatives_are_shown_and_one_is_gone_on_from(make_page, site
 def test_compared_answers_are_shown_word_by_word_side_by_side(make_page, site):
     page = make_page(site, "compare")
     page.get_by_label("alternatives for each word").check()
-    compare(page, 2, max_tokens=6)
+    compare(page, 2, max_tokens=6, temperature=0)
     for stream in ("Stream 1", "Stream 2"):
         article = page.get_by_role("article").filter(has=page.get_by_role("heading", name=stream))
         article.get_by_role("button", name="Words", exact=True).click()
