@@ -71,7 +71,7 @@ def test_a_chat_streams_says_what_it_took_and_can_be_asked_for_again_outside_of_
 
 def test_ticks_show_while_a_load_runs(make_page, site):
     page = make_page(site, "chat")
-    compare(page, 6, max_tokens=2000)
+    compare(page, 6, max_tokens=3000)
     page.get_by_role("link", name="Live ticks").click()
     slider = page.get_by_role("slider", name="Tick")
     record = page.get_by_role("region", name="Record of a tick")
@@ -81,8 +81,8 @@ def test_ticks_show_while_a_load_runs(make_page, site):
         expect(page.get_by_role("img", name=name)).to_be_visible()
     before = int(slider.get_attribute("aria-valuemax"))
     page.wait_for_function(
-        "(before) => Number(document.querySelector('.cursor').ariaValueMax) > before", arg=before
-    )
+        "(before) => Number(document.querySelector('.cursor').ariaValueMax) > before + 20", arg=before
+    )  # so that all six wrote in the ticks that are chosen
 
     # By keyboard: choose ticks, which pauses; then a lane and its request.
     slider.focus()
@@ -115,7 +115,6 @@ def test_ticks_show_while_a_load_runs(make_page, site):
     box = lanes.bounding_box()
     lanes.hover(position={"x": box["width"] * 0.7, "y": held * box["height"] / 8 + 10})
     expect(page.get_by_text("held")).to_be_visible()
-    expect(record.get_by_role("heading", level=2)).not_to_have_text(f"Tick {number(str(now(slider))) + 1:,}")
     lanes.click(position={"x": box["width"] * 0.7, "y": held * box["height"] / 8 + 10})
     pointed = now(slider)
     expect(record.get_by_role("heading", level=2)).to_have_text(f"Tick {pointed:,}")

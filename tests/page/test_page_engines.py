@@ -4,7 +4,7 @@ import re
 import threading
 
 import pytest
-from hands import open_settings, say
+from hands import drawn, open_settings, say, until_told
 from stack import Site
 
 from cobali_ray.actors.model_host import ModelHost
@@ -13,11 +13,11 @@ from cobali_ray.errors import ConfigError
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
 
-APART = """() => {
-    const [engine, beside] = [".pill select", ".pill > span:last-of-type"].map(
-        (one) => document.querySelector(one).getBoundingClientRect(),
+APART = """([name, width]) => {
+    const [engine, beside] = [".pill select", name].map(
+        (one) => [...document.querySelectorAll(one)].at(-1).getBoundingClientRect(),
     );
-    return innerWidth === 1280 && engine.right <= beside.left;
+    return innerWidth === width && engine.right <= beside.left;
 }"""
 """In one look, because numbers beside it change their width."""
 
@@ -28,6 +28,7 @@ def chosen(page):
 
 
 def choose(page, model):
+    drawn(page)
     open_settings(page)
     page.get_by_role("combobox", name="Model").select_option(model)
 
@@ -47,7 +48,7 @@ def test_a_chat_shows_the_engine_of_its_conversations_model(make_page):
         choose(page, "model-b")
         expect(chosen(page)).to_have_value("b")
         page.set_viewport_size({"width": 1280, "height": 800})
-        page.wait_for_function(APART)
+        page.wait_for_function(APART, arg=[".pill > span:last-of-type", 1280])
         chosen(page).select_option("a")  # to have a look at it
         expect(page.locator(".strip")).to_contain_text("Engine a (model-a) is idle")
         say(page, "the second", max_tokens=20)
@@ -90,8 +91,7 @@ def test_the_engine_that_answers_is_shown_of_a_comparison_of_its_first_side(make
         expect(chosen(page)).to_have_value("b-replica-1")
         expect(page.locator(".pill")).to_contain_text("1 of 8 slots busy")
         page.set_viewport_size({"width": 390, "height": 844})  # where such a name is cut short
-        box, beside = chosen(page).bounding_box(), page.locator(".top button").last.bounding_box()
-        assert box["x"] + box["width"] <= beside["x"]
+        page.wait_for_function(APART, arg=[".top button", 390])
 
 
 def test_a_model_that_is_not_loaded_can_be_chosen_and_its_first_message_loads_it(make_page, monkeypatch):
@@ -112,7 +112,7 @@ def test_a_model_that_is_not_loaded_can_be_chosen_and_its_first_message_loads_it
         card = page.get_by_role("group", name="Engines").get_by_role("button", name="engine b")
         expect(card).to_contain_text("model-b")
         expect(card).to_contain_text("not loaded yet: loads with the first request")
-        assert any("debug/ticks" in url and "engine=a" in url for url in asked)
+        until_told(page, lambda: any("debug/ticks" in url and "engine=a" in url for url in asked))
         assert not any("debug/ticks" in url and "engine=b" in url for url in asked), "it has none"
         page.get_by_role("link", name="Chat").click()
         say(page, "hello", max_tokens=20)

@@ -177,7 +177,8 @@ LOOK = """async ({ view, pick, goLive, shownOf, windowOf }, { packet, more }) =>
     const { feed, merge } = await import("/ui/feed/feed.js");
     const { fetch } = window;
     window.fetch = () => new Promise(() => {}); // what a pause asks for is on its way for ever
-    const frames = () => new Promise((resolve) => setTimeout(resolve, 300));
+    const { soon } = await import("/ui/parts/store.js");
+    const frames = () => new Promise((resolve) => soon(() => soon(resolve)));
     try {
         merge(packet);
         const { history } = feed.get();

@@ -16,7 +16,7 @@ DISK = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def several():
     with Site(engines=("a", "b"), on_demand=("b",), n_slots=1) as site:
         yield site
@@ -28,7 +28,7 @@ def open_menu(page):
     return page.get_by_role("dialog", name="Models")
 
 
-def test_models_are_loaded_and_unloaded_from_any_view(make_page, several):
+def test_models_are_loaded_and_unloaded_from_any_view(several, make_page):
     page = make_page(several, "ticks")
     menu = open_menu(page)
     models = menu.get_by_role("list", name="Models").locator("> li")
@@ -47,8 +47,8 @@ def test_models_are_loaded_and_unloaded_from_any_view(make_page, several):
     expect(page.get_by_role("button", name="Model menu")).to_be_focused()
 
 
-def test_the_menu_stops_no_answer_and_writes_no_message(make_page, several):
-    page = make_page(several, "chat")
+def test_the_menu_stops_no_answer_and_writes_no_message(make_page, site):
+    page = make_page(site, "chat")
     page.get_by_label("Your message").fill("Tell me")
     page.keyboard.press("Enter")
     expect(page.get_by_role("button", name="Stop")).to_be_visible()
@@ -63,8 +63,8 @@ def test_the_menu_stops_no_answer_and_writes_no_message(make_page, several):
     page.get_by_role("button", name="Stop").click()
 
 
-def test_a_model_is_fetched_with_its_progress_and_how_to_serve_it(make_page, several):
-    page = make_page(several, "chat")
+def test_a_model_is_fetched_with_its_progress_and_how_to_serve_it(make_page, site):
+    page = make_page(site, "chat")
     steps = []
 
     def answer(route):

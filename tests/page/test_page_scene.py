@@ -43,14 +43,15 @@ def test_a_long_prompt_arrives_beside_streams_and_what_it_cost_is_said(make_page
 def test_it_does_not_begin_beside_others_and_ends_when_it_is_stopped(make_page, small):
     page = make_page(small, "ticks")
     until(page, IDLE)
-    page.evaluate("""() => { window.other = new AbortController();
-        fetch("/v1/completions", { method: "POST", signal: other.signal, body:
-            JSON.stringify({ prompt: "x", max_tokens: 900, ignore_eos: true }),
-            headers: { "content-type": "application/json" } }).catch(() => {}); }""")
-    expect(page.locator(".pill")).to_contain_text("1 of 3 slots busy")
-    page.get_by_role("button", name=PLAY).click()
-    expect(page.locator(".scene")).to_contain_text("The engine is answering others")
-    page.evaluate("() => window.other.abort()")
+    with small.held(5):
+        page.evaluate("""() => { window.other = new AbortController();
+            fetch("/v1/completions", { method: "POST", signal: other.signal, body:
+                JSON.stringify({ prompt: "x", max_tokens: 900, ignore_eos: true }),
+                headers: { "content-type": "application/json" } }).catch(() => {}); }""")
+        expect(page.locator(".pill")).to_contain_text("1 of 3 slots busy")
+        page.get_by_role("button", name=PLAY).click()
+        expect(page.locator(".scene")).to_contain_text("The engine is answering others")
+        page.evaluate("() => window.other.abort()")
     expect(page.locator(".pill")).to_contain_text("0 of 3 slots busy")
     with small.held(5):  # so that it cannot be over before it is stopped
         page.get_by_role("button", name=PLAY).click()

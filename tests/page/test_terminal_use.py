@@ -15,7 +15,6 @@ from tests.waiting import wait_until
 
 COBALI = Path(sys.executable).with_name("cobali")
 TMUX = shutil.which("tmux")
-WAIT_S = 30.0
 
 
 @pytest.fixture(scope="module")
