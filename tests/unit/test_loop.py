@@ -221,6 +221,7 @@ def test_stop_ends_whatever_is_open(make):
     s = make(n_slots=1).open()
     s.submit_into_a_tick("running", max_tokens=50)
     s.submit("waiting")
+    s.loop.stop(timeout_s=0)
     s.let_go()
     assert s.finish() == {"running": 1, "waiting": 1}
     assert all(isinstance(s.end(name).error, EngineDiedError) for name in ("running", "waiting"))
@@ -254,6 +255,7 @@ def test_who_is_open_when_a_drained_engine_stops_hears_that_the_server_does(make
     s = make(n_slots=1).open()
     s.submit_into_a_tick("running", max_tokens=50)
     s.loop.drain()
+    s.loop.stop(timeout_s=0)
     s.let_go()
     s.finish()
     assert isinstance(s.end("running").error, DrainingError)

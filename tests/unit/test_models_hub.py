@@ -102,7 +102,7 @@ def fetch(hub, tmp_path):
 
     def fetch(reference=FILE, **changes):
         return download(
-            reference, **{"endpoint": endpoint, "cache_dir": tmp_path, "timeout_s": 5.0, **changes}
+            reference, **{"endpoint": endpoint, "cache_dir": tmp_path, "timeout_s": 60.0, **changes}
         )
 
     return fetch
@@ -214,7 +214,7 @@ def choose(hub, tmp_path):
     endpoint = f"http://127.0.0.1:{hub.server_port}"
 
     def choose(quant=None, repo="owner/repo", revision=None, **changes):
-        settings = {"endpoint": endpoint, "cache_dir": tmp_path, "timeout_s": 5.0, **changes}
+        settings = {"endpoint": endpoint, "cache_dir": tmp_path, "timeout_s": 60.0, **changes}
         return choose_file(HubRepository(repo, quant, revision), **settings).filename
 
     return choose

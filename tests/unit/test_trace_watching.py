@@ -1,5 +1,7 @@
 """`cobali trace` keeps what it recorded, whatever becomes of the server or of the one who watches."""
 
+from functools import partial
+
 import httpx2
 import pytest
 from test_trace import FakeServer, Shown, busy
@@ -43,12 +45,15 @@ def out(tmp_path):
 
 @pytest.fixture
 def watch(monkeypatch, out):
-    real = httpx2.Client
+    real, watch = httpx2.Client, command._watch
 
     def run(server, *options):
         def client(**kwargs):
             return real(transport=httpx2.MockTransport(server), **kwargs)
 
+        slept_s = [0.0]
+        in_no_time = partial(watch, now=lambda: sum(slept_s), sleep=slept_s.append)
+        monkeypatch.setattr(command, "_watch", in_no_time)
         monkeypatch.setattr(command.httpx2, "Client", client)
         monkeypatch.setattr(command, "POLL_S", 0.01)
         return CliRunner().invoke(cli, ["trace", "--seconds", "0.1", "-o", str(out), *options])

@@ -11,7 +11,7 @@ from cobali_workloads.load.reply import Exchange, read_reply, timeline_of
 from cobali_workloads.load.sender import LoopTimer, Sender, closed_loop, open_loop, with_intruder
 from cobali_workloads.load.target import Job, Target
 
-WAIT_S = 10
+WAIT_S = 60
 
 
 class VirtualTimer:
