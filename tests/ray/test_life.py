@@ -19,7 +19,7 @@ LONG = {"model": "scripted", "messages": SAY, "stream": True, "max_tokens": 3000
 SHORT = {"model": "scripted", "messages": SAY, "max_tokens": 3}
 CHAT = "/v1/chat/completions"
 ANSWER = {"max_tokens": 600, "temperature": 0}
-BACK_S = 30
+BACK_S = 60
 
 
 class Stream:
@@ -205,10 +205,17 @@ async def test_an_engine_that_hangs_is_replaced(server, http):
     await asyncio.wait({hung})
 
 
+@pytest.fixture
+async def open_again(server):
+    """Have the engine's successor be open to the tests that follow."""
+    yield
+    os.kill((await server.engine())["pid"], signal.SIGKILL)
+
+
 @pytest.mark.parametrize("server", ["narrow"], indirect=True)
-async def test_draining_finishes_the_running_and_refuses_the_new(server, http):
-    async with Stream(http, max_tokens=1600) as stream, server.http() as page:
-        # Eight seconds are enough to ask three times, and of four viewers each ingress has some.
+async def test_draining_finishes_the_running_and_refuses_the_new(server, http, open_again):
+    async with Stream(http) as stream, server.http() as page:
+        # Fifteen seconds are enough to ask three times, and of four viewers each ingress has some.
         viewers = [asyncio.ensure_future(page.get("/debug/stream")) for _ in range(4)]
         draining = asyncio.ensure_future(server.drain(40.0))
 
@@ -230,4 +237,3 @@ async def test_draining_finishes_the_running_and_refuses_the_new(server, http):
     assert not any("error" in event for event in events[:-1])
     assert drained == [True, True], "all ended in time"
     assert [one.status_code for one in seen] == [200] * 4
-    os.kill((await server.engine())["pid"], signal.SIGKILL)  # its successor is open to the tests that follow
