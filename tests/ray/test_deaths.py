@@ -115,15 +115,17 @@ def test_a_changed_config_restarts_only_what_it_changes(first):
         return answer.json().get("engine", {})
 
     before = {engine: seen(engine) for engine in "ab"}
-    assert before["a"]["n_slots"] == 16
+    n_slots = before["a"]["n_slots"] + 1
+    while not first.lines.empty():  # what was said before this is tried again
+        first.lines.get()
     reads("many")
     assert "engines.a.n_slots" in said("settings_kept")
-    reads(17)
+    reads(n_slots)
     assert '"changed":["engine-a"]' in said("settings_read")
-    wait_until(lambda: seen("a").get("n_slots") == 17)
-    reads(18, cores="999")  # which only the engine itself finds out
+    wait_until(lambda: seen("a").get("n_slots") == n_slots)
+    reads(n_slots + 1, cores="999")  # which only the engine itself finds out
     assert "this process may not use the CPUs 999" in said("settings_kept")
-    wait_until(lambda: seen("a").get("n_slots") == 17)
+    wait_until(lambda: seen("a").get("n_slots") == n_slots)
     assert seen("b")["incarnation_id"] == before["b"]["incarnation_id"]
 
 
@@ -143,7 +145,7 @@ async def test_nobody_hangs_when_a_part_dies(first, parts, cuts, served_s):
             kill_one(first.pid, part)
 
     fate = await asyncio.wait_for(
-        witness(first.url, kill, n_streams=N, n_tokens=100, model="first"), timeout=180
+        witness(first.url, kill, n_streams=N, n_tokens=250, model="first"), timeout=180
     )
     print(f"{parts}: {fate}")  # noqa: T201 shown with -s
     assert fate.wrong == []
