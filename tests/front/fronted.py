@@ -15,7 +15,7 @@ from cobali_ray.actors.front import BUFFER_BYTES, fast_front
 from cobali_ray.ports import free_port
 from tests.waiting import wait_until
 
-WAIT_S = 10.0
+WAIT_S = 30.0
 
 
 class Replica:

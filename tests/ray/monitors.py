@@ -73,7 +73,7 @@ class Prometheus:
     """What a Grafana would ask."""
 
     def __init__(self, url):
-        self.http = httpx2.AsyncClient(base_url=f"{url}/api/v1", timeout=10.0)
+        self.http = httpx2.AsyncClient(base_url=f"{url}/api/v1", timeout=60.0)
 
     async def range(self, query, start_s, end_s):
         """Return the series of a range query; ValueError with Prometheus's words if it does not take it."""
