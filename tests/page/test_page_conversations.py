@@ -5,7 +5,7 @@ import re
 
 import pytest
 from axe import violations
-from hands import Voice, listed, open_settings, say
+from hands import Voice, kept, listed, open_settings, say
 
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
@@ -187,6 +187,7 @@ def test_settings_belong_to_a_conversation(make_page, site):
     listed(page).first.click()
     expect(page.locator("[name=temperature]")).to_have_value("0.25")
     expect(page.get_by_label("System prompt")).to_have_value("")
+    kept(page)
     page.reload()
     expect(page.locator("[name=temperature]")).to_have_value("0.25")
     page.get_by_role("button", name="New chat", exact=True).click()
