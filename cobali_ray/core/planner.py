@@ -106,12 +106,12 @@ class Planner:
         texts_first = streams_gave and bool(streams)
         prefill = self.pacer.plan(streams, () if texts_first else prompts, limits, within_s=within_s)
         chunks = cut_chunks(prefill.chunks, by_slot, limits.token_budget - len(streams))
-        plan = lay_out(streams, chunks, by_slot, limits.grain.pass_cells)
+        plan = lay_out(streams, chunks, by_slot, limits.grain)
         shape, drafts = self._shape(plan, streams), None
         if self.speculation and not (chunks or texts_first or n_adapters > 1 or len(streams) > MAX_STREAMS):
             drafts = self._draft(self.speculation, streams, shape)
             if drafts is not None and drafts.tokens:
-                plan = lay_out(streams, chunks, by_slot, limits.grain.pass_cells, drafts.tokens)
+                plan = lay_out(streams, chunks, by_slot, limits.grain, drafts.tokens)
                 plan = plan._replace(by_head=drafts.choice is not None and drafts.choice.head)
                 shape = self._shape(plan, streams)
         plan = plan._replace(adapter=adapter) if adapter else plan

@@ -71,6 +71,9 @@ def test_runs_are_neighbours_and_cost_no_more_than_llama_cpps_own(rows, pass_cel
         assert ours <= cells_of(rows, own) + pass_cells * len(own)
 
 
+DEAR = Grain(pass_cells=2000)
+
+
 def sequence(slot_id, n_tokens, *, decoding=True, seq_id=None):
     made = Sequence(Request(request_id=str(slot_id), prompt=(1,) * n_tokens, max_tokens=9), arrived_s=0.0)
     made.slot_id, made.decoding = slot_id, decoding
@@ -82,11 +85,11 @@ def test_a_batch_is_laid_out_in_falling_runs():
     by_slot = [sequence(i, 4000 if i == 2 else 100) for i in range(6)]
     by_slot[4] = sequence(4, 3000, decoding=False)
     decoding = [s for s in by_slot if s.decoding]
-    plan = lay_out(decoding, [Span(4, 0, 50, sample=True)], by_slot, 2000)
+    plan = lay_out(decoding, [Span(4, 0, 50, sample=True)], by_slot, DEAR)
     assert [span.slot_id for span in plan.spans] == [5, 4, 3, 2, 0, 1]
     assert plan.rows == (5, 4, 3, 2, 0, 1)
     assert plan.streams == (5, 3, 2, 0, 1)
-    alone = lay_out(decoding, [], by_slot, 2000)
+    alone = lay_out(decoding, [], by_slot, DEAR)
     assert alone.rows == tuple([span.slot_id for span in alone.spans])
     assert alone.rows == (5, 3, 2, 0, 1)
     assert alone.context == 4 * 256 + 4096
@@ -101,7 +104,26 @@ def test_a_batch_is_laid_out_by_sequence_id_and_not_by_slot():
     chunk = Span(2, 0, 50, sample=True)
     assert [span.slot_id for span in lay_out(decoding, [chunk], by_slot).spans] == [1, 3, 2, 0]
     by_slot[1] = decoding[0] = sequence(1, 4000, seq_id=0)
-    assert lay_out(decoding, [], by_slot, 2000).rows == (0, 3, 1), "falling"
+    assert lay_out(decoding, [], by_slot, DEAR).rows == (0, 3, 1), "falling"
+
+
+@pytest.mark.parametrize(
+    ("prompts", "order"),
+    [
+        pytest.param((4, 5), [4, 5, 0, 1, 2, 3], id="above"),
+        pytest.param((0, 1), [2, 3, 4, 5, 0, 1], id="below"),
+        pytest.param((2,), [0, 1, 2, 3, 4, 5], id="between, where they would part the streams"),
+    ],
+)
+def test_with_tiles_no_token_of_a_prompt_goes_with_the_streams(prompts, order):
+    by_slot = [sequence(i, 100, decoding=i not in prompts) for i in range(6)]
+    decoding = [s for s in by_slot if s.decoding]
+    chunks = [Span(i, 0, 64, sample=True) for i in prompts]
+    plan = lay_out(decoding, chunks, by_slot, Grain(step=64, least=64, beside=1))
+    assert [span.slot_id for span in plan.spans] == order
+    assert plan.rows == tuple(order)
+    assert plan.context is None
+    assert [span.slot_id for span in lay_out([], chunks, by_slot, Grain(step=64)).spans] == list(prompts)
 
 
 def test_the_pacer_knows_what_a_deep_stream_costs_the_others():

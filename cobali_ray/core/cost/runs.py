@@ -8,8 +8,10 @@ the weights where it parts streams, and nothing between streams and a chunk: a c
 are a micro-batch of their own anyway.
 
 What a cut is worth follows from `Grain.pass_cells`, known where plain attention was measured and chosen
-(`backend/attention.py`); the tick-time model counts what the runs cost. With `flash_attn: off` as a setting,
-which is part of the reproducible configuration, batches keep the order of ids.
+(`backend/attention.py`); the tick-time model counts what the runs cost. Flash attention passes over what is
+not a row's own: there only chunks are parted from streams, so that the first token of each is computed with
+the others, in whole tiles. On GPUs, and with `flash_attn: off` as a setting, which is part of the
+reproducible configuration, batches keep the order of ids.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby
 from typing import NamedTuple
 
+_ALL = 1 << 62
 CELL_STEP = 256
 """llama.cpp rounds a micro-batch's depth up to so many cells."""
 
@@ -31,8 +34,12 @@ class Row(NamedTuple):
     chunk: bool = False
 
 
-def runs_of(rows: Sequence[Row], pass_cells: int) -> list[list[int]]:
-    """Return the runs of `rows`, which are sorted by id, as their places there; the lowest comes first."""
+def runs_of(rows: Sequence[Row], pass_cells: int | None) -> list[list[int]]:
+    """Return the runs of `rows`, which are sorted by id, as their places there; the lowest comes first.
+
+    `pass_cells` None: streams are never parted.
+    """
+    pass_cells = _ALL if pass_cells is None else pass_cells
     runs: list[list[int]] = []
     for stretch in _stretches(rows):
         for part in _parted(rows, stretch, pass_cells):

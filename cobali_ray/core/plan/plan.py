@@ -10,12 +10,13 @@ from typing import NamedTuple
 
 from cobali_ray.core.cost.runs import Row, cells_of, runs_of
 from cobali_ray.core.queue.fair import yields
-from cobali_ray.core.request.limits import MIN_SCORED_ROWS, EngineLimits
+from cobali_ray.core.request.limits import MIN_SCORED_ROWS, EngineLimits, Grain
 from cobali_ray.core.request.media import Rows
 from cobali_ray.core.request.request import MIN_PRIORITY
 from cobali_ray.core.request.sequence import Sequence
 
 MAX_PASSED = 8
+_ANY_GRAIN = Grain()
 _NO_DRAFTS: Mapping[int, array[int]] = MappingProxyType({})
 
 
@@ -66,10 +67,10 @@ def lay_out(
     streams: Seq[Sequence],
     chunks: Seq[Span],
     by_slot: Seq[Sequence | None],
-    pass_cells: int | None = None,
+    grain: Grain = _ANY_GRAIN,
     drafts: Mapping[int, array[int]] = _NO_DRAFTS,
 ) -> Plan:
-    """Return the plan of a pass: by sequence id, or in runs where `pass_cells` says what they are worth.
+    """Return the plan of a pass: by sequence id, or in runs where the grain says what they are worth.
 
     Split KV puts only consecutive ascending ids into one micro-batch. `streams` are in that order.
     """
@@ -79,11 +80,11 @@ def lay_out(
     seq_ids = {s.slot_id: s.seq_id for s in by_slot if s is not None}
     spans = sorted([*of_streams, *chunks], key=lambda span: seq_ids[span.slot_id])
     context = None
-    if pass_cells is not None:
+    if grain.pass_cells is not None or (chunks and streams and grain.step > 1):
         prefilling = {chunk.slot_id for chunk in chunks}
         deep = [Row(seq_ids[i], start + length, i in prefilling) for i, start, length, _ in spans]
-        runs = runs_of(deep, pass_cells)
-        context = cells_of(deep, runs)
+        runs = runs_of(deep, grain.pass_cells)
+        context = None if grain.pass_cells is None else cells_of(deep, runs)
         if len(runs) > 1:
             spans = [spans[place] for run in reversed(runs) for place in run]
             slots = tuple([i for i, *_ in spans if i not in prefilling])
