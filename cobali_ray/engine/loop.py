@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from operator import methodcaller
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import structlog
 
@@ -140,14 +140,7 @@ class EngineLoop:
             raise
         self._entered.note(request)
         arrived_s = self._clock.now()  # the thread takes it after the tick under way
-        taken: Future[None] = Future()
-
-        def mail(engine: Engine) -> None:
-            if taken.set_running_or_notify_cancel():
-                self._enter(engine, request, arrived_s)
-
-        self._mailbox.put(mail)
-        if self._is_over and taken.cancel():  # nobody reads it any more
+        if not self._post(Future(), lambda engine: self._enter(engine, request, arrived_s)):
             raise UnloadedError
 
     def expand(self, request: Request) -> Future[Request]:
@@ -256,9 +249,7 @@ class EngineLoop:
     def _between_ticks(self, do: Callable[[Engine], _T], *, changes: bool) -> Future[_T]:
         answer: Future[_T] = Future()
 
-        def mail(engine: Engine) -> None:
-            if not answer.set_running_or_notify_cancel():
-                return
+        def tell(engine: Engine) -> None:
             try:
                 answer.set_result(do(engine))
             except Exception as error:
@@ -268,11 +259,20 @@ class EngineLoop:
                 if not isinstance(error, CobaliError):
                     _complain("question_failed")
 
-        self._mailbox.put(mail)
-        if self._is_over and answer.cancel():  # nobody reads it any more
+        if not self._post(answer, tell):
             answer = Future()
             answer.set_exception(UnloadedError())
         return answer
+
+    def _post(self, answer: Future[Any], act: Callable[[Engine], None]) -> bool:
+        """Mail what is to be done, unless `answer` is cancelled; return whether anybody will read it."""
+
+        def mail(engine: Engine) -> None:
+            if answer.set_running_or_notify_cancel():
+                act(engine)
+
+        self._mailbox.put(mail)
+        return not (self._is_over and answer.cancel())
 
     def drain(self) -> None:
         """Refuse new requests from now on; those inside go on."""

@@ -31,10 +31,14 @@ def drawn(page):
     page.evaluate("() => new Promise((next) => requestAnimationFrame(() => requestAnimationFrame(next)))")
 
 
+SAVED = "import('/ui/chat/library.js').then(({ saved }) => saved())"
+"""Resolves once all that was said is kept."""
+
+
 def kept(page):
     """Wait until an answer has ended and all that was said is kept, as before a page is loaded again."""
     page.get_by_role("button", name="Send", exact=True).wait_for()
-    page.evaluate("import('/ui/chat/library.js').then(({ saved }) => saved())")
+    page.evaluate(SAVED)
 
 
 def momentary(page):

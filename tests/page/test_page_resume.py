@@ -4,7 +4,7 @@ import re
 
 import httpx2
 import pytest
-from hands import IDLE, say, until, until_told
+from hands import IDLE, SAVED, say, until, until_told
 from stack import Site
 
 pytest.importorskip("playwright")
@@ -12,7 +12,6 @@ from playwright.sync_api import expect
 
 LENGTH = 40
 SAID = "import('/ui/chat/library.js').then(({ current }) => current().messages.at(-1).text)"
-SAVED = "import('/ui/chat/library.js').then(({ saved }) => saved())"
 
 KEPT = """async () => {
     const { readAll } = await import("/ui/chat/shelf.js");

@@ -3,6 +3,7 @@
 import pickle
 from array import array
 from collections import Counter
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -275,9 +276,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert len({slot_id for slot_id, *_ in spans}) == len(spans)
         assert slots.seq_ids == self.seq_ids
         order = [self.seq_ids[span.slot_id] for span in plan.spans]
-        assert order == sorted(order) or self.limits.grain.pass_cells or self.limits.grain.step > 1, (
-            "in order of their ids"
-        )
+        if self.limits.grain.step > 1 and plan.streams and plan.chunks:
+            heads = [after for before, after in pairwise([-2, *order]) if after != before + 1]
+            assert heads == sorted(heads, reverse=True), "in falling runs of neighbours"
+            streams = [self.seq_ids[i] for i in plan.streams]
+            prompts = [self.seq_ids[chunk.slot_id] for chunk in plan.chunks]
+            if max(streams) < min(prompts) or max(prompts) < min(streams):
+                assert order != sorted(order), "a prompt that parts no streams is in no run of theirs"
+        else:
+            assert order == sorted(order) or self.limits.grain.pass_cells, "in order of their ids"
         for slot_id, start, _ in spans:
             sequence = slots.by_slot[slot_id]
             if slot_id in self.empty:
