@@ -273,10 +273,10 @@ def _join(
 # -- in the background
 
 
-def waiting(db: StoreConnection) -> list[tuple[str, str]]:
-    """Return ids and owners of all that are to be computed, the oldest first: what is looked at often."""
-    rows = db.execute(f"SELECT id, owner FROM responses WHERE {_OPEN} ORDER BY seq")
-    return [(row["id"], row["owner"]) for row in rows]
+def waiting(db: StoreConnection) -> list[tuple[str, str, str]]:
+    """Return ids, owners and names of keys of all to be computed, the oldest first: it is looked at often."""
+    rows = db.execute(f"SELECT id, owner, tenant FROM responses WHERE {_OPEN} ORDER BY seq")
+    return [(row["id"], row["owner"], row["tenant"]) for row in rows]
 
 
 def begin(db: StoreConnection, response_id: str) -> BegunResponse | None:

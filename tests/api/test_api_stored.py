@@ -5,7 +5,7 @@ import json
 
 import pytest
 from fake_client import Said, ends_with, says
-from openai import APIStatusError, BadRequestError, NotFoundError
+from openai import APIStatusError, BadRequestError, NotFoundError, RateLimitError
 from response_rules import events_of
 from store_server import Server
 
@@ -467,6 +467,30 @@ async def test_a_few_of_a_key_are_computed_at_a_time(server):
     for one in made:
         assert (await ended(server, one)).status == "completed"
     ticking.cancel()
+
+
+async def test_background_responses_take_tokens_of_their_key_and_wait_for_them(tmp_path, judges):
+    (keys := tmp_path / "keys.yaml").write_text(
+        "keys:\n  a: {key: a, tokens_per_minute: 600}\n  b: {key: b}\n"
+    )
+    server = Server(tmp_path / "store", judges)
+    server.settings = {"api_keys_file": keys}
+    await server.start()
+    alice, bob = server.openai_as("a"), server.openai_as("b")
+    server.client.script = says(*"x" * 200)
+    *begun, last = [await alice.responses.create(model="fake", input="hi", background=True) for _ in range(9)]
+    server.run()
+    for one in begun:
+        assert (await ended(server, one.id, alice)).usage.output_tokens == 200
+    with pytest.raises(RateLimitError):
+        await alice.responses.create(model="fake", input="hi")
+    server.pass_time(60)
+    other = await bob.responses.create(model="fake", input="hi", background=True)
+    assert (await ended(server, other.id, bob)).status == "completed"
+    assert (await alice.responses.retrieve(last.id)).status == "queued", "1,600 tokens take longer"
+    server.pass_time(60)
+    assert (await ended(server, last.id, alice)).status == "completed"
+    await server.stop()
 
 
 # -- conversations

@@ -93,7 +93,7 @@ def converse(place, rng, say):
             body = {"id": new.id, "status": "queued", "output": [], "background": True}
             store.now(responses.queue, new, json.dumps(body).encode(), b"{}", EVENT, QUOTA)
             say({"queued": new.id})
-        for response_id, _ in waiting:
+        for response_id, *_ in waiting:
             one = store.now(responses.begin, response_id)
             say({})
             for n in range(one.rows[-1].n + 1, N_EVENTS):

@@ -136,7 +136,7 @@ def test_a_response_that_is_over_stays_as_it_is(store):
     body = {"id": "resp_1", "status": "queued", "output": [], "background": True}
     new = NewResponse("resp_1", "", "", ResponseOrigin(), 0, b"[]")
     store.now(responses.queue, new, json.dumps(body).encode(), b"{}", EVENT, StoreQuota(1 << 20, 9, 9))
-    assert store.now(responses.waiting) == [("resp_1", "")], "and none of its bytes: it is looked at often"
+    assert store.now(responses.waiting) == [("resp_1", "", "")], "none of its bytes: it is looked at often"
     cancelled = store.now(responses.cancel, "", "resp_1")
     store.now(responses.append, [EventRow("resp_1", 1, EVENT, b"")])
     store.now(responses.end, "resp_1", body | {"status": "completed"})

@@ -30,18 +30,26 @@ class Asked(NamedTuple):
 
 
 class Asker:
-    """Has no limits of rate: what a batch takes is left over."""
+    """Refuses nothing over limits of rate: what a batch takes is left over."""
 
     def __init__(self, handlers: Mapping[str, Handler], clock: ApiClock) -> None:
         """`handlers` are those of each endpoint."""
         self._handlers, self._clock = handlers, clock
 
     async def ask(
-        self, endpoint: str, body: bytes, caller: Caller, *, handler: Handler | None = None, id_: str = ""
+        self,
+        endpoint: str,
+        body: bytes,
+        caller: Caller,
+        *,
+        handler: Handler | None = None,
+        id_: str = "",
+        spend: Callable[[int], None] = lambda _: None,
     ) -> Asked:
         """Return the answer to a body; an error is one, in the shape of the endpoint's API.
 
-        Another `handler` may answer in the endpoint's place; `id_` is that of the request.
+        Another `handler` may answer in the endpoint's place; `id_` is that of the request. `spend` is called
+        with the output tokens, also where there is no answer.
         """
         context = RequestContext(
             request_id=id_ or f"{LINE_ID}{uuid.uuid4().hex}",
@@ -73,6 +81,7 @@ class Asker:
             return Asked(Answer(reply.status, bytes(reply.body), context.request_id))
         finally:
             context.close(self._clock)
+            spend(context.n_output or 0)
 
 
 MAX_ATTEMPTS: Final = 3

@@ -46,7 +46,7 @@ class Background:
         self, store: Store, asker: Asker, responses: Responses, clock: ApiClock, keyring: Keyring
     ) -> None:
         self._store, self._asker, self._responses = store, asker, responses
-        self._clock, self._terms_of = clock, keyring.terms_of
+        self._clock, self._keyring = clock, keyring
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._begun: dict[str, BegunResponse] = {}
         """Those that were begun here, as they were in the store."""
@@ -61,20 +61,30 @@ class Background:
         if self._writing is None:
             self._writing = begin_apart(self._write_on())
         waiting = await self._store.alone(responses.waiting)
-        ids = {response_id for response_id, _ in waiting}
+        ids = {response_id for response_id, _, _ in waiting}
         for response_id, task in self._tasks.items():
             if response_id not in ids:
                 task.cancel()
         for response_id in self._begun.keys() - ids:
             del self._begun[response_id]
-        n_of_key = Counter(owner for response_id, owner in waiting if response_id in self._tasks)
-        for response_id, owner in waiting:
+        n_of_key = Counter(owner for response_id, owner, _ in waiting if response_id in self._tasks)
+        for response_id, owner, tenant in waiting:
             full = len(self._tasks) >= MAX_RUNNING or self._clock.now() < self._paused_until_s
             if full or response_id in self._tasks or n_of_key[owner] >= MAX_OF_KEY:
+                continue
+            if self._has_spent(owner, tenant):
                 continue
             n_of_key[owner] += 1
             task = self._tasks[response_id] = begin_apart(self._compute(response_id))
             task.add_done_callback(partial(self._over, response_id))
+
+    def _has_spent(self, owner: str, tenant: str) -> bool:
+        """Say whether a key has no tokens left in this minute: what it asked for waits."""
+        terms = self._keyring.terms_of(tenant)
+        if terms is None:  # it is cancelled where it would be computed
+            return False
+        now_s = self._clock.now()
+        return self._keyring.quota(Caller(tenant, terms, owner)).wait_s(now_s) > 0
 
     def _over(self, response_id: str, task: asyncio.Task[None]) -> None:
         del self._tasks[response_id]
@@ -112,7 +122,7 @@ class Background:
                 return
             self._begun[response_id] = begun
         one = self._begun[response_id]
-        if (terms := self._terms_of(one.tenant)) is None:
+        if (terms := self._keyring.terms_of(one.tenant)) is None:
             _log.warning("response_without_key", response_id=one.id, tenant=one.tenant)
             await self._store(responses.cancel, one.owner, one.id)
             return
@@ -122,9 +132,15 @@ class Background:
             return
         compute = partial(self._responses.run, begun=one, record=partial(self._record, one.id))
         caller = Caller(one.tenant, terms, one.owner)
+
+        def spend(n_output: int) -> None:
+            self._keyring.quota(caller).take(n_output, self._clock.now())
+
         for attempt in range(1, MAX_ATTEMPTS + 1):
             handler = partial(compute, attempt=attempt)
-            asked = await self._asker.ask(RESPONSES, one.request, caller, handler=handler, id_=one.id)
+            asked = await self._asker.ask(
+                RESPONSES, one.request, caller, handler=handler, id_=one.id, spend=spend
+            )
             if asked.error is None:
                 break
             if isinstance(asked.error, RefusedError):

@@ -82,8 +82,16 @@ class Quota:
     def end(self, n_output: int, now_s: float) -> None:
         """Note the end of a request that was let in, and take its output tokens, left or not."""
         self.n_open -= 1
+        self.take(n_output, now_s)
+
+    def take(self, n_output: int, now_s: float) -> None:
+        """Take output tokens, left or not."""
         if self._tokens is not None:
             self._tokens.take(n_output, now_s)
+
+    def wait_s(self, now_s: float) -> float:
+        """Return how long until there are tokens left; 0 if there are."""
+        return 0.0 if self._tokens is None else self._tokens.wait_s(1, now_s)
 
     def headers(self, now_s: float) -> list[tuple[bytes, bytes]]:
         """Return what is left, as OpenAI tells it."""
