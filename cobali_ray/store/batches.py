@@ -21,8 +21,6 @@ from cobali_ray.store.states import OVER, BatchChange, BatchStatus, advance, may
 WINDOW_S: Final = 24 * 3600
 """How long a batch has to be answered; OpenAI knows no other."""
 PREFIXES: Final = {OPENAI: "batch_", ANTHROPIC: "msgbatch_"}
-SWEPT_BYTES: Final = 64 << 20
-"""About how much is deleted at once: others wait for that, and a full disk has no room for a log of more."""
 _OVER: Final = ", ".join(f"'{status}'" for status in sorted(OVER))
 _LEFT: Final = {BatchChange.EXPIRE: "batch_expired", BatchChange.STOP: "batch_cancelled"}
 
@@ -262,24 +260,16 @@ def give_up(db: StoreConnection, batch: BatchRecord, change: BatchChange, now_s:
 
 
 def sweep(db: StoreConnection, now_s: int) -> int:
-    """Delete what is too old, as much as is good at once; return how many files and batches that was."""
-    found = db.execute(
-        "SELECT id, bytes FROM files WHERE expires_s <= ? AND NOT EXISTS (SELECT 1 FROM batches "
+    """Delete what is too old, and return how many files and batches that was."""
+    old = db.execute(
+        "SELECT id FROM files WHERE expires_s <= ? AND owner <> ? AND NOT EXISTS (SELECT 1 FROM batches "
         f"WHERE files.id IN (input_file_id, output_file_id, error_file_id) AND status NOT IN ({_OVER}))",
-        (now_s,),
+        (now_s, files.GONE),
     ).fetchall()
-    old, n_bytes = list[str](), 0
-    for file_id, size in found:
-        old.append(file_id)
-        n_bytes += size
-        if n_bytes >= SWEPT_BYTES:
-            break
-    files.drop(db, old)
-    rows = []
-    if len(old) == len(found):
-        rows = db.execute(
-            f"SELECT * FROM batches WHERE kept_until_s <= ? AND status IN ({_OVER})", (now_s,)
-        ).fetchall()
+    files.drop(db, [row["id"] for row in old])
+    rows = db.execute(
+        f"SELECT * FROM batches WHERE kept_until_s <= ? AND status IN ({_OVER})", (now_s,)
+    ).fetchall()
     for row in rows:
         _drop(db, _record(row))
     db.give_back()

@@ -18,6 +18,10 @@ UPLOAD_S: Final = 3600
 _COUNTED: Final = ("files", "responses", "conversations", "chats", "streams")
 BLOCK_BYTES, BLOCK_PIECES = 1 << 20, 10_000
 """About how much of a file is read at once, and in how many pieces at most."""
+CLEARED_BYTES: Final = 8 << 20
+"""About how much is deleted at once: others wait for it, and a full disk has no room for a log of more."""
+GONE: Final = "gone"
+"""Owner of files that nobody can see any longer: no key's salt."""
 
 
 class StoreQuota(NamedTuple):
@@ -157,25 +161,40 @@ def block(db: StoreConnection, file_id: str, after_n: int) -> tuple[bytes, int] 
     return (b"".join(row["data"] for row in rows), last_n) if sizes else None
 
 
-def end_of_block(sizes: Iterable[tuple[int, int]], last: int) -> int:
+def end_of_block(sizes: Iterable[tuple[int, int]], last: int, enough: int = BLOCK_BYTES) -> int:
     """Return with which of some pieces there are enough bytes, or the last one; given numbers and bytes."""
     n_bytes = 0
     for number, size in sizes:
         last, n_bytes = number, n_bytes + size
-        if n_bytes >= BLOCK_BYTES:
+        if n_bytes >= enough:
             break
     return last
 
 
 def delete(db: StoreConnection, owner: str, file_id: str) -> None:
-    """Delete a file. Raises NotInStoreError."""
+    """Let a file be gone. Raises NotInStoreError."""
     find(db, owner, file_id)
     drop(db, [file_id])
 
 
 def drop(db: StoreConnection, file_ids: Iterable[str]) -> None:
-    """Delete files and all that is known of their lines."""
-    values = [(file_id,) for file_id in file_ids]
-    db.executemany("DELETE FROM pieces WHERE file_id = ?", values)
-    db.executemany("DELETE FROM lines WHERE file_id = ?", values)
-    db.executemany("DELETE FROM files WHERE id = ?", values)
+    """Let files be gone for everybody; `clear` deletes what was in them."""
+    values = [(GONE, file_id) for file_id in file_ids]
+    db.executemany("UPDATE files SET owner = ?, complete = 0, bytes = 0 WHERE id = ?", values)
+
+
+def clear(db: StoreConnection) -> bool:
+    """Delete some megabytes of files that are gone, and say whether there may be more."""
+    row = db.execute("SELECT id FROM files WHERE owner = ? ORDER BY seq LIMIT 1", (GONE,)).fetchone()
+    if row is None:
+        return False
+    sizes = db.execute(
+        "SELECT n, length(data) FROM pieces WHERE file_id = ? ORDER BY n LIMIT ?", (row["id"], BLOCK_PIECES)
+    ).fetchall()
+    last_n = end_of_block(sizes, 0, CLEARED_BYTES)
+    for table in ("pieces", "lines"):
+        db.execute(f"DELETE FROM {table} WHERE file_id = ? AND n <= ?", (row["id"], last_n))
+    if not sizes:
+        db.execute("DELETE FROM files WHERE id = ?", (row["id"],))
+    db.give_back()
+    return True

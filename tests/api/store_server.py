@@ -67,6 +67,9 @@ class Server:
     def openai_as(self, key):
         return AsyncOpenAI(api_key=key, base_url="http://app/v1", http_client=self.http, max_retries=0)
 
+    def n_rows(self, table):
+        return self.store.now(lambda db: db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
     def run(self):
         self.app.state.batches.start()
 

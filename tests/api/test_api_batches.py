@@ -141,7 +141,7 @@ async def test_a_file_is_checked_line_by_line_and_nothing_is_left_of_a_wrong_one
     assert (caught.value.param, caught.value.code) == (param, "invalid_line")
     assert says in str(caught.value)
     assert (await server.openai.files.list()).data == []
-    assert server.store.now(lambda db: db.execute("SELECT count(*) FROM pieces").fetchone()[0]) == 0
+    await until(lambda: server.n_rows("pieces") == 0)
     await server.stop()
 
 
@@ -202,7 +202,8 @@ async def test_an_upload_that_breaks_off_leaves_nothing(server):
     wire.inbox.put_nowait({"type": "http.request", "body": form((FILE, LINE))[:150], "more_body": True})
     wire.hang_up()
     await wire.run()
-    assert server.store.now(lambda db: db.execute("SELECT count(*) FROM files").fetchone()[0]) == 0
+    server.run()
+    await until(lambda: server.n_rows("files") == 0)
 
 
 @pytest.mark.thorough
@@ -439,7 +440,8 @@ async def test_message_batches_are_answered_for_anthropics_client(server):
     assert (await batches.delete(batch.id)).type == "message_batch_deleted"
     with pytest.raises(anthropic.NotFoundError):
         await batches.retrieve(batch.id)
-    assert server.store.now(lambda db: db.execute("SELECT count(*) FROM pieces").fetchone()[0]) == 0
+    server.pass_time(1)
+    await until(lambda: server.n_rows("pieces") == 0)
 
 
 async def test_message_batches_are_listed_and_cancelled(server):

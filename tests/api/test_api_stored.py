@@ -36,10 +36,6 @@ async def ended(server, response_id, openai=None):
     return await until(over)
 
 
-def n_rows(server, table):
-    return server.store.now(lambda db: db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
-
-
 # -- kept
 
 
@@ -130,7 +126,7 @@ async def test_what_is_not_to_be_kept_is_not(server):
     batch = await server.batch([line()], endpoint=PATH)
     server.run()
     await server.until(batch, "completed")
-    assert n_rows(server, "responses") == 0, "a line of a batch is kept there"
+    assert server.n_rows("responses") == 0, "a line of a batch is kept there"
 
 
 def line(**fields):
@@ -192,7 +188,7 @@ async def test_what_is_old_is_deleted_and_not_what_somebody_goes_on_from(server)
     three = await create(model="fake", input="hi", previous_response_id=one.id)
     server.clock.advance(20 * 24 * 3600)
     server.run()
-    await until(lambda: n_rows(server, "responses") == 2)
+    await until(lambda: server.n_rows("responses") == 2)
     assert [(await server.openai.responses.retrieve(x.id)).id for x in (one, three)] == [one.id, three.id]
     with pytest.raises(NotFoundError):
         await server.openai.responses.retrieve(two.id)
@@ -299,7 +295,7 @@ async def test_a_background_response_is_queued_and_found_whole(server):
     assert (done.status, done.output_text, done.created_at) == ("completed", "one two", first.created_at)
     assert done.completed_at == first.created_at + 60
     assert done.usage.output_tokens == 2
-    assert n_rows(server, "response_events") == 0, "nobody can ask for them"
+    assert server.n_rows("response_events") == 0, "nobody can ask for them"
     assert (await server.openai.responses.cancel(first.id)) == done, "too late, and no error"
     server.client.script = says("three")
     second = await server.openai.responses.create(model="fake", input="x", previous_response_id=first.id)
@@ -346,7 +342,7 @@ async def test_after_a_kill_an_answer_goes_on_behind_what_was_read(server, strea
     response_id = (await server.later(PATH, ask))["id"]
     await until(lambda: server.client.requests)
     said.say("one ", "two ")
-    await until(lambda: n_rows(server, "response_events") >= 2 + streams)
+    await until(lambda: server.n_rows("response_events") >= 2 + streams)
     seen = b"".join(row.data for row in server.store.now(responses.events, response_id, 0))
     await server.kill()
     server.client = server.client.__class__(lambda request: iter(goes_on(request)))
@@ -431,7 +427,7 @@ async def test_a_cancelled_response_frees_its_slot_and_ends_its_stream(server, d
         assert (await server.openai.responses.retrieve(response_id)).status == "cancelled"
         assert (await server.openai.responses.cancel(response_id)).status == "cancelled"
     else:
-        assert n_rows(server, "response_events") == 0
+        assert server.n_rows("response_events") == 0
 
 
 @pytest.mark.parametrize(
@@ -528,7 +524,7 @@ async def test_a_conversation_keeps_what_is_said(server):
     for ask in (chats.retrieve(chat.id), items.list(chat.id)):
         with pytest.raises(NotFoundError):
             await ask
-    assert n_rows(server, "items") == 0
+    assert server.n_rows("items") == 0
     assert (await server.openai.responses.retrieve(answer.id)).output_text == "second", "which stays"
 
 
@@ -566,7 +562,7 @@ async def test_items_are_no_part_of_what_changes_a_conversation(server, items):
     wire = await server.wire(f"/v1/conversations/{chat.id}", body)
     assert (wire.status, wire.json["metadata"]) == (200, {"topic": "demo"})
     assert wire.headers["x-cobali-ignored-fields"] == "items"
-    assert n_rows(server, "items") == 0
+    assert server.n_rows("items") == 0
 
 
 async def test_a_conversation_whose_metadata_is_not_named_keeps_it(server):

@@ -239,18 +239,29 @@ def test_what_is_old_is_deleted_and_so_is_what_an_upload_left(store):
     assert store.now(batches.sweep, 3600) == 1, "nobody goes on with it"
 
 
-def test_what_is_old_is_deleted_piece_by_piece(store, monkeypatch):
-    monkeypatch.setattr(batches, "SWEPT_BYTES", 1)
-    create(store)
-    create(store)
+def test_what_is_gone_is_deleted_piece_by_piece(store, monkeypatch):
+    monkeypatch.setattr(files, "CLEARED_BYTES", 1)
+    batch = begun(store)
     finished(store)
-    n_left = len(all_files(store))
-    assert n_left == 4
-    for n in range(n_left - 1, -1, -1):
-        assert len(store.now(batches.listed, "", OPENAI, limit=9)) == 2
-        store.now(batches.sweep, 5000)
-        assert len(all_files(store)) == n
-    assert store.now(batches.listed, "", OPENAI, limit=9) == []
+    kept = store.now(batches.find, "", create(store), OPENAI)
+    store.now(files.delete, "", batch.input_file_id)
+    assert batch.input_file_id not in {one.id for one in all_files(store)}
+    assert store.now(files.used_bytes, "") == sum(one.bytes for one in all_files(store))
+    for n in range(N_LINES, -1, -1):
+        assert n_rows_of(store, batch.input_file_id) == {"pieces": n, "lines": n, "files": 1}
+        assert store.now(files.clear)
+    assert n_rows_of(store, batch.input_file_id) == {"pieces": 0, "lines": 0, "files": 0}
+    while store.now(files.clear):  # there was a file for errors, of which there were none
+        pass
+    assert n_rows_of(store, kept.input_file_id) == {"pieces": N_LINES, "lines": N_LINES, "files": 1}
+
+
+def n_rows_of(store, file_id):
+    def count(db, table, column):
+        return db.execute(f"SELECT count(*) FROM {table} WHERE {column} = ?", (file_id,)).fetchone()[0]
+
+    columns = {"pieces": "file_id", "lines": "file_id", "files": "id"}
+    return {table: store.now(count, table, column) for table, column in columns.items()}
 
 
 def test_answers_are_kept_as_long_as_was_asked_however_late_the_batch_ends(store):
@@ -324,7 +335,8 @@ def test_the_disk_gets_back_what_was_deleted(tmp_path):
     lines = [Piece(n, b"x" * 4000, piece(n).request) for n in range(2000)]
     store.now(files.append, file_id, lines, 0, quota)
     store.now(files.drop, [file_id])
-    store.now(batches.sweep, 0)
+    while store.now(files.clear):
+        pass
     n_free, n_pages = (
         store.now(lambda db, what=what: db.execute(f"PRAGMA {what}").fetchone()[0])
         for what in ("freelist_count", "page_count")

@@ -32,7 +32,7 @@ from cobali_ray.errors import (
     StoreFailedError,
     why_of,
 )
-from cobali_ray.store import batches, chats, responses, streams
+from cobali_ray.store import batches, chats, files, responses, streams
 from cobali_ray.store.batches import AnsweredLine, BatchRecord, PendingLine
 from cobali_ray.store.database import Store
 from cobali_ray.store.lines import ANTHROPIC, EMBEDDINGS
@@ -155,6 +155,8 @@ class BatchRunner:
             self._swept_s = now_s
             for table in (batches, responses, chats, streams):
                 await self._store(table.sweep, self._clock.unix())
+        if await self._store(files.clear):
+            self.wake()
         n_running = Counter[str]()
         for batch in await self._store.alone(batches.unfinished):
             n_running[batch.owner] += batch.status in {BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS}
