@@ -2,6 +2,8 @@
 
 import time
 
+from playwright.sync_api import expect
+
 IDLE = "() => fetch('health').then((r) => r.json()).then((h) => h.engine.n_running === 0)"
 """Holds in a page once the engine runs nothing; to be given to `until`."""
 PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
@@ -71,6 +73,7 @@ def say(page, text, **settings):
         page.locator(f"[name={name}]").fill(str(value))
     if drawer:
         page.keyboard.press("Escape")
+        expect(page.locator(".panel-settings")).to_have_count(0)  # and the focus is back
     page.get_by_label("Your message").fill(text)
     page.keyboard.press("Enter")
 
