@@ -148,15 +148,16 @@ async def test_behind_a_cut_link_streams_go_on_elsewhere_and_it_heals(served, ca
 
 async def test_a_machine_that_dies_fails_nobody_and_comes_back(served, capsys):
     async with Streams() as streams:
-        assert min(await running()) > 0
-        served.cut(2)  # so that, as without power, nobody is told
-        served.kill(2)
+        n_running = await running()  # an engine that was seen to be faster may have all of them
+        died = 2 + n_running.index(max(n_running))
+        served.cut(died)  # so that, as without power, nobody is told
+        served.kill(died)
         await streams.go_on(5.0)
         assert not streams.errors
         gap_s = streams.gap_s
-    served.heal(2)
+    served.heal(died)
     started_s = time.monotonic()
-    await asyncio.to_thread(served.start, 2)
+    await asyncio.to_thread(served.start, died)
     up_s = time.monotonic() - started_s
     await until_ready("ready", "ready")
     with capsys.disabled():
