@@ -20,6 +20,7 @@ from cobali_ray.api.door.clock import ApiClock
 from cobali_ray.api.door.faults import fault_of
 from cobali_ray.api.door.keyring import Keyring
 from cobali_ray.api.door.keys import Caller
+from cobali_ray.api.door.quota import Quota
 from cobali_ray.api.engines.apart import begin_apart
 from cobali_ray.api.responses.frames import error_of
 from cobali_ray.api.responses.routes import Responses
@@ -72,19 +73,17 @@ class Background:
             full = len(self._tasks) >= MAX_RUNNING or self._clock.now() < self._paused_until_s
             if full or response_id in self._tasks or n_of_key[owner] >= MAX_OF_KEY:
                 continue
-            if self._has_spent(owner, tenant):
-                continue
+            quota = self._quota(owner, tenant)
+            if quota is not None and quota.wait_s(self._clock.now()) > 0:
+                continue  # it waits for its key's tokens
             n_of_key[owner] += 1
             task = self._tasks[response_id] = begin_apart(self._compute(response_id))
             task.add_done_callback(partial(self._over, response_id))
 
-    def _has_spent(self, owner: str, tenant: str) -> bool:
-        """Say whether a key has no tokens left in this minute: what it asked for waits."""
+    def _quota(self, owner: str, tenant: str) -> Quota | None:
+        """Return what is left of a key's limits, by its terms of now; None where there is no such key."""
         terms = self._keyring.terms_of(tenant)
-        if terms is None:  # it is cancelled where it would be computed
-            return False
-        now_s = self._clock.now()
-        return self._keyring.quota(Caller(tenant, terms, owner)).wait_s(now_s) > 0
+        return None if terms is None else self._keyring.quota(Caller(tenant, terms, owner))
 
     def _over(self, response_id: str, task: asyncio.Task[None]) -> None:
         del self._tasks[response_id]
@@ -134,7 +133,8 @@ class Background:
         caller = Caller(one.tenant, terms, one.owner)
 
         def spend(n_output: int) -> None:
-            self._keyring.quota(caller).take(n_output, self._clock.now())
+            if (quota := self._quota(one.owner, one.tenant)) is not None:
+                quota.take(n_output, self._clock.now())
 
         for attempt in range(1, MAX_ATTEMPTS + 1):
             handler = partial(compute, attempt=attempt)
