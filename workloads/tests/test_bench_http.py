@@ -72,6 +72,7 @@ def test_servers_are_started_for_each_load_and_round_and_loaded_twice(tmp_path):
     ratios, beside = best_tables(result)
     assert [row[0] for row in ratios.rows] == [row[0] for row in beside.rows] == states
     assert {cell.split()[-1] for row in ratios.rows for cell in row[1:]} <= {"a", "b"}
+    assert ratios.columns[-2:] == ["longest gap", "long prompt's TTFT"]
     assert all(float(cell.split()[0]) > 0 for row in beside.rows for cell in row[1:])
     ratio_plot(result).savefig(tmp_path / "ratios.png")
 

@@ -49,7 +49,7 @@ class Asker:
         """Return the answer to a body; an error is one, in the shape of the endpoint's API.
 
         Another `handler` may answer in the endpoint's place; `id_` is that of the request. `spend` is called
-        with the output tokens, also where there is no answer.
+        with the tokens that its prompt did not count, also where there is no answer.
         """
         context = RequestContext(
             request_id=id_ or f"{LINE_ID}{uuid.uuid4().hex}",
@@ -81,7 +81,7 @@ class Asker:
             return Asked(Answer(reply.status, bytes(reply.body), context.request_id))
         finally:
             context.close(self._clock)
-            spend(context.n_output or 0)
+            spend(context.n_to_charge)
 
 
 MAX_ATTEMPTS: Final = 3

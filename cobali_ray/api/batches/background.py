@@ -75,7 +75,8 @@ class Background:
                 continue
             quota = self._quota(owner, tenant)
             if quota is not None and quota.wait_s(self._clock.now()) > 0:
-                continue  # it waits for its key's tokens
+                n_of_key[owner] = MAX_OF_KEY  # all of the key wait for its tokens
+                continue
             n_of_key[owner] += 1
             task = self._tasks[response_id] = begin_apart(self._compute(response_id))
             task.add_done_callback(partial(self._over, response_id))
@@ -132,9 +133,9 @@ class Background:
         compute = partial(self._responses.run, begun=one, record=partial(self._record, one.id))
         caller = Caller(one.tenant, terms, one.owner)
 
-        def spend(n_output: int) -> None:
+        def spend(n_tokens: int) -> None:
             if (quota := self._quota(one.owner, one.tenant)) is not None:
-                quota.take(n_output, self._clock.now())
+                quota.take(n_tokens, self._clock.now())
 
         for attempt in range(1, MAX_ATTEMPTS + 1):
             handler = partial(compute, attempt=attempt)

@@ -104,6 +104,11 @@ class RequestContext:
         if self.quota is not None:
             self.quota.read(n_prompt, now_s)
 
+    @property
+    def n_to_charge(self) -> int:
+        """The tokens that are known only once it was computed."""
+        return (self.n_output or 0) + self.n_rows
+
     def close(self, clock: Clock) -> None:
         """Note the end for its key and in the log, once nothing is written for it any longer."""
         if self.writing is not None and not self.writing.done():
@@ -113,7 +118,7 @@ class RequestContext:
             self.cancelled = self.writing.cancelled()
         now_s = clock.now()
         if self.quota is not None and self.admitted:
-            self.quota.end((self.n_output or 0) + self.n_rows, now_s)
+            self.quota.end(self.n_to_charge, now_s)
         self.write(now_s - self.received_s)
 
     def headers(self, now_s: float) -> list[tuple[bytes, bytes]]:

@@ -84,10 +84,10 @@ class Quota:
         self.n_open -= 1
         self.take(n_output, now_s)
 
-    def take(self, n_output: int, now_s: float) -> None:
-        """Take output tokens, left or not."""
+    def take(self, n_tokens: int, now_s: float) -> None:
+        """Take tokens, left or not."""
         if self._tokens is not None:
-            self._tokens.take(n_output, now_s)
+            self._tokens.take(n_tokens, now_s)
 
     def wait_s(self, now_s: float) -> float:
         """Return how long until there are tokens left; 0 if there are."""
