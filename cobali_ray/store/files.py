@@ -180,7 +180,7 @@ def delete(db: StoreConnection, owner: str, file_id: str) -> None:
 def drop(db: StoreConnection, file_ids: Iterable[str]) -> None:
     """Let files be gone for everybody; `clear` deletes what was in them."""
     values = [(GONE, file_id) for file_id in file_ids]
-    db.executemany("UPDATE files SET owner = ?, complete = 0, bytes = 0 WHERE id = ?", values)
+    db.executemany("UPDATE files SET owner = ?, complete = 0 WHERE id = ?", values)
 
 
 def clear(db: StoreConnection) -> bool:
