@@ -156,7 +156,7 @@ def serve(
     from cobali_ray.settings import EngineSettings, read_settings
     from cobali_ray.store.database import check_store
 
-    def given() -> dict[str, Any]:
+    def options() -> dict[str, Any]:
         if model is not None and model_argument is not None:
             both = f"the model is given twice, {model_argument} and {model}: leave one out"
             raise ConfigError("--model", both)
@@ -164,16 +164,16 @@ def serve(
 
     def address() -> tuple[str, int]:
         http = _read_config(config)[1]
-        return host or str(http.get("host", "127.0.0.1")), _port_of(http) if port is None else port
+        return host or str(http.get("host") or "127.0.0.1"), _port_of(http) if port is None else port
 
-    def told() -> EngineSettings:
-        settings = read_settings(_read_config(config)[0] | given())
+    def checked_settings() -> EngineSettings:
+        settings = read_settings(_read_config(config)[0] | options())
         require_tracing(settings)
         read_keys(settings.api.api_keys, settings.api.api_keys_file)
         return settings
 
     def read(progress: Progress) -> EngineSettings:
-        settings = told()
+        settings = checked_settings()
         check_store(settings.api.store_place)
         engines = places(settings)
         for place in engines:
@@ -186,10 +186,10 @@ def serve(
     if check:
         from cobali_ray.actors.check import show_check
 
-        show_check(lambda: (told(), *address()))
+        show_check(lambda: (checked_settings(), *address()))
         return
     with failing_as_event():
-        given()  # what is wrong with the words themselves is said first
+        options()  # a mistake on the command line itself is reported first
         at_host, at_port = address()
         serve_forever(read, host=at_host, port=at_port)
 
@@ -225,7 +225,9 @@ def _read_config(path: Path | None) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _port_of(http: dict[str, Any]) -> int:
-    port = http.get("port", 8000)
+    port = http.get("port")
+    if port is None:
+        return 8000
     if not str(port).isdecimal() or len(str(port)) > 5:
         raise ConfigError("port", f"must be a number, got {port!r}")
     return int(port)
@@ -234,7 +236,7 @@ def _port_of(http: dict[str, Any]) -> int:
 def _log_to_stderr() -> None:
     from cobali_ray.telemetry.log import configure_logging
 
-    configure_logging(level="warning", stream=sys.stderr)  # nobody asked for an engine's events
+    configure_logging(level="warning", stream=sys.stderr)  # a command does not show events of an engine
 
 
 def main() -> None:

@@ -51,7 +51,8 @@ def is_ready(http: httpx2.Client) -> bool:
     with contextlib.suppress(httpx2.TransportError, ValueError, LookupError, TypeError):
         answer = http.get("/ready", timeout=READY_S)
         engines = orjson.loads(answer.content)["engines"]
-        return answer.status_code == httpx2.codes.OK and all(one["status"] != "loading" for one in engines)
+        loading = any(engine["status"] == "loading" for engine in engines)
+        return answer.status_code == httpx2.codes.OK and not loading
     return False
 
 
@@ -67,11 +68,11 @@ def given_settings(settings: list[str] | None, **options: Any) -> dict[str, Any]
 
     An option that is None says nothing. Raises ConfigError.
     """
-    found = dict(assignment(text) for text in settings or [])
-    found |= {name: value for name, value in options.items() if value is not None}
-    for name in found:
+    assigned = dict(assignment(text) for text in settings or [])
+    assigned |= {name: value for name, value in options.items() if value is not None}
+    for name in assigned:
         os.environ.pop(f"COBALI_{name.upper()}", None)
-    return found
+    return assigned
 
 
 def assignment(text: str) -> tuple[str, Any]:

@@ -1,6 +1,6 @@
 """Every error raised on purpose. The parent says whose fault it is; `args` rebuild it in another process.
 
-What clients are told of an error and what the metrics call it is defined by its class, and nowhere else.
+What clients see of an error and what the metrics call it is defined by its class, and nowhere else.
 """
 
 import math
@@ -208,9 +208,9 @@ class BodyTimeoutError(BadRequestError):
 @dataclass(eq=False)
 class UnsupportedEncodingError(BadRequestError):
     encoding: str
-    known: str
+    supported: str
     status, code = 415, "unsupported_encoding"
-    template = "The content encoding {encoding!r} is not supported; send {known} or none."
+    template = "The content encoding {encoding!r} is not supported; send {supported} or none."
 
 
 @dataclass(eq=False)
@@ -229,27 +229,27 @@ class MalformedFormError(BadRequestError):
 
 @dataclass(eq=False)
 class UnknownModelError(BadRequestError):
-    asked: str
+    model: str
     served: str
     status, code = 404, "model_not_found"
     path = ("model",)
-    template = "The model '{asked}' does not exist here; this server serves '{served}'."
+    template = "The model '{model}' does not exist here; this server serves '{served}'."
 
 
 @dataclass(eq=False)
 class UnknownPathError(BadRequestError):
     method: str
-    asked: str
+    url_path: str
     status, code = 404, "unknown_path"
-    template = "Unknown path: {method} {asked}."
+    template = "Unknown path: {method} {url_path}."
 
 
 @dataclass(eq=False)
 class WrongMethodError(BadRequestError):
     method: str
-    asked: str
+    url_path: str
     status, code = 405, "method_not_allowed"
-    template = "Method {method} is not allowed for {asked}."
+    template = "Method {method} is not allowed for {url_path}."
 
 
 class NoStoreError(BadRequestError):
@@ -266,9 +266,9 @@ class NoStoreError(BadRequestError):
 @dataclass(eq=False)
 class NotInStoreError(BadRequestError):
     what: str
-    asked: str
+    object_id: str
     status, code = 404, "not_found"
-    template = "There is no {what} with the id '{asked}'."
+    template = "There is no {what} with the id '{object_id}'."
 
 
 @dataclass(eq=False)
@@ -305,6 +305,7 @@ class StoreFailedError(CobaliError):
 
     why: str
     status, code = 503, "store_failed"
+    retry_after_s = 10.0
     template = "The server cannot use its store: {why}"
 
 
@@ -321,17 +322,17 @@ class BadLineError(BadRequestError):
 class BatchStateError(BadRequestError):
     batch_id: str
     status_text: str
-    wanted: str
+    change: str
     status, code = 409, "wrong_batch_state"
-    template = "The batch '{batch_id}' is {status_text} and cannot be {wanted}."
+    template = "The batch '{batch_id}' is {status_text} and cannot be {change}."
 
 
 @dataclass(eq=False)
 class ModelNotAllowedError(BadRequestError):
-    asked: str
+    model: str
     status, code = 403, "model_not_allowed"
     path = ("model",)
-    template = "This API key may not use the model '{asked}'."
+    template = "This API key may not use the model '{model}'."
 
 
 class OperatorKeyError(BadRequestError):
@@ -530,7 +531,7 @@ class ReleasedError(LoadingError):
 
 
 class UnloadedError(LoadingError):
-    """The engine holds no model at the moment; it loads one when it is told to."""
+    """The engine holds no model at the moment; it loads one when asked to."""
 
     template = "The model is not loaded."
 

@@ -25,7 +25,7 @@ def require_extra(extra: str, *modules: str) -> None:
 def remedy(extra: str) -> str:
     """Return the command that installs an extra here: from where this package was, as it is on no index.
 
-    So it does for WORKLOADS, which is no extra but the package beside.
+    Also for WORKLOADS, which is no extra but a package of its own in the same checkout.
     """
     try:
         origin = json.loads(distribution("cobali-ray").read_text("direct_url.json") or "{}")

@@ -51,13 +51,13 @@ class LazyGroup(TyperGroup):
         module, attribute = self.places[name].split(":")
         if name in self.needs and not is_there(module):
             require_extra(*self.needs[name])
-        found = getattr(import_module(module), attribute)
-        if isinstance(found, typer.Typer):
-            return typer.main.get_command(found)
+        command = getattr(import_module(module), attribute)
+        if isinstance(command, typer.Typer):
+            return typer.main.get_command(command)
         if name in self.needs:
-            found = _needing(self.needs[name], found)
+            command = _needing(self.needs[name], command)
         alone = typer.Typer(add_completion=False)
-        alone.command(name)(found)
+        alone.command(name)(command)
         return typer.main.get_command(alone)
 
 

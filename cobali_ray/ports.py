@@ -17,7 +17,7 @@ FIRST, LAST = 20_000, 30_000
 SINGLE = range(30_000, 32_768)
 """And single ones from here, the last that it gives to nobody."""
 _SIZE = 64
-_given: set[int] = set()
+_handed_out: set[int] = set()
 FOLDER = "cobali-serve-"
 """How the name of a server's own folder begins."""
 
@@ -31,17 +31,17 @@ def socket_dir() -> str:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on right now, and that this process was not given before.
+    """Return a port that nobody listens on right now, and that was not returned in this process before.
 
-    The kernel's own choice is one that an outgoing connection may have taken when somebody listens at last: a
-    starting server makes hundreds of connections first.
+    The kernel's own choice may be taken by an outgoing connection before the caller listens there: a starting
+    server makes hundreds of connections first.
 
     Raises:
         ConfigError: there is none.
     """
     for port in secrets.SystemRandom().sample(SINGLE, len(SINGLE)):
-        if port not in _given and _is_free(port):
-            _given.add(port)
+        if port not in _handed_out and _is_free(port):
+            _handed_out.add(port)
             return port
     raise ConfigError("port", f"no free port from {SINGLE.start} to {SINGLE.stop - 1}")
 
@@ -56,13 +56,13 @@ def free_blocks(n: int) -> list[range]:
     """
     starts = list(range(FIRST, LAST - _SIZE + 1, _SIZE))
     secrets.SystemRandom().shuffle(starts)
-    found: list[range] = []
+    blocks: list[range] = []
     for start in starts:
         block = range(start, start + _SIZE)
         if all(map(_is_free, block)):
-            found.append(block)
-            if len(found) == n:
-                return found
+            blocks.append(block)
+            if len(blocks) == n:
+                return blocks
     raise ConfigError("port", f"no {n} blocks of {_SIZE} free ports from {FIRST} to {LAST}")
 
 
@@ -97,12 +97,12 @@ def _user_of(port: int) -> str:
     import psutil  # not above: the front end's launcher reads this file, on a bare Python
 
     with contextlib.suppress(psutil.Error, OSError):
-        for found in psutil.net_connections(kind="tcp"):
-            if found.status == psutil.CONN_LISTEN and found.laddr[1] == port and found.pid:
-                user = psutil.Process(found.pid)
+        for connection in psutil.net_connections(kind="tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr[1] == port and connection.pid:
+                user = psutil.Process(connection.pid)
                 ours = any(FOLDER in word for word in user.cmdline())
                 whose = ", the front end of a `cobali serve`" if ours else ""
-                return f" by {user.name()} (process {found.pid}){whose}"
+                return f" by {user.name()} (process {connection.pid}){whose}"
     return ""
 
 
@@ -121,7 +121,7 @@ def reached_at(host: str) -> str:
 
 
 def _is_free(port: int) -> bool:
-    """Say whether nobody listens, not even somebody who would share the port."""
+    """Whether nobody listens, not even a server that would share the port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -11,7 +11,7 @@ from cobali_ray.core.request.events import Delta, End, EngineEvent
 
 
 class FakeClock:
-    """A clock that moves only when told to, plus `step_s` at every look."""
+    """A clock that moves only by `advance`, and by `step_s` at every look."""
 
     def __init__(self, start_s: float = 0.0, step_s: float = 0.0) -> None:
         self._now_s, self._step_s = start_s, step_s

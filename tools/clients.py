@@ -50,9 +50,11 @@ RUNNERS = ("anyio", "pytest", "pytest-timeout")
 
 def main(arguments: list[str]) -> int:
     """Run the tests of those that are named, or of all; return the exit code."""
-    arguments = [spelled if (spelled := one.replace("-", "_")) in NAMES else one for one in arguments]
-    names = [one for one in arguments if one in NAMES] or list(NAMES)
-    options = [one for one in arguments if one not in {*NAMES, "--pin"}]
+    arguments = [
+        spelled if (spelled := argument.replace("-", "_")) in NAMES else argument for argument in arguments
+    ]
+    names = [argument for argument in arguments if argument in NAMES] or list(NAMES)
+    options = [argument for argument in arguments if argument not in {*NAMES, "--pin"}]
     if shutil.which("npm") is None and not PROGRAMS.keys().isdisjoint(names):
         print(f"npm is missing: without it name others than {', '.join(PROGRAMS)}")
         return 1
@@ -77,10 +79,14 @@ def tests(name: str) -> list[str | Path]:
 
 def pin(name: str) -> None:
     """Choose the newest versions that go together."""
-    wanted = "\n".join((LIBRARIES[name], *RUNNERS))
+    packages = "\n".join((LIBRARIES[name], *RUNNERS))
     options = ["--quiet", "--no-annotate", "--no-header", "--upgrade", "--output-file", requirements(name)]
     subprocess.run(
-        [UV, "pip", "compile", *options, "-"], input=wanted, text=True, check=True, stdout=subprocess.DEVNULL
+        [UV, "pip", "compile", *options, "-"],
+        input=packages,
+        text=True,
+        check=True,
+        stdout=subprocess.DEVNULL,
     )
 
 

@@ -95,17 +95,19 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="CUDA0", help="as `cobali devices` names it, or worker")
     parser.add_argument("--model", help="a GGUF file or a built-in model")
     parser.add_argument("--quick", action="store_true", help="just enough to show that it works")
-    given = parser.parse_args(words)
-    if given.device != WORKER and given.device not in (here := [one.name for one in local_devices()]):
-        print(f"There is no {given.device} here; llama.cpp finds {', '.join(here)}. See docs/devices.md.")
+    options = parser.parse_args(words)
+    if options.device != WORKER and options.device not in (
+        here := [device.name for device in local_devices()]
+    ):
+        print(f"There is no {options.device} here; llama.cpp finds {', '.join(here)}. See docs/devices.md.")
         return 2
-    model = given.model or (QUICK_MODEL if given.quick else FULL_MODEL)
-    thorough = () if given.quick else ("-m", "gpu")
-    suite = [sys.executable, "-m", "pytest", "-q", "tests/gpu", "--device", given.device, *thorough]
+    model = options.model or (QUICK_MODEL if options.quick else FULL_MODEL)
+    thorough = () if options.quick else ("-m", "gpu")
+    suite = [sys.executable, "-m", "pytest", "-q", "tests/gpu", "--device", options.device, *thorough]
     done = subprocess.run(suite, cwd=ROOT, check=False, stdout=subprocess.PIPE, text=True)
     print(done.stdout, flush=True)
     parts = [
-        *head(given.device, given.quick),
+        *head(options.device, options.quick),
         "## The suite",
         "",
         f"`{' '.join(['pytest', *suite[3:]])}`",
@@ -113,8 +115,8 @@ def main(words: Sequence[str] | None = None) -> int:
     ]
     parts += [done.stdout.strip().splitlines()[-1].strip("= "), ""]
     codes = [done.returncode]
-    for section in sections(given.device, model, quick=given.quick):
-        code, lines = measured(section, given.device)
+    for section in sections(options.device, model, quick=options.quick):
+        code, lines = measured(section, options.device)
         codes.append(code)
         parts += lines
     PAGE.write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
@@ -125,9 +127,11 @@ def main(words: Sequence[str] | None = None) -> int:
 def head(device: str, quick: bool) -> Iterator[str]:
     """Say what the report is about, and what it ran on."""
     yield from ("# On a device", "")
-    asked = f' ARGS="--device {device}{" --quick" if quick else ""}"' if quick or device != "CUDA0" else ""
+    arguments = (
+        f' ARGS="--device {device}{" --quick" if quick else ""}"' if quick or device != "CUDA0" else ""
+    )
     today = f"{datetime.now(UTC):%Y-%m-%d}"
-    yield f"Written by `make gpu-report{asked}` on {today}, cobali-ray {__version__}, {card(device)}."
+    yield f"Written by `make gpu-report{arguments}` on {today}, cobali-ray {__version__}, {card(device)}."
     if device == WORKER:
         yield from ("", NO_CARD)
     yield ""
@@ -140,8 +144,8 @@ def card(device: str) -> str:
     if shutil.which("nvidia-smi") is None:
         return f"on {device}"
     query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
-    told = subprocess.run(query, check=False, capture_output=True, text=True).stdout.strip()
-    return f"on {device} of: {told.replace(chr(10), '; ')}"
+    cards = subprocess.run(query, check=False, capture_output=True, text=True).stdout.strip()
+    return f"on {device} of: {cards.replace(chr(10), '; ')}"
 
 
 def measured(section: Section, device: str) -> tuple[int, list[str]]:

@@ -78,18 +78,18 @@ def main() -> int:
         print(f"cobali_ray needs Python 3.11 or newer; this is {platform.python_version()}.")
         return 1
     dev = "--dev" in sys.argv[1:]
-    wanted = fingerprint()
+    expected = fingerprint()
     stamps = [VENV / name for name in (["installed", "installed-dev"] if dev else ["installed"])]
-    if not all(stamp.exists() and stamp.read_text() == wanted for stamp in stamps):
+    if not all(stamp.exists() and stamp.read_text() == expected for stamp in stamps):
         for stamp in VENV.glob("installed*"):
-            if stamp.read_text() != wanted:
+            if stamp.read_text() != expected:
                 stamp.unlink()  # there is one environment, and it will be another
         everything = ["--group", "dev", "--editable", f".[{extras()}]", "--editable", "workloads"]
         # To bytecode now: whoever serves may not write here, or Python may be told to write nothing. Of what
         # tests need, most is never imported, and all of it takes a minute and more.
         install(everything if dev else ["--compile-bytecode", "--editable", "."])
         for stamp in stamps:
-            stamp.write_text(wanted)
+            stamp.write_text(expected)
     # Not under the stamp: they lie in the user's cache, which may be emptied while .venv stays.
     if dev and not TEMPLATES.exists():
         fetch_templates()
@@ -163,12 +163,12 @@ def llama_wheel() -> Path:
     untried = folder / UNTRIED
     untried.mkdir(parents=True, exist_ok=True)
     with alone(folder):
-        if found := wheel_in(folder):
-            return found
+        if wheel := wheel_in(folder):
+            return wheel
         if not any(map(os.environ.get, BUILD_VARIABLES)) and not any(untried.glob("*.refused")):
             download_prebuilt(untried)
-            if found := wheel_in(untried):
-                return found
+            if wheel := wheel_in(untried):
+                return wheel
         compile_into(folder)
     return wheel_in(folder) or sys.exit(1)
 
@@ -269,14 +269,14 @@ def fetch_templates() -> None:
         tempfile.TemporaryDirectory(dir=TEMPLATES.parent) as scratch,
         source_package(Path(scratch)) as package,
     ):
-        found = Path(scratch) / "templates"
-        found.mkdir()
+        unpacked = Path(scratch) / "templates"
+        unpacked.mkdir()
         for member in package:
             path = Path(member.name)
             content = package.extractfile(member) if path.match("models/templates/*.jinja") else None
             if content is not None:
-                (found / path.name).write_bytes(content.read())
-        found.rename(TEMPLATES)  # whole or not at all
+                (unpacked / path.name).write_bytes(content.read())
+        unpacked.rename(TEMPLATES)  # whole or not at all
 
 
 def build(command: list[str], environ: dict[str, str]) -> None:
@@ -288,14 +288,14 @@ def build(command: list[str], environ: dict[str, str]) -> None:
             command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         ) as process,
     ):
-        shown = ""
+        marks = ""
         try:
             for line in process.stdout or ():
                 log.write(line)
                 steps = STEP.findall(line)
                 if steps:
                     done, total = map(int, steps[-1])
-                    shown = progress(done, total, time.monotonic() - started, shown)
+                    marks = progress(done, total, time.monotonic() - started, marks)
         except KeyboardInterrupt:  # which the whole group of processes was sent
             process.wait()
             print("\nInterrupted. The next make goes on from here.", flush=True)
@@ -308,17 +308,17 @@ def build(command: list[str], environ: dict[str, str]) -> None:
         raise SystemExit(1)
 
 
-def progress(done: int, total: int, elapsed_s: float, shown: str) -> str:
+def progress(done: int, total: int, elapsed_s: float, marks: str) -> str:
     """Draw the bar: in place on a terminal, every tenth part as a line elsewhere."""
     text = f"  [{'#' * (30 * done // total):<30}] {done}/{total} files, {elapsed_s / 60:.1f} min"
     if done >= SURE * total:
         text += f", about {elapsed_s * (total / done - 1) / 60:.0f} min left"
     if sys.stdout.isatty():
         print(f"\r{text:<90}", end="", flush=True)
-    elif 10 * done // total != shown.count("|"):
+    elif 10 * done // total != marks.count("|"):
         print(text, flush=True)
         return "|" * (10 * done // total)
-    return shown
+    return marks
 
 
 def run(command: list[str]) -> None:

@@ -36,8 +36,8 @@ def find(program: str) -> str | None:
     """Return the path of a program on PATH or unpacked here."""
     for name in (program, UPSTREAM.get(program, program)):
         for path in (None, str(FOLDER), str(FOLDER / "usr" / "bin")):
-            if found := shutil.which(name, path=path):
-                return found
+            if executable := shutil.which(name, path=path):
+                return executable
     return None
 
 

@@ -53,9 +53,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         _file(name, "index.md" if name == FRONT else name, config)
         for name in (FRONT, *ELSEWHERE, ICON, TYPEFACE)
     ]
-    known = {page.src_uri for page in pages}
+    present = {page.src_uri for page in pages}
     linked = {name for page in pages if page.is_documentation_page() for name in _linked(page)}
-    pages += [_file(name, name, config) for name in sorted(linked - known)]
+    pages += [_file(name, name, config) for name in sorted(linked - present)]
     return Files([*theme, *pages])
 
 
@@ -86,7 +86,7 @@ def _with(text: str, links: str) -> str:
 
 def _filled(nav: list | dict | str) -> list:
     if isinstance(nav, list):
-        return [entry for one in nav for entry in _filled(one)]
+        return [entry for item in nav for entry in _filled(item)]
     if isinstance(nav, dict):
         return [{title: below if isinstance(below, str) else _filled(below)} for title, below in nav.items()]
     return sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob(nav))

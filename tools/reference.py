@@ -39,12 +39,12 @@ def written(page: str) -> str:
     )
     if missing := tables.keys() - places:
         raise KeyError(f"docs/api.md has no place for {', '.join(sorted(missing))}")
-    return MARKED.sub(lambda found: f"{found[1]}\n{tables[found['name']]}\n\n{found[3]}", page)
+    return MARKED.sub(lambda match: f"{match[1]}\n{tables[match['name']]}\n\n{match[3]}", page)
 
 
 def marked(page: str) -> list[str]:
     """Return the names of the tables that a page has."""
-    return [found["name"] for found in MARKED.finditer(page)]
+    return [match["name"] for match in MARKED.finditer(page)]
 
 
 def made(document: Mapping[str, Any]) -> dict[str, str]:
@@ -65,19 +65,23 @@ def made(document: Mapping[str, Any]) -> dict[str, str]:
 
 def _endpoints(document: Mapping[str, Any]) -> str:
     rows = [
-        (f"`{verb.upper()}`", f"`{path}`", re.sub(r"(?<=The same as )(.+)", r"`\1`", one["summary"]) + ".")
+        (
+            f"`{verb.upper()}`",
+            f"`{path}`",
+            re.sub(r"(?<=The same as )(.+)", r"`\1`", operation["summary"]) + ".",
+        )
         for path, verbs in document["paths"].items()
-        for verb, one in verbs.items()
+        for verb, operation in verbs.items()
     ]
     return _table(("method", "path", "what"), rows)
 
 
 def _bodies(document: Mapping[str, Any]) -> Iterable[str]:
     for verbs in document["paths"].values():
-        for one in verbs.values():
-            taken = one.get("requestBody", {}).get("content", {})
-            if "application/json" in taken:  # else it is a form
-                yield taken["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
+        for operation in verbs.values():
+            content = operation.get("requestBody", {}).get("content", {})
+            if "application/json" in content:  # else it is a form
+                yield content["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
 
 
 def _heading(document: Mapping[str, Any], name: str) -> str:
@@ -89,11 +93,11 @@ def _heading(document: Mapping[str, Any], name: str) -> str:
 
 
 def _fields(schema: Mapping[str, Any], names: Iterable[str]) -> str:
-    wanted, required = set(names), schema.get("required", ())
+    chosen, required = set(names), schema.get("required", ())
     rows = [
-        (f"`{name}`", _kind(one) + (", required" if name in required else ""), one.get("description", ""))
-        for name, one in schema["properties"].items()
-        if name in wanted
+        (f"`{name}`", _kind(field) + (", required" if name in required else ""), field.get("description", ""))
+        for name, field in schema["properties"].items()
+        if name in chosen
     ]
     return _table(("parameter", "kind", "meaning"), rows)
 
@@ -105,9 +109,9 @@ def _kind(schema: Mapping[str, Any]) -> str:
     if "const" in schema:
         return f"`{schema['const']}`"
     if "enum" in schema:
-        return ", ".join(f"`{one}`" for one in schema["enum"])
+        return ", ".join(f"`{value}`" for value in schema["enum"])
     if "anyOf" in schema:
-        kinds = dict.fromkeys(_kind(one) for one in schema["anyOf"] if one.get("type") != "null")
+        kinds = dict.fromkeys(_kind(option) for option in schema["anyOf"] if option.get("type") != "null")
         return " or ".join(kinds)
     kind = schema.get("type", "any")
     return f"list of {_kind(schema['items'])}" if kind == "array" and "items" in schema else str(kind)

@@ -66,15 +66,15 @@ def main(
 ) -> None:
     """Make the model. A run that was interrupted goes on where it stopped when it is started again."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "n_examples": n_examples,
         "n_steps": n_steps,
         "rate": rate,
         "embedding_rate": rate,
         "seed": seed,
     }
-    given |= {"passes_per_step": passes, "more": tuple(more) if more else None}
-    changes = {name: value for name, value in given.items() if value is not None}
+    options |= {"passes_per_step": passes, "more": tuple(more) if more else None}
+    changes = {name: value for name, value in options.items() if value is not None}
     try:
         if step is Step.FACTS:
             from training.facts import write_facts
@@ -117,20 +117,20 @@ def _work(
             take_tokenizer(place(weights), recipe.shape, workshop)
     others = [place(name) for name in mean_with]
 
-    def wanted(one: Step) -> bool:
-        return step in {Step.ALL, one}
+    def chosen(candidate: Step) -> bool:
+        return step in {Step.ALL, candidate}
 
     if step is Step.CORPUS or (step is Step.ALL and not workshop.corpus.exists()):
         steps.make_corpus(recipe, workshop)
-    if wanted(Step.TRAIN):
+    if chosen(Step.TRAIN):
         steps.train_model(recipe, workshop, begin)
-    if wanted(Step.EXPORT):
+    if chosen(Step.EXPORT):
         steps.export_model(recipe, workshop, others)
-    if wanted(Step.CHECK):
+    if chosen(Step.CHECK):
         check.check_export(recipe, workshop, others)
-    if wanted(Step.EVALUATE):
+    if chosen(Step.EVALUATE):
         evaluate.evaluate(workshop)
-    if wanted(Step.MEASURE):
+    if chosen(Step.MEASURE):
         measure.measure(workshop)
 
 

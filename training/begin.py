@@ -39,7 +39,7 @@ def place(name: str) -> Path:
 
 
 def read_weights(path: Path) -> tuple[Mapping[str, Any], str]:
-    """Read weights by the model's own names, and what tells them from others; a GGUF file's are rounded.
+    """Read weights by the model's own names, and a digest of their file; a GGUF file's are rounded.
 
     Raises:
         TrainingError: there is no such file, or it holds something else.

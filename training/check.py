@@ -1,4 +1,4 @@
-"""Does the file say what the model says? Logits and greedy answers of llama.cpp against PyTorch."""
+"""Does the file compute what the model computes? Logits and greedy answers of llama.cpp against PyTorch."""
 
 from __future__ import annotations
 
@@ -46,45 +46,45 @@ def check_export(recipe: Recipe, workshop: Workshop, mean_with: Sequence[Path] =
     )
     cosine = min(_cosines(model, exact, some))
     cosine_q8 = min(_cosines(model, shipped, some))
-    asked = prompts[:: max(1, len(prompts) // _N_GREEDY)]
-    ours = greedy(model, asked, end=encoder.end, n_most=_N_MOST)
-    theirs = [shipped.greedy(prompt, end=encoder.end, n_most=_N_MOST) for prompt in asked]
-    same = sum(a == b for a, b in zip(ours, theirs, strict=True)) / len(asked)
-    found = {
+    greedy_prompts = prompts[:: max(1, len(prompts) // _N_GREEDY)]
+    ours = greedy(model, greedy_prompts, end=encoder.end, n_most=_N_MOST)
+    theirs = [shipped.greedy(prompt, end=encoder.end, n_most=_N_MOST) for prompt in greedy_prompts]
+    same = sum(a == b for a, b in zip(ours, theirs, strict=True)) / len(greedy_prompts)
+    agreement = {
         "same_ids": same_ids,
         "least_cosine_f32": round(cosine, 6),
         "least_cosine_q8_0": round(cosine_q8, 6),
         "same_greedy_answers": round(same, 4),
-        "n_greedy_prompts": len(asked),
+        "n_greedy_prompts": len(greedy_prompts),
     }
-    note(workshop.report, export=found)
-    CONSOLE.print(found)
+    note(workshop.report, export=agreement)
+    CONSOLE.print(agreement)
     if not same_ids or cosine < LEAST_COSINE or same < LEAST_SAME:
-        raise TrainingError(f"the exported file does not agree with the model: {found}")
+        raise TrainingError(f"the exported file does not agree with the model: {agreement}")
 
 
-def note(path: Path, **found: object) -> None:
+def note(path: Path, **findings: object) -> None:
     """Add findings to the report."""
     report = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps({**report, **found}, indent=2) + "\n")
+    path.write_text(json.dumps({**report, **findings}, indent=2) + "\n")
 
 
 def _rendered(turns: Sequence[object]) -> str:
     from training.corpus.example import Turn
 
-    said = "".join(f"<|im_start|>{t.role}\n{t.text}<|im_end|>\n" for t in turns if isinstance(t, Turn))
-    return f"{said}<|im_start|>assistant\n"
+    chat = "".join(f"<|im_start|>{t.role}\n{t.text}<|im_end|>\n" for t in turns if isinstance(t, Turn))
+    return f"{chat}<|im_start|>assistant\n"
 
 
 def _cosines(model: Decoder, llama: Llama, prompts: Sequence[Sequence[int]]) -> list[float]:
-    found = []
+    cosines = []
     for prompt in prompts:
         with torch.inference_mode():
             ours = model.logits(model(torch.tensor([prompt])))[0].numpy().astype(np.float64)
         theirs = llama.logits(prompt).astype(np.float64)
         dots = (ours * theirs).sum(1) / np.linalg.norm(ours, axis=1) / np.linalg.norm(theirs, axis=1)
-        found.append(float(dots.min()))
-    return found
+        cosines.append(float(dots.min()))
+    return cosines
 
 
 class Llama:

@@ -35,7 +35,7 @@ def save_checkpoint(path: Path, state: dict[str, Any], recipe: Recipe) -> None:
 
 
 def load_weights(path: Path) -> tuple[dict[str, Any], str]:
-    """Read the weights of any run's checkpoint, and what tells them from others.
+    """Read the weights of any run's checkpoint, and a digest of its file.
 
     Raises:
         TrainingError: there is no such file, or it is no checkpoint.

@@ -56,8 +56,8 @@ class Dataset:
     @classmethod
     def load(cls, path: Path) -> Dataset:
         """Read it."""
-        with np.load(path) as found:
-            return cls(found["tokens"], found["spoken"], found["starts"])
+        with np.load(path) as arrays:
+            return cls(arrays["tokens"], arrays["spoken"], arrays["starts"])
 
 
 def padded(lengths: NDArray[np.int64] | np.int64) -> NDArray[np.int64]:
@@ -122,9 +122,9 @@ def plan(
     pool = 4096
     order = rng.permutation(len(lengths))
     passes = [
-        one
+        indices
         for at in range(0, len(order), pool)
-        for one in _passes(order[at : at + pool], lengths, tokens_per_pass, rng)
+        for indices in _passes(order[at : at + pool], lengths, tokens_per_pass, rng)
     ]
     return [passes[at : at + passes_per_step] for at in range(0, len(passes), passes_per_step)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -76,7 +77,7 @@ def evaluate(workshop: Workshop) -> None:
     (workshop.folder / "wrong.txt").write_text("\n\n".join(map(_as_text, wrong)) + "\n", encoding="utf-8")
     shares = shares_right(answers)
     ended = sum(answered.ended for answered in answers) / len(answers)
-    found = {
+    evaluation = {
         "n": len(answers),
         "right": {k: round(v, 4) for k, v in shares.items()},
         "drawn": round(shares_right(drawn)["all"], 4),
@@ -86,7 +87,7 @@ def evaluate(workshop: Workshop) -> None:
         "plain_calls": sum(answered.right for answered in stranger),
         "ended": round(ended, 4),
     }
-    note(workshop.report, evaluation=found)
+    note(workshop.report, evaluation=evaluation)
     CONSOLE.print(table, highlight=False)
     missed = [
         kind for kind, share in shares.items() if share < (LEAST_OVERALL if kind == "all" else LEAST_OF_KIND)
@@ -126,12 +127,12 @@ async def ask_all(url: str, examples: Sequence[Example]) -> list[Answered]:
 
 def shares_right(answers: Sequence[Answered]) -> dict[str, float]:
     """Return the share of right answers by kind, and over all of them as `all`."""
-    asked, right = Counter[str](), Counter[str]()
+    total, right = Counter[str](), Counter[str]()
     for answered in answers:
         for kind in (answered.example.kind, "all"):
-            asked[kind] += 1
+            total[kind] += 1
             right[kind] += answered.right
-    return {kind: right[kind] / asked[kind] for kind in (*KINDS, "all") if asked[kind]}
+    return {kind: right[kind] / total[kind] for kind in (*KINDS, "all") if total[kind]}
 
 
 def as_table(answers: Sequence[Answered], sets: Mapping[str, Sequence[Answered]]) -> str:
@@ -179,7 +180,8 @@ def served(model: Path, log: Path) -> Iterator[str]:
                 try:
                     process.wait(_STOP_S)
                 except subprocess.TimeoutExpired:
-                    process.kill()
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
 
 
 def _wait_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -198,5 +200,5 @@ def _wait_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
 def _as_text(answered: Answered) -> str:
     example = answered.example
     head = f"# {example.kind}, {example.source}, {example.check.name}"
-    said = [f"{turn.role}: {turn.text}" for turn in example.prompt]
-    return "\n".join([head, *said, f"wanted: {example.answer}", f"got: {answered.text}"])
+    prompt = [f"{turn.role}: {turn.text}" for turn in example.prompt]
+    return "\n".join([head, *prompt, f"wanted: {example.answer}", f"got: {answered.text}"])

@@ -63,15 +63,15 @@ def write_gguf(path: Path, model: Decoder, vocabulary: Vocabulary, quant: str) -
 
 def tensors(model: Decoder) -> Mapping[str, NDArray[np.float32]]:
     """Return the weights under llama.cpp's names; the output is the embedding and not written twice."""
-    found = {}
+    by_name = {}
     for name, parameter in model.named_parameters():
         values = parameter.detach().float().cpu().numpy()
         if name.startswith("layers."):
             _, layer, inner = name.split(".", 2)
-            found[f"blk.{layer}.{_NAMES[inner]}"] = values
+            by_name[f"blk.{layer}.{_NAMES[inner]}"] = values
         else:
-            found[_TOP_NAMES[name]] = values
-    return found
+            by_name[_TOP_NAMES[name]] = values
+    return by_name
 
 
 def model_name(tensor: str) -> str:

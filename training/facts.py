@@ -22,7 +22,7 @@ def write_facts() -> None:
     Raises:
         TrainingError: the server does not start.
     """
-    from training.evaluate import served  # which needs PyTorch; who only compares does not
+    from training.evaluate import served  # it needs PyTorch, and comparing does not
 
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -69,11 +69,11 @@ class Run:
         save_checkpoint(path, state, self.recipe)
 
 
-Heard = Callable[[int, int, float, int], None]
-"""Hears the step, how many there are, the loss, and how many tokens the step had."""
+OnStep = Callable[[int, int, float, int], None]
+"""Called with the step, how many there are, the loss, and how many tokens the step had."""
 
 
-def train(run: Run, data: Dataset, checkpoint: Path, heard: Heard) -> None:
+def train(run: Run, data: Dataset, checkpoint: Path, on_step: OnStep) -> None:
     """Go through the plan from where the run stands; whatever interrupts it, a checkpoint is left behind."""
     recipe = run.recipe
     steps = plan(
@@ -90,7 +90,7 @@ def train(run: Run, data: Dataset, checkpoint: Path, heard: Heard) -> None:
             loss = _step(run, [data.rows(indices) for indices in rows], recipe.scale(run.step, n_steps))
             run.losses.append(loss)
             run.step += 1
-            heard(run.step, n_steps, loss, int(sum(data.lengths[indices].sum() for indices in rows)))
+            on_step(run.step, n_steps, loss, int(sum(data.lengths[indices].sum() for indices in rows)))
             if time.monotonic() - saved > CHECKPOINT_EVERY_S:
                 run.save(checkpoint)
                 saved = time.monotonic()
@@ -108,9 +108,9 @@ def _step(run: Run, passes: list[Pass], scale: float) -> float:
     n_threads = torch.get_num_threads()
     at_once = min(n_threads, len(passes)) if parameters[0].device.type == "cpu" else 1
 
-    def compute(one: Pass) -> tuple[float, tuple[torch.Tensor, ...]]:
+    def compute(batch: Pass) -> tuple[float, tuple[torch.Tensor, ...]]:
         torch.set_num_threads(max(1, n_threads // at_once))
-        loss = _loss(run.model, one, total)
+        loss = _loss(run.model, batch, total)
         return float(loss.detach()), torch.autograd.grad(loss, parameters)
 
     with ThreadPoolExecutor(at_once) as pool:
@@ -127,15 +127,15 @@ def _step(run: Run, passes: list[Pass], scale: float) -> float:
     return sum(losses)
 
 
-def _loss(model: Decoder, one: Pass, total: float) -> torch.Tensor:
-    tokens, weights = one
+def _loss(model: Decoder, batch: Pass, total: float) -> torch.Tensor:
+    tokens, weights = batch
     device = model.embedding.weight.device
     ids = torch.from_numpy(tokens).to(device)
-    at, wanted = (torch.from_numpy(found).to(device) for found in _scored(weights))
+    at, weight = (torch.from_numpy(array).to(device) for array in _scored(weights))
     with torch.autocast(device.type, torch.bfloat16, enabled=_has_bfloat16(device.type)):
         logits = model.logits(model(ids).flatten(0, 1)[at])
     each = F.cross_entropy(logits.float(), ids.flatten()[at + 1], reduction="none")
-    return (each * wanted).sum() / total
+    return (each * weight).sum() / total
 
 
 def _has_bfloat16(device: str) -> bool:
@@ -153,22 +153,22 @@ def _scored(weights: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np
     places = np.flatnonzero(following)
     filled = np.zeros(-(-len(places) // _SCORES) * _SCORES, np.int64)
     filled[: len(places)] = places
-    wanted = np.zeros(len(filled), np.float32)
-    wanted[: len(places)] = following[places]
-    return filled, wanted
+    place_weights = np.zeros(len(filled), np.float32)
+    place_weights[: len(places)] = following[places]
+    return filled, place_weights
 
 
 def _optimizers(model: Decoder, recipe: Recipe) -> list[torch.optim.Optimizer]:
     """Muon for the matrices of the layers, AdamW for embeddings, norms and biases."""
     matrices = [p for name, p in model.named_parameters() if p.dim() == 2 and "embedding" not in name]
     others = [p for name, p in model.named_parameters() if p.dim() != 2 or "embedding" in name]
-    found: list[Any] = [
+    optimizers: list[Any] = [
         torch.optim.Muon(
             matrices, lr=recipe.rate, weight_decay=recipe.weight_decay, adjust_lr_fn="match_rms_adamw"
         ),
         torch.optim.AdamW(others, lr=recipe.embedding_rate, betas=(0.9, 0.98), weight_decay=0.0),
     ]
-    for optimizer in found:
+    for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["full_lr"] = group["lr"]
-    return found
+    return optimizers

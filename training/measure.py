@@ -39,8 +39,8 @@ def measure(workshop: Workshop) -> None:
         stats = run_offline(partial(engine_on, backend, settings), [request]).requests["one"]
         rates.append((stats.n_output - 1) / (stats.decode_s or float("inf")))
         backend.close()
-    found = {"load_s": round(median(loads), 3), "tokens_per_s_one_core": round(median(rates))}
-    note(workshop.report, speed=found)
-    CONSOLE.print(found)
+    speed = {"load_s": round(median(loads), 3), "tokens_per_s_one_core": round(median(rates))}
+    note(workshop.report, speed=speed)
+    CONSOLE.print(speed)
     if median(loads) > MOST_LOAD_S or median(rates) < LEAST_TOKENS_PER_S:
-        raise TrainingError(f"slower than promised: {found}")
+        raise TrainingError(f"slower than promised: {speed}")

@@ -25,7 +25,7 @@ _SMOOTH = 50
 
 @contextmanager
 def progress_bar(what: str, total: int) -> Iterator[Callable[[int, str], None]]:
-    """Show how far it is: the function it gives hears how much is done, and a remark."""
+    """Show how far it is: the function it gives is called with how much is done, and a remark."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -39,14 +39,14 @@ def progress_bar(what: str, total: int) -> Iterator[Callable[[int, str], None]]:
     with Progress(*columns, console=CONSOLE, disable=not CONSOLE.is_terminal) as bars:
         task = bars.add_task(what, total=total, remark="")
 
-        def heard(done: int, remark: str) -> None:
+        def on_progress(done: int, remark: str) -> None:
             nonlocal last
             bars.update(task, completed=done, remark=remark)
             if not CONSOLE.is_terminal and time.monotonic() - last >= _LINE_EVERY_S:
                 last = time.monotonic()
                 CONSOLE.print(f"{what}: {done}/{total} {remark}", highlight=False)
 
-        yield heard
+        yield on_progress
 
 
 def plot_losses(losses: Sequence[float], path: Path) -> None:

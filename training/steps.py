@@ -42,13 +42,13 @@ def make_corpus(recipe: Recipe, workshop: Workshop) -> None:
         CONSOLE.print(f"No entry explains the setting {name}.", style="yellow", markup=False, highlight=False)
     tokenizer = load(workshop.tokenizer) if recipe.weights else _tokenizer(recipe)
     tokenizer.save(str(workshop.tokenizer))
-    with progress_bar("Generating", recipe.n_examples) as heard:
+    with progress_bar("Generating", recipe.n_examples) as on_progress:
         data = encode(
             training_examples(recipe.n_examples, recipe.seed, recipe.more),
             Encoder(tokenizer),
             Random(recipe.seed + 2),
             share_long=recipe.share_long,
-            progress=lambda n: heard(n, ""),
+            progress=lambda n: on_progress(n, ""),
         )
     data.save(workshop.corpus)
     sample = training_examples(_N_SAMPLE, recipe.seed + 3)
@@ -87,12 +87,12 @@ def train_model(recipe: Recipe, workshop: Workshop, weights: Mapping[str, Any] |
     if run.step:
         CONSOLE.print(f"Going on from step {run.step} of {n_steps}.", highlight=False)
     recent = run.losses[-50:]
-    with progress_bar("Training", n_steps) as heard:
+    with progress_bar("Training", n_steps) as on_progress:
 
         def each(step: int, _n: int, loss: float, _tokens: int) -> None:
             recent.append(loss)
             del recent[:-50]
-            heard(step, f"loss {sum(recent) / len(recent):.4f}")
+            on_progress(step, f"loss {sum(recent) / len(recent):.4f}")
 
         try:
             train(run, data, workshop.checkpoint, each)

@@ -115,10 +115,10 @@ class Encoder:
         ids: list[int] = []
         spoken: list[bool] = []
         for turn, encoding in zip(turns, encodings, strict=True):
-            head, said = self._heads[turn.role], [*encoding.ids, self.end]  # type: ignore[attr-defined]
-            ids += head + said + self._newline
+            head, body = self._heads[turn.role], [*encoding.ids, self.end]  # type: ignore[attr-defined]
+            ids += head + body + self._newline
             spoken += (
-                [False] * len(head) + [turn.role == "assistant"] * len(said) + [False] * len(self._newline)
+                [False] * len(head) + [turn.role == "assistant"] * len(body) + [False] * len(self._newline)
             )
         return Encoded(ids, spoken)
 

@@ -42,15 +42,15 @@ def build(args: dict[str, Any]) -> Application:
 def join(settings: EngineSettings, *, code: str = "", alone: bool = False) -> Application:
     """Join engines and ingress to one Serve application.
 
-    Deployed again, only those parts are restarted that are told something else than before, and all where
-    `code`, the name of what they run, is another. `alone`: no other node, with GPUs of its own, will come.
+    Deployed again, only parts whose settings differ are restarted, and all where `code`, the version of what
+    they run, differs. `alone`: no other node, with GPUs of its own, will come.
     """
     require_tracing(settings)
-    read_keys(settings.api.api_keys, settings.api.api_keys_file)  # what is wrong with it is said here and now
+    read_keys(settings.api.api_keys, settings.api.api_keys_file)  # mistakes in it are reported here and now
     check_store(settings.api.store_place)
-    found, version = places(settings), versions(settings, code)
+    engine_places, version = places(settings), versions(settings, code)
     n_gpus = int(ray.cluster_resources().get("GPU", 0)) if ray.is_initialized() else 0
-    shares = gpu_shares(found, n_gpus)
+    shares = gpu_shares(engine_places, n_gpus)
     if alone:
         require_gpus(shares, n_gpus)
     engines = [
@@ -68,7 +68,7 @@ def join(settings: EngineSettings, *, code: str = "", alone: bool = False) -> Ap
             ),
             version[place.deployment],
         ).bind(place.settings, place.engine_id)
-        for place in found
+        for place in engine_places
     ]
     ingress = serve.deployment(
         serve.ingress()(Ingress),
@@ -81,7 +81,7 @@ def join(settings: EngineSettings, *, code: str = "", alone: bool = False) -> Ap
         ray_actor_options={"num_cpus": N_CPUS},
     )
     of_http = ForIngress(settings.api, settings.server)
-    return _as(ingress, version[INGRESS]).bind(engines, served_by(found), of_http)
+    return _as(ingress, version[INGRESS]).bind(engines, served_by(engine_places), of_http)
 
 
 def _as(deployment: serve.Deployment, version: str) -> serve.Deployment:

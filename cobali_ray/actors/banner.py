@@ -64,8 +64,8 @@ def _folded(lines: Sequence[RenderableType], width: int) -> RenderableType:
 
 
 def size_of(model: Mapping[str, Any]) -> str:
-    known = [_short(model.get("parameters"), ""), model.get("quant"), _short(model.get("size_bytes"), "B")]
-    return ", ".join(str(one) for one in known if one)
+    parts = [_short(model.get("parameters"), ""), model.get("quant"), _short(model.get("size_bytes"), "B")]
+    return ", ".join(str(part) for part in parts if part)
 
 
 def _of_one(model: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

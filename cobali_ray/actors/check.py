@@ -57,16 +57,16 @@ class StartCheck:
         try:
             yield
         except CobaliError as error:
-            said = f"{setting}: {error.message}" if setting and isinstance(error, ConfigError) else str(error)
-            if said not in self.problems:  # replicas have the same mistakes
-                self.problems.append(said)
+            line = f"{setting}: {error.message}" if setting and isinstance(error, ConfigError) else str(error)
+            if line not in self.problems:  # replicas have the same mistakes
+                self.problems.append(line)
 
 
-Asked = tuple[EngineSettings, str, int]
-"""Settings, host and port."""
+StartTarget = tuple[EngineSettings, str, int]
+"""What a start is for: settings, host and port."""
 
 
-def show_check(read: Callable[[], Asked]) -> None:
+def show_check(read: Callable[[], StartTarget]) -> None:
     """Print what would start and, to stderr, what would stop it; then end with status 1."""
     check, out, err = check_start(read), list_console(), Console(stderr=True, highlight=False)
     if check.facts:
@@ -78,7 +78,7 @@ def show_check(read: Callable[[], Asked]) -> None:
     out.print("The server can start. Nothing was loaded.")
 
 
-def check_start(read: Callable[[], Asked]) -> StartCheck:
+def check_start(read: Callable[[], StartTarget]) -> StartCheck:
     """Look at everything that a start needs; `read` may raise CobaliError."""
     check = StartCheck()
     with check.noting():
@@ -120,8 +120,8 @@ def _model(place: EngineDeployment, check: StartCheck) -> dict[str, Any]:
             path = look_up(settings.model, cache_dir=settings.cache_dir)
             if path is None:
                 return facts | {"to_come": _to_come(settings.model)}
-            told = describe(path)
-            facts |= {name: told[name] for name in ("parameters", "quant", "size_bytes")} | {
+            described = describe(path)
+            facts |= {name: described[name] for name in ("parameters", "quant", "size_bytes")} | {
                 "file": str(path)
             }
             _look_beside(settings, path, check)
@@ -136,7 +136,7 @@ def _model(place: EngineDeployment, check: StartCheck) -> dict[str, Any]:
 
 
 def _kept_in(place: StorePlace | None) -> str:
-    """Return where the store is, or would be: made by who checks, its folder might not be the server's."""
+    """Return where the store is, or would be: a folder made by this check might have the wrong owner."""
     if (folder := new_folder(place)) is None:
         return check_store(place)
     require_folder("data_dir", folder)
@@ -166,13 +166,14 @@ def _look_beside(settings: EngineSettings, model: Path, check: StartCheck) -> No
 
 def _memory(models: Sequence[dict[str, Any]]) -> str:
     """Say what all models take of this machine's memory that are loaded at the start."""
-    models = [one for one in models if one["eager"]]
-    if not all("needs_bytes" in one for one in models):
-        return "known once every model is here" if any("to_come" in one for one in models) else ""
-    here = [one["needs_bytes"] for one in models if one["needs_bytes"] is not None]
-    said = [f"at least {sum(here) / 1e9:.1f} GB for weights and KV cache"] if here else []
+    models = [model for model in models if model["eager"]]
+    if not all("needs_bytes" in model for model in models):
+        return "known once every model is here" if any("to_come" in model for model in models) else ""
+    here = [model["needs_bytes"] for model in models if model["needs_bytes"] is not None]
+    parts = [f"at least {sum(here) / 1e9:.1f} GB for weights and KV cache"] if here else []
     if here and (free := available_bytes()) is not None:
-        said.append(f"{'more than the' if sum(here) > free else 'of'} {free / 1e9:.1f} GB that are free here")
+        share = "more than the" if sum(here) > free else "of"
+        parts.append(f"{share} {free / 1e9:.1f} GB that are free here")
     if len(here) < len(models):
-        said.append("on devices what `cobali devices MODEL` says")
-    return ", ".join(said)
+        parts.append("on devices what `cobali devices MODEL` says")
+    return ", ".join(parts)

@@ -76,6 +76,8 @@ class Vocabularies:
         key = (path, chat_template, created_s)
         with self._lock:
             if key not in self._loaded:
+                for old in [old for old in self._loaded if old[0] == path and old[2] != created_s]:
+                    del self._loaded[old]  # the file was replaced
                 self._loaded[key] = load_words(path, chat_template)
             return self._loaded[key]
 
@@ -93,7 +95,7 @@ class ServeEngineClient:
         why: Callable[[], str] = str,
     ) -> None:
         """`why` returns, in a thread, why the engine could not be started; "" if unknown."""
-        self._why, self._asked_s = why, 0.0
+        self._why, self._why_asked_s = why, 0.0
         self._asking: asyncio.Future[str] | None = None
         self._engine, self._engine_id = engine, engine_id
         self._vocabularies, self._kill = vocabularies or Vocabularies(), kill
@@ -107,12 +109,12 @@ class ServeEngineClient:
         self._connecting: asyncio.Task[None] | None = None
         self._trouble, self._described_once = "", False
 
-    def connect(self, on_event: Callable[[Event], None], known: EngineRecord) -> None:
-        """Send the engine's events to `on_event` from now on; `known` is the dispatcher's record of it."""
-        self._on_event, self._known = on_event, known
+    def connect(self, on_event: Callable[[Event], None], record: EngineRecord) -> None:
+        """Send the engine's events to `on_event` from now on; `record` is what the dispatcher knows of it."""
+        self._on_event, self._record = on_event, record
         self._puller = Puller(self._engine_id, on_event, **where_am_i())
         self._link = EngineLink(
-            self._engine, known, on_event, address=self._puller.address, admit=self._puller.admit
+            self._engine, record, on_event, address=self._puller.address, admit=self._puller.admit
         )
 
     def start(self) -> None:
@@ -130,26 +132,26 @@ class ServeEngineClient:
 
     async def _describe(self) -> None:
         """Ask the engine what it serves until it answers; then load the vocabulary."""
-        while (found := await self._described()) is None:  # noqa: ASYNC110 it is another process
+        while (description := await self._described()) is None:  # noqa: ASYNC110 it is another process
             await asyncio.sleep(CONNECT_RETRY_S)
         self._described_once = True
         self._link.start()
-        if (card := found["card"]) is None:
+        if (card := description["card"]) is None:
             return
-        told = (found["path"], found["chat_template"], card.created_s)
+        source = (description["path"], description["chat_template"], card.created_s)
         loop = asyncio.get_running_loop()
-        self._words = await loop.run_in_executor(self._pool, self._vocabularies.load, *told)
+        self._words = await loop.run_in_executor(self._pool, self._vocabularies.load, *source)
         self._card = card
         self._on_event(Described(self._engine_id))
         self._log.info("ingress_ready", model=card.model_id)
 
     async def _described(self) -> dict[str, Any] | None:
         try:
-            found: dict[str, Any] = await outcome(self._engine.describe.remote())
+            description: dict[str, Any] = await outcome(self._engine.describe.remote())
         except InternalError as error:
             self._log.warning("engine_not_there", error=repr(error.__cause__))
             return None
-        return found
+        return description
 
     def _connected(self, connecting: asyncio.Task[None]) -> None:
         """Remember why there will be no engine, for /ready."""
@@ -179,7 +181,7 @@ class ServeEngineClient:
         call = self._calls[request.request_id] = outcome(response)
         call.add_done_callback(partial(self._returned, request.request_id))
         if self._puller.silent(
-            source := "" if self._known.attendance is None else self._known.attendance.wire_key
+            source := "" if self._record.attendance is None else self._record.attendance.wire_key
         ):
             self._on_event(Unheard(self._engine_id, (source,)))
 
@@ -197,9 +199,9 @@ class ServeEngineClient:
         if (call := self._calls.pop(request_id, None)) is not None:
             call.cancel()
 
-    def follow(self, one: ToEngine) -> None:
+    def follow(self, instruction: ToEngine) -> None:
         """Carry out an instruction that is not about a request."""
-        match one:
+        match instruction:
             case Kill(_, pid, began):
                 self._kill(pid, began)
             case Reattend():
@@ -237,7 +239,7 @@ class ServeEngineClient:
 
     @property
     def _away(self) -> EngineState | None:
-        return self._known.away(time.monotonic())
+        return self._record.away(time.monotonic())
 
     async def state(self) -> EngineState:
         """Ask for the engine's state; one that does not answer is loading."""
@@ -254,8 +256,8 @@ class ServeEngineClient:
     async def _explained(self, state: EngineState) -> EngineState:
         """Add to the state why the engine could not be started, such as a device that is lost."""
         now_s = time.monotonic()
-        if self._asking is None or (self._asking.done() and now_s - self._asked_s >= WHY_S):
-            self._asked_s, self._asking = now_s, asyncio.ensure_future(asyncio.to_thread(self._why))
+        if self._asking is None or (self._asking.done() and now_s - self._why_asked_s >= WHY_S):
+            self._why_asked_s, self._asking = now_s, asyncio.ensure_future(asyncio.to_thread(self._why))
         asking = self._asking
         await asyncio.wait({asking}, timeout=WHY_S)
         # It fails while Serve's controller is away, too.
@@ -282,9 +284,9 @@ class ServeEngineClient:
             except InternalError as error:
                 self._log.error("no_snapshot", error=str(error))
                 up = True
-        known = self._known
-        n_restarts = 0 if known.attendance is None else known.attendance.n_restarts
-        away_s = known.away_s(time.monotonic()) or 0.0
+        record = self._record
+        n_restarts = 0 if record.attendance is None else record.attendance.n_restarts
+        away_s = record.away_s(time.monotonic()) or 0.0
         return EngineMetrics(snapshot, Presence(self._engine_id, up, away_s, n_restarts), answers)
 
     async def _have(self, method: Any, *args: Any, within_s: float | None = None) -> Any:
@@ -309,13 +311,13 @@ class ServeEngineClient:
         """Fetch what the engine's slots and its host memory hold."""
         return cast("CacheView", await self._have(self._engine.cache, within_s=SILENT_S))
 
-    async def find(self, asked: str, tenant: str) -> list[RequestView]:
+    async def find(self, name: str, tenant: str) -> list[RequestView]:
         """Ask the engine for a tenant's requests of this name; one that is away knows none."""
         try:
-            found: list[RequestView] = await self._ask(self._engine.find, asked, tenant)
+            requests: list[RequestView] = await self._ask(self._engine.find, name, tenant)
         except EngineDiedError:
             return []
-        return found
+        return requests
 
     async def move_slot(self, action: str, slot_id: int, filename: str) -> SlotMove:
         """Have the engine save, restore or erase a slot."""

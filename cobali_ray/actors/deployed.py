@@ -44,14 +44,14 @@ def wait_loaded(settings: EngineSettings, look: Callable[[], None]) -> None:
     while True:
         look()
         app = _overview()
-        known = app.deployments if app is not None else {}
-        if all(name in known and known[name].status == "HEALTHY" for name in awaited):
+        deployments = app.deployments if app is not None else {}
+        if all(name in deployments and deployments[name].status == "HEALTHY" for name in awaited):
             return
         time.sleep(POLL_S)
 
 
 def _overview() -> ApplicationStatusOverview | None:
-    """Return how the application is. Raises StartError if a part of it does not start."""
+    """Return the application's status. Raises StartError if a part of it does not start."""
     from ray import serve
     from ray.serve.schema import ApplicationStatus
 
@@ -75,17 +75,17 @@ def renewed(
     """Deploy what the settings are now and return them; what cannot be used or does not start is undone.
 
     `code` is which one runs, and which one is installed now.
-    Nothing that Ray or Serve raise meanwhile ends the server. The wait is over as soon as `goes_on` says no,
-    because somebody wishes for something else.
+    Nothing that Ray or Serve raise meanwhile ends the server. The wait is over as soon as `goes_on` says no:
+    the server is to stop, or to read its settings again.
     """
     different: list[str] = []
     try:
-        news = reread()
-        before, after = versions(settings, code[0]), versions(news, code[1])
+        new_settings = reread()
+        before, after = versions(settings, code[0]), versions(new_settings, code[1])
         different = sorted(name for name in before | after if before.get(name) != after.get(name))
         if different:
-            with in_time(news):
-                deploy(news, code=code[1])
+            with in_time(new_settings):
+                deploy(new_settings, code=code[1])
                 _wait_running(goes_on)
     except Exception as error:
         why = str(error) if isinstance(error, CobaliError) else one_line(error)
@@ -94,7 +94,7 @@ def renewed(
             _put_back(settings, output, code=code[0])
         return settings
     output.say("settings_read", changed=different)
-    return news
+    return new_settings
 
 
 def _wait_running(goes_on: Callable[[], bool]) -> None:
@@ -107,7 +107,7 @@ def _wait_running(goes_on: Callable[[], bool]) -> None:
 
 
 def _put_back(settings: EngineSettings, output: EventOutput, *, code: str) -> None:
-    """Deploy what there was. Where that does not work either, what still runs goes on."""
+    """Deploy the settings and code from before. If that fails as well, what still runs continues."""
     try:
         deploy(settings, code=code)
     except Exception as error:
@@ -122,6 +122,6 @@ def code_version(package: Path = PACKAGE) -> str:
         # A folder's time changes with the first cache that is made in it.
         if LEFT_OUT.isdisjoint(path.parts) and not path.is_dir():
             with contextlib.suppress(OSError):  # it is being replaced: the next look sees the new one
-                found = path.stat()
-                seen.update(f"{path.relative_to(package)} {found.st_size} {found.st_mtime_ns}\n".encode())
+                stat = path.stat()
+                seen.update(f"{path.relative_to(package)} {stat.st_size} {stat.st_mtime_ns}\n".encode())
     return seen.hexdigest()[:16]

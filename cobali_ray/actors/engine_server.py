@@ -97,7 +97,7 @@ class EngineServer:
         self._counted: dict[str, int] = {}
         """The number of what was counted last of each ingress, by its address."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._paused = False
+        self._paused = self._draining = False
         """Also for a model that is loaded later."""
         self._lost, self._losing = "", asyncio.Event()
         """The device that was lost, and why; the calls by which ingresses keep in touch wait for that."""
@@ -120,6 +120,8 @@ class EngineServer:
         )
         if self._paused:
             model.loop.act(Engine.pause)
+        if self._draining:
+            model.loop.drain()
         model.devices.on_loss(self._lose)
         return model
 
@@ -163,7 +165,8 @@ class EngineServer:
     async def _expanded(self, model: LoadedModel, request: Request) -> Request:
         """Return a request with the rows of its images. Raises RefusedError or BadRequestError."""
         limits = self._settings.limits
-        if self._n_expanding >= limits.max_queue + model.loop.state().n_slots:
+        full = self._n_expanding >= limits.max_queue + model.loop.state().n_slots
+        if full and not request.attempt:  # else another engine has accepted it
             raise QueueFullError("requests", limits.max_queue, RETRY_S)
         self._n_expanding += 1
         try:
@@ -177,6 +180,7 @@ class EngineServer:
 
     async def drain(self, timeout_s: float) -> bool:
         """Refuse new requests and wait for the running ones. Returns whether all ended in time."""
+        self._draining = True
         if self._host.model is not None:
             self._host.model.loop.drain()
         return await self._requests.wait(timeout_s)
@@ -241,27 +245,28 @@ class EngineServer:
     async def attend(
         self,
         waited: dict[HttpTime, list[Exemplar]],
-        known: Attendance | None,
+        previous: Attendance | None,
         address: str = "",
         answers: Mapping[HttpAnswer, int] = MappingProxyType({}),
         number: int = 0,
     ) -> Attendance:
         """Count an ingress's HTTP times, and answer after a second: the open call fails if this process dies.
 
-        Whoever does not know this engine yet is answered at once. The most restarts that any ingress knows of
-        go to all of them. `address` is where this one receives events, `number` that of what it counted.
+        An ingress that does not know this engine yet is answered at once. All get the highest number of
+        restarts that any of them knows. `address` is where this one receives events, `number` is the number
+        of these counts: the same ones, sent again, are not counted twice.
         """
         self._host.unload_if_idle()
         self._host.reload_if_whole()
         me, model = self._incarnation_id, self._host.model
-        if known is not None:
-            self._n_restarts = max(self._n_restarts, known.n_restarts + (known.incarnation_id != me))
+        if previous is not None:
+            self._n_restarts = max(self._n_restarts, previous.n_restarts + (previous.incarnation_id != me))
         if number > self._counted.get(address, 0):
             self._counted[address] = number
             self._answers.update(answers)
             if waited and model is not None:
                 model.loop.look(partial(model.telemetry.collector.on_http, waited))
-        knows_me = known is not None and known.incarnation_id == me
+        knows_me = previous is not None and previous.incarnation_id == me
         wire_key = self._pusher.meet(address, known=knows_me)
         if knows_me:
             self._loop = asyncio.get_running_loop()
@@ -307,7 +312,7 @@ class EngineServer:
         """Return the counters, to be rendered elsewhere; None without a model."""
         if (model := self._host.model) is None:
             return None
-        # The loop knows of a tick under way; the collector hears of it when it is over.
+        # The loop knows of a tick under way; the collector gets it when it is over.
         age_s, usage = model.loop.state().last_tick_age_s, usage_of(psutil.Process(), "engine")
         seen, devices = model.telemetry.collector.snapshot(), model.devices.look()
         return replace(seen, last_tick_age_s=age_s, usage=usage, devices=devices)
@@ -329,11 +334,11 @@ class EngineServer:
             settings={name: settings[name] for name in CACHE_SETTINGS},
         )
 
-    async def find(self, asked: str, tenant: str) -> list[RequestView]:
+    async def find(self, name: str, tenant: str) -> list[RequestView]:
         """Return the progress of a tenant's requests of this name; none without a model."""
         if (model := self._host.model) is None:
             return []
-        lives = model.telemetry.collector.find(asked, tenant)
+        lives = model.telemetry.collector.find(name, tenant)
         places: dict[str, Place] = {}
         if any(life.state == "queued" for life in lives):
             places = await asyncio.wrap_future(model.loop.ask(Engine.places))

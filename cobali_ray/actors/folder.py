@@ -41,7 +41,7 @@ def own_folder() -> Iterator[Path]:
     new = folder / f"{LOCK}.new"
     with new.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        new.rename(folder / LOCK)  # whoever finds it finds it locked
+        new.rename(folder / LOCK)  # so it is locked from the moment it can be seen
         try:
             yield folder
         finally:
@@ -98,8 +98,8 @@ def _prune_sessions(sessions: Path) -> None:
 @contextlib.contextmanager
 def _lock_of_the_dead(folder: Path, name: str = LOCK) -> Iterator[None]:
     """Have the lock of a server of this user that has ended; raises OSError if it runs, or is not ours."""
-    found = folder.lstat()
-    if not S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    stat = folder.lstat()
+    if not S_ISDIR(stat.st_mode) or stat.st_uid != os.getuid():
         raise PermissionError(folder)
     with (folder / name).open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -71,7 +71,7 @@ class ForkServer:
                 # Its forks end when their raylet does. Ray has them look for this process, too.
                 env={**environ, "RAY_JOB_ID": NO_JOB, "RAY_RAYLET_PID": str(os.getpid())},
                 # Ctrl-C is for its parent. No session of its own: Linux shares time among those, and
-                # all workers together would get no more of it than whoever else has one.
+                # all workers together would get no more of it than any other session.
                 process_group=0,
             )
 
@@ -108,38 +108,43 @@ def fork_for_all(listener: socket.socket, parent: int) -> dict[str, Any] | None:
         ready, _, _ = select.select([listener.fileno(), parent], [], [])
         if parent in ready:
             return None
-        asking, _ = listener.accept()
-        with asking:
-            asking.settimeout(ASK_S)
+        connection, _ = listener.accept()
+        with connection:
+            connection.settimeout(ASK_S)
             try:
-                asked, files = _read(asking)
+                request, files = _read(connection)
             except (OSError, ValueError):
                 traceback.print_exc()
                 continue
             try:
                 pid = os.fork()
-            except OSError:  # of memory or processes; whoever asks becomes a worker itself
+            except OSError:  # no memory, or too many processes: the one that asks becomes a worker itself
                 traceback.print_exc()
             else:
                 if pid == 0:
                     listener.close()
-                    _become(asked, files)
-                    return asked
+                    _become(request, files)
+                    return request
                 with contextlib.suppress(OSError):
-                    asking.sendall(b"\0")
+                    connection.sendall(b"\0")
             for file in files:
                 os.close(file)
 
 
-def _read(asking: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    _, files, _, _ = socket.recv_fds(asking, 1, 3)
-    parts = []
-    while part := asking.recv(1 << 16):
-        parts.append(part)
-    return json.loads(b"".join(parts)), files
+def _read(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    _, files, _, _ = socket.recv_fds(connection, 1, 3)
+    try:
+        parts = []
+        while part := connection.recv(1 << 16):
+            parts.append(part)
+        return json.loads(b"".join(parts)), files
+    except (OSError, ValueError):
+        for file in files:
+            os.close(file)
+        raise
 
 
-def _become(asked: dict[str, Any], files: list[int]) -> None:
+def _become(request: dict[str, Any], files: list[int]) -> None:
     """Take the place of the process that sent the request."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setpgrp()  # Ray kills the whole group of a worker that died
@@ -147,10 +152,10 @@ def _become(asked: dict[str, Any], files: list[int]) -> None:
         os.dup2(file, number)
         os.close(file)
     os.environ.clear()
-    os.environ.update(asked["environ"])
+    os.environ.update(request["environ"])
     os.environ["RAY_JOB_ID"] = NO_JOB  # Ray's Python must say what its C++ has read
-    os.chdir(asked["folder"])
-    resource.setrlimit(resource.RLIMIT_NOFILE, tuple(asked["n_files"]))
+    os.chdir(request["folder"])
+    resource.setrlimit(resource.RLIMIT_NOFILE, tuple(request["n_files"]))
 
 
 def main() -> None:
@@ -160,11 +165,11 @@ def main() -> None:
         preload()
         if MODULES and draws_alike():
             sys.exit("Ray draws ids while it is imported: its workers are not forked, and start slowly.")
-        asked = fork_for_all(listener, sys.stdin.fileno())
-    if asked is None:
+        request = fork_for_all(listener, sys.stdin.fileno())
+    if request is None:
         clear(folder)
         return
-    sys.argv = asked["argv"]
+    sys.argv = request["argv"]
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 

@@ -21,11 +21,11 @@ def ask(path: str, words: list[str]) -> bool:
     """Have a worker forked that runs `words` as this process would; say whether there will be one."""
     argv = [word for word in words if not word.startswith(_FOR_SETUP)]
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    asked = {"argv": argv, "environ": dict(os.environ), "folder": str(Path.cwd()), "n_files": limits}
+    request = {"argv": argv, "environ": dict(os.environ), "folder": str(Path.cwd()), "n_files": limits}
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as server:
         server.connect(path)
         socket.send_fds(server, [b"\0"], [0, 1, 2])
-        server.sendall(json.dumps(asked).encode())
+        server.sendall(json.dumps(request).encode())
         server.shutdown(socket.SHUT_WR)
         return bool(server.recv(1))
     return False

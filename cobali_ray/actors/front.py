@@ -106,8 +106,8 @@ from cobali_ray.actors.front import launch; launch(*sys.argv[1:])' {root} {binar
 def fast_front(environ: MutableMapping[str, str], folder: Path, binary: str, *, host: str = LOOPBACK) -> None:
     """Set Serve's flags for HAProxy, with everything of this cluster in `folder`; exported values win.
 
-    HAProxy listens on `host`. Serve is to be told 127.0.0.1, so that its replicas and its own proxy, which
-    listen where Serve is told to, can only be reached through HAProxy.
+    HAProxy listens on `host`. Start Serve with 127.0.0.1, so that its replicas and its own proxy, which
+    listen on Serve's address, can only be reached through HAProxy.
     Raises StartError where no program of the folder may be run: Serve would try for ever.
     """
     for status, path in page_paths(folder).items():
@@ -222,7 +222,7 @@ def mend(text: str, *, pages: Mapping[int, Path], host: str) -> str:
         return text
     config = _Config(text)
     config.replace("defaults", r"timeout client .*", r"\g<0>", f"timeout http-request {REQUEST_TIMEOUT_S}s")
-    # Of a client whose body is spliced one does not notice that it leaves.
+    # While a body is spliced, HAProxy does not notice that its client leaves.
     config.replace(
         "defaults", r"option splice-request", "option http-buffer-request", "option http-ignore-probes"
     )
@@ -298,8 +298,8 @@ def _request_id() -> Iterable[str]:
         f"if !{{ var(txn.request_id) -m reg ^{SANE_ID.pattern}$ }}"
     )
     yield "http-request set-header x-request-id %[var(txn.request_id)]"
-    known = "if { var(txn.request_id) -m found }"
-    yield f"http-after-response set-header x-request-id %[var(txn.request_id)] {known}"
+    if_known = "if { var(txn.request_id) -m found }"
+    yield f"http-after-response set-header x-request-id %[var(txn.request_id)] {if_known}"
 
 
 class _Config:
@@ -316,21 +316,21 @@ class _Config:
 
     def find(self, section: str, pattern: str) -> re.Match[str]:
         """Return the one line of `section` that matches."""
-        matches = [re.fullmatch(pattern, line) for line in self._sections.get(section, ())]
-        found = [match for match in matches if match]
-        if len(found) != 1:
+        lines = self._sections.get(section, ())
+        matches = [match for line in lines if (match := re.fullmatch(pattern, line))]
+        if len(matches) != 1:
             raise FrontEndError(
-                f"HAProxy's configuration has {len(found)} lines like {pattern!r} under {section!r}, not "
+                f"HAProxy's configuration has {len(matches)} lines like {pattern!r} under {section!r}, not "
                 "one: cobali_ray does not know this version of Ray"
             )
-        return found[0]
+        return matches[0]
 
     def replace(self, section: str, pattern: str, *lines: str) -> None:
         r"""Put `lines` where the one line of `section` stands that matches; they may name its groups."""
-        found = self.find(section, pattern)
+        match = self.find(section, pattern)
         there = self._sections[section]
-        place = there.index(found[0])
-        there[place : place + 1] = [found.expand(line) for line in lines]
+        place = there.index(match[0])
+        there[place : place + 1] = [match.expand(line) for line in lines]
 
     def extend(self, section: str, *lines: str) -> None:
         """Put `lines` at the end of each section whose name begins so; there may be none."""

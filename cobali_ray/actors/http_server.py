@@ -1,7 +1,7 @@
 """Changes to uvicorn, in replicas and in Serve's own proxy.
 
 Streams for HTTP/1.0, which knows no chunks, end with their connection: proxies such as nginx ask in HTTP/1.0
-unless told otherwise, uvicorn sends chunks to everybody, and HAProxy passes them on. And what uvicorn cannot
+by default, uvicorn sends chunks to everybody, and HAProxy passes them on. And what uvicorn cannot
 read it refuses in JSON instead of plain text.
 """
 
@@ -39,7 +39,7 @@ def refuse(connection: httptools_impl.HttpToolsProtocol, _: str) -> None:
 
 
 def mend_uvicorn() -> list[Any]:
-    """Have uvicorn in this process do so; return the middlewares that Serve asks for, none."""
+    """Make these changes to uvicorn in this process; return Serve's list of middlewares, which is empty."""
     httptools_impl.RequestResponseCycle = Cycle  # type: ignore[misc]
     httptools_impl.HttpToolsProtocol.send_400_response = refuse  # type: ignore[method-assign,assignment]
     return []

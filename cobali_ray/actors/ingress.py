@@ -33,33 +33,33 @@ class Ingress:
     """One HTTP replica. Serve asks it for its ASGI app after the constructor ran."""
 
     async def __init__(  # type: ignore[misc]
-        self, handles: Sequence[Any], served: Sequence[Served], told: ForIngress
+        self, handles: Sequence[Any], served: Sequence[Served], settings: ForIngress
     ) -> None:
-        configure_logging(level=told.server.log_level, stream=sys.__stderr__)  # Serve buffers sys.stderr
+        configure_logging(level=settings.server.log_level, stream=sys.__stderr__)  # Serve buffers sys.stderr
         sys.setswitchinterval(SWITCH_S)
         stay_here()
         read_bodies_as_taken()
-        self._told = told
-        place = told.api.store_place
+        self._settings = settings
+        place = settings.api.store_place
         self._store = None if place is None else Store(place)
         vocabularies = Vocabularies()
         self._clients = {
-            one.engine_id: ServeEngineClient(
-                engine,
-                one.engine_id,
+            engine.engine_id: ServeEngineClient(
+                handle,
+                engine.engine_id,
                 vocabularies,
-                why=partial(why_down, engine.app_name, engine.deployment_name),
+                why=partial(why_down, handle.app_name, handle.deployment_name),
             )
-            for engine, one in zip(handles, served, strict=True)
+            for handle, engine in zip(handles, served, strict=True)
         }
         models: dict[tuple[str, ...], list[Served]] = {}
-        for one in served:
-            models.setdefault(one.names, []).append(one)
+        for engine in served:
+            models.setdefault(engine.names, []).append(engine)
         served_models = (
             ServedModel(
-                {one.engine_id: self._clients[one.engine_id] for one in engines},
+                {engine.engine_id: self._clients[engine.engine_id] for engine in engines},
                 names,
-                n_stay=sum(not one.on_demand for one in engines),
+                n_stay=sum(not engine.on_demand for engine in engines),
                 scale_up_wait_s=engines[0].scale_up_wait_s,
                 max_waiting=engines[0].max_queue,
                 stall_timeout_s=engines[0].stall_timeout_s,
@@ -70,14 +70,14 @@ class Ingress:
         self._fleet = Fleet(served_models, beside)
         for client in self._clients.values():
             client.start()
-        self._tracing = open_tracing(told.server.otlp_endpoint, "ingress")
+        self._tracing = open_tracing(settings.server.otlp_endpoint, "ingress")
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         judges = Judges()
         judges.warm()
         self._app = build_api(
             self._fleet,
-            self._told.api,
+            self._settings.api,
             tracer=self._tracing,
             judges=judges,
             listens=os.environ.get(FRONT_HOST),  # else Serve's own proxy tells its address
@@ -94,12 +94,13 @@ class Ingress:
         self._app.state.streams.close()
         if self._app.state.batches is not None:
             await self._app.state.batches.close()
+        self._fleet.stop()
         there = [self._clients[id_] for model in self._fleet.models for id_ in model.present]
         drains = (client.drain(timeout_s) for client in there)
         drained = await asyncio.gather(*drains, return_exceptions=True)  # one that dies cuts no other short
         for viewers in self._app.state.viewers.values():
             viewers.close()
-        return all(one is True for one in drained)
+        return all(in_time is True for in_time in drained)
 
     def __del__(self) -> None:
         for client in getattr(self, "_clients", {}).values():

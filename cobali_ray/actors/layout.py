@@ -36,7 +36,7 @@ class EngineDeployment:
 
 def places(settings: EngineSettings) -> tuple[EngineDeployment, ...]:
     """Return the engines in the settings. Raises ConfigError that names the engine and the setting."""
-    found = []
+    engines = []
     for name, own in settings_of_engines(settings).items():
         processes, names = own.processes, own.names
         n, least = processes.replicas, processes.min_replicas
@@ -47,42 +47,46 @@ def places(settings: EngineSettings) -> tuple[EngineDeployment, ...]:
         alone = own.replaced(engines={}, api=ApiSettings(), replicas=1, min_replicas=None, model_aliases=())
         for i in range(n):
             words = [word for word in (name, str(i) if n > 1 else "") if word]
-            told = alone.replaced(cores=cores[i], gpus=gpus[i])
+            replica = alone.replaced(cores=cores[i], gpus=gpus[i])
             if least is not None:
                 stays = i < least
-                told = told.replaced(
+                replica = replica.replaced(
                     load="eager" if stays else "on_demand",
                     keep_alive_s=None if stays else processes.keep_alive_s,
                 )
-            found.append(
+            engines.append(
                 EngineDeployment(
                     engine_id="-".join(words) or ONLY_ENGINE,
                     deployment="-".join(["engine", *words]),
                     names=names,
-                    settings=told,
+                    settings=replica,
                 )
             )
-    return tuple(found)
+    return tuple(engines)
 
 
-def gpu_shares(found: Sequence[EngineDeployment], n_gpus: int) -> dict[str, float]:
+def gpu_shares(engines: Sequence[EngineDeployment], n_gpus: int) -> dict[str, float]:
     """Return the part of a GPU that each engine has reserved: equal ones, which fit on whole GPUs.
 
-    Whoever names several devices of this machine has as many, and the others share the rest; whoever has
-    those of workers alone needs none, and the GPUs that Ray lends them are left out.
+    An engine that names several devices of this machine has as many, and the others share the rest; one with
+    devices of workers alone needs none, and the GPUs that Ray lends to those are left out.
     """
-    users = [place for place in found if place.settings.llama.n_gpu_layers != 0]
+    users = [place for place in engines if place.settings.llama.n_gpu_layers != 0]
     users = [place for place in users if not place.settings.llama.borrows_all]
-    n_gpus = max(n_gpus - sum(place.settings.llama.devices.count(RAY_GPU) for place in found), 0)
-    asked = {place.engine_id: place.settings.processes.gpu_share for place in found}
-    told = {engine_id: share for engine_id, share in asked.items() if share is not None}
+    n_gpus = max(n_gpus - sum(place.settings.llama.devices.count(RAY_GPU) for place in engines), 0)
+    configured = {
+        place.engine_id: share
+        for place in engines
+        if (share := place.settings.processes.gpu_share) is not None
+    }
     named = {place.engine_id: place.settings.llama.n_named_here for place in users}
-    several = {engine_id: n for engine_id, n in named.items() if n > 1 and engine_id not in told}
+    several = {engine_id: n for engine_id, n in named.items() if n > 1 and engine_id not in configured}
     whole = {engine_id: float(min(n, n_gpus)) for engine_id, n in several.items()}
     sharing = named.keys() - whole.keys()
     n_left = max(n_gpus - sum(whole.values()), 1)
     own = 1.0 / -(-len(sharing) // n_left) if sharing and n_gpus else 0.0
-    return {place.engine_id: own if place.engine_id in sharing else 0.0 for place in found} | whole | told
+    shares = {place.engine_id: own if place.engine_id in sharing else 0.0 for place in engines}
+    return shares | whole | configured
 
 
 def require_gpus(shares: Mapping[str, float], n_gpus: int) -> None:
@@ -107,7 +111,7 @@ class Served(NamedTuple):
     stall_timeout_s: float
 
 
-def served_by(found: Sequence[EngineDeployment]) -> list[Served]:
+def served_by(engines: Sequence[EngineDeployment]) -> list[Served]:
     return [
         Served(
             engine_id=place.engine_id,
@@ -119,7 +123,7 @@ def served_by(found: Sequence[EngineDeployment]) -> list[Served]:
             max_queue=own.limits.max_queue,
             stall_timeout_s=own.processes.stall_timeout_s,
         )
-        for place in found
+        for place in engines
     ]
 
 
@@ -132,22 +136,23 @@ class ForIngress(NamedTuple):
 
 def versions(settings: EngineSettings, code: str = "") -> dict[str, str]:
     """Return a name for each deployment's code and settings: Serve restarts those whose name changes."""
-    found = places(settings)
-    told = {place.deployment: _version(place.settings.values(), code) for place in found}
-    return told | {INGRESS: _version(asdict(settings.api), asdict(settings.server), served_by(found), code)}
+    engines = places(settings)
+    names = {place.deployment: _version(place.settings.values(), code) for place in engines}
+    http = asdict(settings.api), asdict(settings.server)
+    return names | {INGRESS: _version(*http, served_by(engines), code)}
 
 
-def _version(*told: object) -> str:
+def _version(*parts: object) -> str:
     """Hash slowly, because API keys are in it and Serve shows it."""
-    text = "\0".join(map(repr, told))
+    text = "\0".join(map(repr, parts))
     return hashlib.scrypt(text.encode(), salt=b"cobali", n=1 << 12, r=8, p=1, dklen=16).hex()
 
 
-def _shared(asked: str | None, n: int) -> list[str | None]:
+def _shared(setting: str | None, n: int) -> list[str | None]:
     """Share CPUs or GPUs among the replicas of an engine; if they are too few, several have the same one."""
-    if asked is None:
+    if setting is None:
         return [None] * n
-    numbers = listed(asked)
+    numbers = listed(setting)
     if len(numbers) < n:
         return [str(numbers[i % len(numbers)]) for i in range(n)]
     size = len(numbers) // n

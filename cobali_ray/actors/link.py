@@ -35,14 +35,14 @@ class EngineLink:
     """Keeps one call of the engine open, which its death fails at once, and which returns every second.
 
     With it go the HTTP requests that have ended here, and what their clients waited for: the engine counts
-    those of all ingresses, so that they add up in whichever `/metrics` one asks. What went with a call that
-    failed goes again with its number, by which an engine that had counted it knows it.
+    those of all ingresses, so that each one's `/metrics` has the sums. What went with a call that failed goes
+    again with the same number, so that an engine that had counted it does not count it twice.
     """
 
     def __init__(
         self,
         engine: Any,
-        known: EngineRecord,
+        record: EngineRecord,
         on_event: Callable[[Event], None],
         *,
         address: str = "",
@@ -50,7 +50,7 @@ class EngineLink:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`address`: of this ingress, for engines on other nodes; `admit` takes the key of such an engine."""
-        self._engine, self._known, self._on_event, self._now = engine, known, on_event, now
+        self._engine, self._record, self._on_event, self._now = engine, record, on_event, now
         self._address, self._admit = address, admit
         self._values: dict[HttpTime, list[Exemplar]] = {}
         self._answers = Counter[HttpAnswer]()
@@ -90,20 +90,20 @@ class EngineLink:
             answered = False
             try:
                 answered = await self._attend()
-            except Exception:  # whatever was wrong with one answer, the engine is still to be heard of
-                _log.exception("attend_failed", engine_id=self._known.engine_id)
+            except Exception:  # whatever was wrong with one answer, the next call must be made
+                _log.exception("attend_failed", engine_id=self._record.engine_id)
             if not answered:
                 await asyncio.sleep(RETRY_S)
 
     async def _attend(self) -> bool:
         """Make one call; return whether it was answered."""
-        engine_id, began_s = self._known.engine_id, self._now()
+        engine_id, began_s = self._record.engine_id, self._now()
         if self._sent is None:
             self._sent, self._number = (self._values, dict(self._answers)), self._number + 1
             self._values, self._answers = {}, Counter()
         values, answers = self._sent
-        told = values, self._known.attendance, self._address, answers, self._number
-        self._call = call = outcome(self._engine.attend.remote(*told))
+        arguments = values, self._record.attendance, self._address, answers, self._number
+        self._call = call = outcome(self._engine.attend.remote(*arguments))
         try:
             await self._answered(call, began_s)
         finally:
@@ -113,7 +113,7 @@ class EngineLink:
             self._sent = None
             self._admit(call.result().wire_key)
             self._on_event(Attended(engine_id, call.result(), began_s))
-        elif isinstance(error, EngineDiedError):  # or it was told to stop, which cancels its calls
+        elif isinstance(error, EngineDiedError):  # or it is stopping, which cancels its calls
             self._on_event(Lost(engine_id))
         else:
             _log.error("attend_failed", engine_id=engine_id, error=str(error))
@@ -126,12 +126,12 @@ class EngineLink:
             await asyncio.wait({call}, timeout=POLL_S)
             silent_s += POLL_S
             if not call.done() and silent_s >= SILENT_S:
-                self._on_event(Silent(self._known.engine_id, silent_s, began_s, self._has_ended()))
+                self._on_event(Silent(self._record.engine_id, silent_s, began_s, self._has_ended()))
 
     def _has_ended(self) -> bool:
         """Return whether the engine's process has ended though no call failed; False on another machine."""
-        known = self._known.attendance
-        return known is not None and not known.wire_key and has_ended(known.pid, known.began)
+        last = self._record.attendance
+        return last is not None and not last.wire_key and has_ended(last.pid, last.began)
 
 
 def outcome(response: Any) -> asyncio.Task[Any]:

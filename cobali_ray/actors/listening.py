@@ -45,7 +45,7 @@ class ProcessKind(NamedTuple):
 
 
 class Listener(NamedTuple):
-    """A port, whose it is, and who may use it, of those who reach its address."""
+    """A port, its process, and who may use it among those who can reach its address."""
 
     host: str
     port: int
@@ -64,22 +64,22 @@ class Listener(NamedTuple):
 
 def server_processes() -> list[psutil.Process]:
     """Return the processes of all servers here and of Ray's nodes, as far as this account may see them."""
-    found: dict[int, psutil.Process] = {}
+    by_pid: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             command = _command(process)
             if ROOTS.search(command) or command.startswith("ray::"):
-                found |= {child.pid: child for child in (process, *process.children(recursive=True))}
-    return [found[pid] for pid in sorted(found)]
+                by_pid |= {child.pid: child for child in (process, *process.children(recursive=True))}
+    return [by_pid[pid] for pid in sorted(by_pid)]
 
 
 def listeners(processes: list[psutil.Process]) -> Iterator[Listener]:
     for process in processes:
         with contextlib.suppress(psutil.Error):
             part = _part(process)
-            for found in process.net_connections(kind="tcp"):
-                if found.status == psutil.CONN_LISTEN:
-                    host, port = found.laddr
+            for connection in process.net_connections(kind="tcp"):
+                if connection.status == psutil.CONN_LISTEN:
+                    host, port = connection.laddr
                     what, who = _purpose(process, part, host, port)
                     yield Listener(host, port, process.pid, part.name, what, who)
 
@@ -94,15 +94,15 @@ def beside() -> list[ProcessUsage]:
     for parent in reversed(own.parents()):
         with contextlib.suppress(psutil.Error):
             root = parent if NODE.search(_command(parent)) else root
-    found = []
+    usages = []
     for process in (root, *root.children(recursive=True)):
         with contextlib.suppress(psutil.Error):  # it ended meanwhile
             part = _part(process)
             if part.kind == "front end":
-                found.append(usage_of(process, "front_end"))
+                usages.append(usage_of(process, "front_end"))
             elif part.kind == "replica" and part.name.endswith(":ingress"):
-                found.append(usage_of(process, "ingress"))
-    return found
+                usages.append(usage_of(process, "ingress"))
+    return usages
 
 
 def name_of(process: psutil.Process) -> str:
@@ -124,14 +124,14 @@ def _part(process: psutil.Process) -> ProcessKind:
 
 
 def _purpose(process: psutil.Process, part: ProcessKind, host: str, port: int) -> tuple[str, str]:
-    told = process.environ()
+    environ = process.environ()
     match part.kind:
         case "front end":
             section = _section(Path(part.config), port)
             return ("HTTP", KEYS) if section == "http_frontend" else (f"HAProxy's {section}", ALL)
-        case "proxy" if str(port) == told.get("RAY_SERVE_FALLBACK_PROXY_HTTP_PORT"):
+        case "proxy" if str(port) == environ.get("RAY_SERVE_FALLBACK_PROXY_HTTP_PORT"):
             return "HTTP, behind the front end", KEYS
-        case "replica" if port in _replica_ports(told):
+        case "replica" if port in _replica_ports(environ):
             return "HTTP, behind the front end", KEYS
         case "replica" if part.name.endswith(":ingress") and FIRST <= port < LAST:
             return "tokens from engines of other machines", ADMITTED
@@ -142,8 +142,8 @@ def _purpose(process: psutil.Process, part: ProcessKind, host: str, port: int) -
     return "gRPC or HTTP of Ray", OWNERS
 
 
-def _replica_ports(told: dict[str, str]) -> range:
-    first, last = (told.get(f"RAY_SERVE_DIRECT_INGRESS_{end}_HTTP_PORT", "0") for end in ("MIN", "MAX"))
+def _replica_ports(environ: dict[str, str]) -> range:
+    first, last = (environ.get(f"RAY_SERVE_DIRECT_INGRESS_{end}_HTTP_PORT", "0") for end in ("MIN", "MAX"))
     return range(int(first), int(last) + 1)
 
 

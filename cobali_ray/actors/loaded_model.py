@@ -53,7 +53,7 @@ class LoadedModel:
     feeder: TickFeeder
     devices: DeviceWatcher
     room: str
-    """In words, what there is less of than the settings ask for; "" where there is as much."""
+    """In words, what the model got less of than the settings ask for; "" if it got everything."""
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from cobali_ray.backend import memory
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.views.stats import EngineState, EngineStatus
 from cobali_ray.engine.context import needed_bytes
-from cobali_ray.engine.opening import files_beside, lies_on_devices
+from cobali_ray.engine.opening import files_beside, lies_on_devices, projector_path
 from cobali_ray.errors import (
     CobaliError,
     InternalError,
@@ -51,11 +51,11 @@ class ModelHost:
         self._turn, self._moves = asyncio.Lock(), set[asyncio.Task[CobaliError | None]]()
         self._state = EngineState(status=EngineStatus.UNLOADED)
         self._may_load, self._regains = asyncio.Event(), False
-        """Whether no pause has the memory; whether it is to be loaded at the end of that one."""
+        """Unset while a pause has freed the model's memory; whether the end of that pause loads it again."""
         self._may_load.set()
-        self._used_s = self._looked_s = clock.now()
+        self._used_s = self._devices_checked_s = clock.now()
         self.model: LoadedModel | None = None
-        self.facts = ModelFacts(identity_of(path))
+        self.facts = ModelFacts(identity_of(path, projector_path(settings)))
         """Of the model that was opened last."""
         if settings.processes.load == "eager":
             self._open()
@@ -103,7 +103,9 @@ class ModelHost:
     def unload_if_idle(self) -> None:
         """Begin to free the memory if the model was idle for `keep_alive_s`."""
         most_s = self._settings.processes.keep_alive_s
-        if most_s is not None and self.model is not None and self.idle_s > most_s:
+        if self.model is None or most_s is None or self._turn.locked():
+            return
+        if self.idle_s > most_s:
             _log.info("let_go", idle_s=round(self.idle_s, 1))
             self._in_turn(self._unload())
 
@@ -111,10 +113,10 @@ class ModelHost:
         """Begin to load the model anew if no request is open and a missing device is back."""
         now_s = self._clock.now()
         moving = self._turn.locked()
-        if self.model is None or moving or self._n_open() or now_s - self._looked_s < LOOK_S:
+        if self.model is None or moving or self._n_open() or now_s - self._devices_checked_s < LOOK_S:
             return
         if not all(view.there for view in self.model.devices.look()):
-            self._looked_s = now_s
+            self._devices_checked_s = now_s
             self._in_turn(self._reload(self.model))
 
     async def _reload(self, model: LoadedModel) -> CobaliError | None:

@@ -27,7 +27,7 @@ def notifying(output: EventOutput, environ: MutableMapping[str, str]) -> EventOu
 
 
 class NotifyingOutput:
-    """Events go where they went before; those that a service manager should know of, to it as well."""
+    """Events go to an output; those that a service manager should know of go there as well."""
 
     def __init__(self, output: EventOutput, address: str) -> None:
         """`address` is a path, or after an @ an abstract name."""
@@ -49,7 +49,7 @@ class NotifyingOutput:
         self._output.close()
 
     def _tell(self, *lines: str) -> None:
-        # That nobody listens any more does not end the server.
+        # A service manager that no longer listens does not end the server.
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
             sender.sendto("\n".join(lines).encode(), self._address)
@@ -58,7 +58,7 @@ class NotifyingOutput:
 def _status(event: str, level: str, facts: dict[str, Any]) -> str:
     """Return one line."""
     if event == "ready":
-        names = ", ".join(str(one["model"]) for one in facts["models"])
+        names = ", ".join(str(model["model"]) for model in facts["models"])
         return f"Serving {names} at {facts['url']}"
     line = readable(event_of(event, level, facts), 200)
     return "" if line is None else " ".join(line.plain[8:].split())

@@ -37,13 +37,14 @@ class OpenRequests:
 
     @contextlib.contextmanager
     def opened(self, request_id: str) -> Iterator[Outcome]:
-        """Open a request, and give a future of what it ends with."""
+        """Open a request, and yield the future of its outcome."""
         self._asyncio = asyncio.get_running_loop()
         self._open[request_id] = outcome = self._asyncio.create_future()
         try:
             yield outcome
         finally:
             del self._open[request_id]
+            outcome.cancel()  # one that ended without an event is waited for no longer
 
     async def wait(self, timeout_s: float) -> bool:
         """Wait until all have ended. Returns whether they did in time."""

@@ -30,7 +30,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from cobali_ray.actors.banner import banner
 from cobali_ray.actors.ray_private import read_workers
 from cobali_ray.errors import CobaliError, StartError
-from cobali_ray.models.builtin import Progress as Told
+from cobali_ray.models.builtin import Progress as OnProgress
 from cobali_ray.telemetry.lines import more_line, readable
 
 MAX_LINES: Final = 20
@@ -38,7 +38,7 @@ MAX_LINES: Final = 20
 _AT_CTRL_C: Final = frozenset({"draining", "drain_skipped", "broken_off"})
 _CRY: Final = re.compile(r"ASSERT|terminate called|what\(\):|[Oo]ut of memory|CUDA error")
 REPEAT_S: Final = 2.0
-"""How long the same words are not said again: several ingresses notice the same thing."""
+"""How long the same line is not shown again: several ingresses notice the same thing."""
 
 
 class EventOutput(Protocol):
@@ -50,11 +50,11 @@ class EventOutput(Protocol):
     def take(self, line: str, source: str) -> None:
         """Write a line of another process, `source`."""
 
-    def working(self, what: str) -> contextlib.AbstractContextManager[Told]:
-        """Show that `what` goes on while inside; what is yielded hears of its parts, 0 to 1."""
+    def working(self, what: str) -> contextlib.AbstractContextManager[OnProgress]:
+        """Show that `what` goes on while inside; call what is yielded with each part's progress, 0 to 1."""
 
     def close(self) -> None:
-        """Write what is still held back, and nothing after that."""
+        """Write what is still held back, and nothing afterwards."""
 
 
 def open_output(stream: TextIO, *, verbose: Callable[[], bool]) -> EventOutput:
@@ -96,15 +96,15 @@ class JsonLines:
             self.say("output", level="debug", source=source, line=line)
 
     @contextlib.contextmanager
-    def working(self, what: str) -> Iterator[Told]:
+    def working(self, what: str) -> Iterator[OnProgress]:
         begun = set[str]()
 
-        def told(part: str, _done: float) -> None:
+        def on_progress(part: str, _done: float) -> None:
             if part not in begun:
                 begun.add(part)
                 self.say("start_part", step=what, part=part)
 
-        yield told
+        yield on_progress
 
     def close(self) -> None:
         """Nothing is held back."""
@@ -127,14 +127,14 @@ class Screen:
         now: Callable[[], float] = time.monotonic,
         later: Callable[[float, Callable[[], None]], None] | None = None,
     ) -> None:
-        """`later` calls a function after some seconds; a thread's timer, if nothing is said."""
+        """`later` calls a function after some seconds; by default a thread's timer."""
         self._console = _Terminal(file=stream, highlight=False, markup=False, emoji=False)
         self._verbose, self._now, self._later = verbose, now, later or _later
         self._lock = threading.RLock()
         self._ready = self._stopping = self._closed = False
-        self._second_s, self._n_shown = now(), 0
+        self._second_s, self._n_lines = now(), 0
         self._more, self._n_more = Counter[Any](), 0
-        self._said: dict[str, float] = {}
+        self._recent: dict[str, float] = {}
         self._turning: Progress | None = None
 
     def say(self, event: str, *, level: str = "info", **facts: Any) -> None:
@@ -151,8 +151,8 @@ class Screen:
     def take(self, line: str, source: str) -> None:
         """Show an event of another process.
 
-        Of a start only what is wrong, for its steps are shown; of the end only requests: that parts of the
-        server are away is what was asked for.
+        Of a start only problems, for its steps are shown anyway; of the end only requests, for the server's
+        parts are meant to go away.
         """
         event = parsed(line)
         with self._lock:
@@ -165,7 +165,7 @@ class Screen:
                 self._show(event)
 
     @contextlib.contextmanager
-    def working(self, what: str) -> Iterator[Told]:
+    def working(self, what: str) -> Iterator[OnProgress]:
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
         bars = Progress(
             *columns,
@@ -178,7 +178,7 @@ class Screen:
         self._turning = bars
         tasks: dict[str, TaskID] = {}
 
-        def told(part: str, done: float) -> None:
+        def on_progress(part: str, done: float) -> None:
             if not tasks:
                 bars.columns = (*columns, BarColumn())
             if part not in tasks:
@@ -186,7 +186,7 @@ class Screen:
             bars.update(tasks[part], completed=done)
 
         with bars:
-            yield told
+            yield on_progress
 
     def close(self) -> None:
         """Say what was left out, and end the wheel, which a start that is broken off leaves turning."""
@@ -202,13 +202,13 @@ class Screen:
         """Show an event unless there are too many in this second."""
         line = readable(event, self._console.width)
         now_s = self._now()
-        if line is None or (event["event"] != "http_request" and self._is_known(line.plain[8:], now_s)):
+        if line is None or (event["event"] != "http_request" and self._is_repeated(line.plain[8:], now_s)):
             return
         if now_s - self._second_s >= 1.0:
             self._tell_more()
-            self._second_s, self._n_shown = now_s, 0
-        if self._n_shown < MAX_LINES:
-            self._n_shown += 1
+            self._second_s, self._n_lines = now_s, 0
+        if self._n_lines < MAX_LINES:
+            self._n_lines += 1
             self._print(line)
             return
         if not self._n_more:
@@ -221,11 +221,11 @@ class Screen:
         with contextlib.suppress(OSError, ValueError):
             self._console.file.write("\r")
 
-    def _is_known(self, words: str, now_s: float) -> bool:
-        self._said = {text: at_s for text, at_s in self._said.items() if now_s - at_s < REPEAT_S}
-        known = words in self._said
-        self._said[words] = now_s
-        return known
+    def _is_repeated(self, words: str, now_s: float) -> bool:
+        self._recent = {text: at_s for text, at_s in self._recent.items() if now_s - at_s < REPEAT_S}
+        repeated = words in self._recent
+        self._recent[words] = now_s
+        return repeated
 
     def _tell_more(self) -> None:
         with self._lock:
@@ -322,15 +322,15 @@ class Workers:
 
 
 class Steps:
-    """The steps of a start: each is shown while it goes on, then said with its seconds."""
+    """The steps of a start: each is shown while it goes on, then reported with its seconds."""
 
     def __init__(self, output: EventOutput, now: Callable[[], float] = time.monotonic) -> None:
         self._output, self._now = output, now
         self._began_s = now()
 
     @contextlib.contextmanager
-    def step(self, what: str) -> Iterator[Told]:
-        """Show `what` while inside, and how long it took once it is done; nothing of one that fails."""
+    def step(self, what: str) -> Iterator[OnProgress]:
+        """Show `what` while inside, and then how long it took, unless it failed."""
         began_s = self._now()
         with self._output.working(what) as progress:
             yield progress

@@ -101,7 +101,7 @@ _Place = tuple[dict[str, float], PlacementGroup, int]
 
 
 def _places(held: contextlib.ExitStack, words: list[str], llama: LlamaSettings) -> list[_Place | None]:
-    """Have Ray make room for all, or else, where that may be, for each alone. Raises ConfigError."""
+    """Have Ray make room for all at once, or else, with `split_fallback`, for each. Raises ConfigError."""
     needs, spare = [_need(word, llama.worker_memory_mib) for word in words], llama.split_fallback
     within_s = SPARE_S if spare else PLACE_S
     if (room := _reserve(held, needs, within_s)) is not None:
@@ -135,8 +135,8 @@ def _need(word: str, memory_mib: int | None) -> dict[str, float]:
 
 def _actor(need: dict[str, float], room: PlacementGroup, i: int) -> Any:
     place = PlacementGroupSchedulingStrategy(room, placement_group_bundle_index=i)
-    asked = {"num_cpus": need["CPU"], "num_gpus": need.get("GPU", 0), "memory": need.get("memory")}
-    return ray.remote(Lender).options(scheduling_strategy=place, **asked).remote()
+    resources = {"num_cpus": need["CPU"], "num_gpus": need.get("GPU", 0), "memory": need.get("memory")}
+    return ray.remote(Lender).options(scheduling_strategy=place, **resources).remote()
 
 
 def _address(answer: tuple[str, int, bytes] | ConfigError, own: CurvePair) -> TunnelAddress:

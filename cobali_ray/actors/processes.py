@@ -24,24 +24,24 @@ def descendants(root: int) -> set[int]:
             state, parent, *_ = _fields(pid)
             if state != "Z":
                 parents[pid] = int(parent)
-    found: set[int] = set()
-    while more := {pid for pid, parent in parents.items() if parent in {root, *found}} - found:
-        found |= more
-    return found
+    below: set[int] = set()
+    while more := {pid for pid, parent in parents.items() if parent in {root, *below}} - below:
+        below |= more
+    return below
 
 
 def started_with(variable: str) -> set[int]:
     """Return the processes that were started with `variable`, a NAME=VALUE, in their environment.
 
-    Of a value that one server alone has, that proves whose they are: it is handed on from process to
-    process, and no word of a command can pass for it.
+    If only one server has the value, these are its processes: it is handed on from process to process, and no
+    word of a command can pass for it.
     """
-    found = set()
+    pids = set()
     for pid in _pids():
         with contextlib.suppress(OSError):
             if os.fsencode(variable) in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                found.add(pid)
-    return found - {os.getpid()}
+                pids.add(pid)
+    return pids - {os.getpid()}
 
 
 def end(pids: Iterable[int]) -> None:
@@ -55,10 +55,10 @@ def end_all(find: Callable[[], set[int]]) -> set[int]:
     """Kill what `find` returns until it finds nothing more, at most for `END_S`; return what that was."""
     ended = set[int]()
     for _ in range(round(END_S / POLL_S)):
-        if not (found := find()):
+        if not (pids := find()):
             break
-        end(found)
-        ended |= found
+        end(pids)
+        ended |= pids
         time.sleep(POLL_S)
     return ended
 
@@ -66,7 +66,7 @@ def end_all(find: Callable[[], set[int]]) -> set[int]:
 def has_ended(pid: int, began: int = 0) -> bool:
     """Return whether a process is gone, or a zombie, of which only its exit status is left.
 
-    With `began`, what `began_at` said of it: a later process that has its id by now is another one.
+    `began` is what `began_at` returned for it: a later process with the same id is another one.
     """
     try:
         fields = _fields(pid)

@@ -47,11 +47,11 @@ def _having(module: str, *names: str) -> Any:
 
     Raises StartError where this version lacks one.
     """
-    found, name = None, ""
+    imported, name = None, ""
     try:
-        found = import_module(module)
+        imported = import_module(module)
         for name in names:
-            attrgetter(name)(found)
+            attrgetter(name)(imported)
     except (ImportError, AttributeError):
         what = f"{module}.{name}".rstrip(".")
         raise StartError(
@@ -59,7 +59,7 @@ def _having(module: str, *names: str) -> Any:
             f"version {version('ray')} has no {what}, which this server needs; "
             f"install the version it was tested with: pip install 'ray[serve]=={TESTED}.*'",
         ) from None
-    return found
+    return imported
 
 
 # -- in every process -------------------------------------------------------------------------------------
@@ -108,13 +108,15 @@ def draws_alike() -> bool:
     for _ in range(2):
         ours, theirs = os.pipe()
         if (pid := os.fork()) == 0:
-            ids = _having("ray._raylet", "JobID", "PlacementGroupID")
-            os.write(theirs, ids.PlacementGroupID.of(ids.JobID.from_int(1)).binary())
-            os._exit(0)
+            try:
+                ids = _having("ray._raylet", "JobID", "PlacementGroupID")
+                os.write(theirs, ids.PlacementGroupID.of(ids.JobID.from_int(1)).binary())
+            finally:
+                os._exit(0)  # whatever failed: the parent reads an end of file
+        os.close(theirs)
         drawn.add(os.read(ours, 100))
         os.waitpid(pid, 0)
         os.close(ours)
-        os.close(theirs)
     return len(drawn) < 2
 
 
@@ -210,10 +212,10 @@ def altered(*, meanwhile: threading.Thread) -> Iterator[None]:
                 time.sleep(POLL_S)
 
     def start_raylet_with_port(*args: Any, **kwargs: Any) -> Any:
-        told = inspect.signature(start_raylet).bind(*args, **kwargs).arguments
-        port = told["dashboard_agent_listen_port"]  # the one that the node itself is not told
+        arguments = inspect.signature(start_raylet).bind(*args, **kwargs).arguments
+        port = arguments["dashboard_agent_listen_port"]  # the one that the node itself does not get
         raylet.persist_port(
-            told["session_dir"], told["node_id"], raylet.DASHBOARD_AGENT_LISTEN_PORT_NAME, port
+            arguments["session_dir"], arguments["node_id"], raylet.DASHBOARD_AGENT_LISTEN_PORT_NAME, port
         )
         info = start_raylet(*args, **kwargs)
         meanwhile.start()
@@ -223,10 +225,10 @@ def altered(*, meanwhile: threading.Thread) -> Iterator[None]:
         return start_ray_process([_without_agent(word) for word in command], *args, **kwargs)
 
     ports = ("metrics_agent_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
-    told: dict[str, Any] = {name: free_port() for name in ports}
-    told |= {"include_log_monitor": False, "no_monitor": True}
+    defaults: dict[str, Any] = {name: free_port() for name in ports}
+    defaults |= {"include_log_monitor": False, "no_monitor": True}
     if fork_worker.SOCKET in os.environ:
-        told["setup_worker_path"] = fork_worker.__file__
+        defaults["setup_worker_path"] = fork_worker.__file__
     new: dict[str, Any] = {
         "get_node": get_node_in_time, "start_raylet": start_raylet_with_port,
         "start_api_server": lambda *_, **__: ("", None), "start_ray_process": start_without_agents,
@@ -236,7 +238,7 @@ def altered(*, meanwhile: threading.Thread) -> Iterator[None]:
     # Signals are ours, in this process.
     constants.RAY_DISABLE_FAILURE_SIGNAL_HANDLER = True
     utils.set_sigterm_handler = lambda _: None
-    parameter.RayParams = functools.partial(params, **told)
+    parameter.RayParams = functools.partial(params, **defaults)
     vars(services).update(new)
     try:
         yield

@@ -3,8 +3,8 @@
 The ingress listens and the engine connects. Each has a key pair of its own, made when it starts; only public
 keys travel, over Ray's control path: the ingress's in its address, the engine's in the answer to `attend`.
 Whoever the ingress does not know is not let in. A message has in front which connection it is of and which
-message of it, so that one that is missing is noticed; an engine that has nothing to say says so four times a
-second, so that one that cannot be heard is noticed, too.
+message of it, so that one that is missing is noticed; an engine without events sends an empty message four
+times a second, so that silence is noticed, too.
 
 The messages are those of `wire.py`, and an engine on the ingress's own node uses the Unix socket instead. In
 front of each message are a random number of its connection and its own number within that, 8 bytes each,
@@ -44,7 +44,7 @@ NEW_BEATS: Final = 8
 UNUSED_BEATS: Final = 120
 """A connection is closed after so many beats without messages and without a sign of the ingress."""
 AGAIN_MS: Final = 500
-"""How soon a connection that does not come about is tried again."""
+"""How soon a connection that could not be made is tried again."""
 CUT_MS: Final = 1000
 """After so long without a sign of life TCP's connection is given up, and made anew."""
 LINGER_MS: Final = 200
@@ -67,13 +67,13 @@ class Reception:
     def note(self, epoch: int, number: int) -> bool:
         """Record a message. Returns whether none is missing before it."""
         expected = self._next if epoch == self._epoch else 0
-        # Of a connection that another one follows nobody knows whether all of it arrived.
+        # Whether all of a connection arrived is unknown once another one follows it.
         whole = number == expected and self._epoch in {None, epoch}
         self._epoch, self._next, self._n_looks = epoch, number + 1, 0
         return whole
 
     def look(self) -> bool:
-        """Check for silence, once in a beat. Returns whether the engine has just been taken for gone."""
+        """Check for silence, once in a beat. Returns whether the engine counts as gone from this beat on."""
         self._n_looks += 1
         return self._n_looks == SILENT_BEATS
 
@@ -84,27 +84,27 @@ class Reception:
 
 
 class RemoteConnection:
-    """The engine's end of the way to one ingress elsewhere. Its own thread sends; who hands over never waits.
+    """The engine's end of the way to one ingress elsewhere. Its own thread sends; callers never wait.
 
-    The thread that hands over counts what it gave and the other one what has left: no locks.
+    The caller counts what it queued and the thread what it sent: no locks.
     """
 
     def __init__(self, connect: Callable[[Address], zmq.Socket[bytes]], address: Address) -> None:
         self._waiting: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._n_given = self._n_left = self._n_unused = 0
+        self._n_queued = self._n_left = self._n_unused = 0
         self._closing = False
-        self.gone = False
+        self.closed = False
         """Whether it was closed because it was not used."""
         self._thread = threading.Thread(target=self._speak, args=(connect, address), name="wire", daemon=True)
         self._thread.start()
 
     def send(self, message: bytes) -> None:
         """Send a message soon. BlockingIOError: too many wait; any other OSError: it is closed."""
-        if self.gone:
+        if self.closed:
             raise ConnectionResetError("the ingress has kept no touch")
-        if self._n_given - self._n_left >= MAX_BACKLOG:
+        if self._n_queued - self._n_left >= MAX_BACKLOG:
             raise BlockingIOError(f"{MAX_BACKLOG} messages wait")
-        self._n_given += 1
+        self._n_queued += 1
         self._waiting.put(message)
 
     def keep(self) -> None:
@@ -118,7 +118,7 @@ class RemoteConnection:
         except zmq.ZMQError:  # no such address, or no more sockets
             _log.exception("wire_failed", endpoint=address.endpoint)
         finally:
-            self.gone = True
+            self.closed = True
 
     def _speak_on(self, socket: zmq.Socket[bytes]) -> None:
         epoch, number = secrets.randbits(64), 0
@@ -170,17 +170,17 @@ class RemoteEnd:
 
     @property
     def n_readers(self) -> int:
-        return sum(not connection.gone for connection in self._connections.values())
+        return sum(not connection.closed for connection in list(self._connections.values()))
 
     def connection(self, address: Address) -> RemoteConnection:
         """Return the way to an ingress. It is made in the background, for as long as that takes."""
         connection = self._connections.get(address)
-        if connection is None or connection.gone:
+        if connection is None or connection.closed:
             with self._opening:
                 connection = self._connections.get(address)
-                if connection is None or connection.gone:
-                    gone = [other for other, c in self._connections.items() if c.gone]
-                    for other in gone:
+                if connection is None or connection.closed:
+                    closed = [other for other, c in self._connections.items() if c.closed]
+                    for other in closed:
                         del self._connections[other]
                     connection = self._connections[address] = RemoteConnection(self._connect, address)
         return connection
@@ -240,12 +240,12 @@ class RemoteListener:
     def admit(self, key: str) -> None:
         """Admit this engine from now on; it has to send a message soon."""
         if key not in self._engines:
-            self._engines = {k: heard for k, heard in self._engines.items() if not heard.silent}
+            self._engines = {k: reception for k, reception in self._engines.items() if not reception.silent}
             self._engines[key] = Reception()
 
     def silent(self, key: str) -> bool:
-        heard = self._engines.get(key)
-        return heard is not None and heard.silent
+        reception = self._engines.get(key)
+        return reception is not None and reception.silent
 
     async def _admit(self) -> None:
         """Answer ZeroMQ, which asks for each connection whether this key may come in (ZAP, its RFC 27)."""
@@ -261,14 +261,14 @@ class RemoteListener:
                     mechanism,
                     credential,
                 ) = await self._guard.recv_multipart()
-            except zmq.Again:  # whoever asked has left
+            except zmq.Again:  # the asker has left
                 continue
             key = z85.encode(credential).decode() if mechanism == b"CURVE" else ""
-            known = key in self._engines
-            if not known:
+            admitted = key in self._engines
+            if not admitted:
                 _log.warning("engine_not_admitted", address=address.decode(), key=key)
             # 300: not now. After 400 an engine that is known only later would not try again.
-            status = b"200" if known else b"300"
+            status = b"200" if admitted else b"300"
             await self._guard.send_multipart([*asker, version, request_id, status, b"", key.encode(), b""])
 
     async def _read(self) -> None:
@@ -285,19 +285,19 @@ class RemoteListener:
             await asyncio.sleep(0)  # however much there is, others have their turn
 
     def _received(self, key: str, epoch: int, number: int) -> None:
-        heard = self._engines.setdefault(key, Reception())
-        if heard.silent:
+        reception = self._engines.setdefault(key, Reception())
+        if reception.silent:
             _log.info("engine_heard_again", key=key)
-        if not heard.note(epoch, number):
+        if not reception.note(epoch, number):
             _log.warning("messages_missing", key=key, number=number)
             self._lose(key, "")  # what is missing may be the first of any stream
 
     async def _watch(self) -> None:
-        # Looks are counted, not time: while this loop was busy nobody can have been heard.
+        # Looks are counted, not time: while this loop was busy it received nothing.
         while True:
             await asyncio.sleep(BEAT_S)
-            for key, heard in list(self._engines.items()):
-                if heard.look():
+            for key, reception in list(self._engines.items()):
+                if reception.look():
                     _log.warning("engine_silent", key=key, endpoint=self.endpoint)
                     self._lose(key)
 

@@ -25,6 +25,7 @@ from cobali_ray.models.commands import list_console
 from cobali_ray.ports import authority, reached_at
 
 POLL_S: Final = 0.2
+_now = time.monotonic
 WATCH_S: Final = 0.5
 """How long tokens are counted for a rate."""
 TIMEOUT_S: Final = 5.0
@@ -55,7 +56,7 @@ class RunningEngine:
 class RunningServer:
     url: str
     pid: int | None = None
-    """None, as the next two, of a server that was asked for by its address."""
+    """None, as the next two, of a server at the address of `--url`."""
     up_s: float | None = None
     memory_bytes: int | None = None
     """Of all its processes here; what they share counts for each."""
@@ -92,22 +93,25 @@ def ps(
     processes = [] if url else server_processes()
     console = list_console()
     if ports:
-        found = sorted(listeners(processes), key=lambda one: (one.reach != "this machine", one.port))
+        ports_in_use = sorted(
+            listeners(processes), key=lambda listener: (listener.reach != "this machine", listener.port)
+        )
         if as_json:
-            typer.echo(orjson.dumps([one._asdict() | {"reach": one.reach} for one in found]).decode())
+            rows = [listener._asdict() | {"reach": listener.reach} for listener in ports_in_use]
+            typer.echo(orjson.dumps(rows).decode())
         else:
-            console.print(_fitted(_ports(found), console.width) if found else _none(processes))
+            console.print(_fitted(_ports(ports_in_use), console.width) if ports_in_use else _none(processes))
         return
     servers = [server_at(url, key)] if url else list(running(processes, key))
     if as_json:
-        typer.echo(orjson.dumps([asdict(one) for one in servers], option=orjson.OPT_INDENT_2).decode())
+        typer.echo(orjson.dumps([asdict(server) for server in servers], option=orjson.OPT_INDENT_2).decode())
         return
     for server in servers:
         about = []
         if server.pid is not None and server.up_s is not None and server.memory_bytes is not None:
             about = [f"pid {server.pid}, up {_span(server.up_s)}, {_mib(server.memory_bytes)} MiB in all"]
-        said = "; ".join([*about, *([server.trouble] if server.trouble else [])])
-        console.print(Text.assemble((server.url, "bold"), "  ", said), soft_wrap=True)
+        summary = "; ".join([*about, *([server.trouble] if server.trouble else [])])
+        console.print(Text.assemble((server.url, "bold"), "  ", summary), soft_wrap=True)
         console.print(Padding.indent(_fitted(_engines(server.engines), console.width - 2), 2))
     if not servers:
         console.print(_none(processes))
@@ -115,18 +119,18 @@ def ps(
 
 def running(processes: list[psutil.Process], key: str | None) -> Iterator[RunningServer]:
     """Yield every server whose HTTP port one of these processes has."""
-    for one in _fronts(processes):
+    for front in _fronts(processes):
         with contextlib.suppress(psutil.Error):
-            server = _server(one, key)
-            if one.process != PROXY or server.engines:
+            server = _server(front, key)
+            if front.process != PROXY or server.engines:
                 yield server
 
 
 def _fronts(processes: list[psutil.Process]) -> list[Listener]:
     """Return the ports on which these processes may take a server's requests."""
-    found = list({(one.pid, one.port): one for one in listeners(processes)}.values())
-    fronts = [one for one in found if one.what == "HTTP"]
-    return fronts or [one for one in found if one.process == PROXY]
+    by_port = list({(listener.pid, listener.port): listener for listener in listeners(processes)}.values())
+    fronts = [listener for listener in by_port if listener.what == "HTTP"]
+    return fronts or [listener for listener in by_port if listener.process == PROXY]
 
 
 def _url(front: Listener) -> str:
@@ -135,8 +139,8 @@ def _url(front: Listener) -> str:
 
 def _awaited(fronts: list[Listener]) -> list[str]:
     """Return the addresses that are to take requests: of a proxy of Serve's, one of its ports."""
-    urls = [_url(one) for one in fronts]
-    if any(one.process == PROXY for one in fronts):
+    urls = [_url(front) for front in fronts]
+    if any(front.process == PROXY for front in fronts):
         return [url for url in urls if _is_ready(url)] or urls
     return urls
 
@@ -172,16 +176,17 @@ def server_at(url: str, key: str | None) -> RunningServer:
     return server
 
 
-def _server(found: Listener, key: str | None) -> RunningServer:
-    front = psutil.Process(found.pid)
-    owner = next((one for one in front.parents() if SERVE.search(" ".join(one.cmdline()))), front)
+def _server(front: Listener, key: str | None) -> RunningServer:
+    process = psutil.Process(front.pid)
+    owners = (parent for parent in process.parents() if SERVE.search(" ".join(parent.cmdline())))
+    owner = next(owners, process)
     parts = [owner, *owner.children(recursive=True)]
     memory: dict[str, int] = {}
     for part in parts:
         with contextlib.suppress(psutil.Error):
             memory[name_of(part)] = memory.get(name_of(part), 0) + part.memory_info().rss
     server = RunningServer(
-        url=_url(found),
+        url=_url(front),
         pid=owner.pid,
         up_s=time.time() - owner.create_time(),
         memory_bytes=sum(memory.values()),
@@ -203,6 +208,7 @@ def _engines_of(http: httpx2.Client, memory: dict[str, int]) -> tuple[list[Runni
     """Return what a server tells of its engines, and what it does not without a key."""
     states = orjson.loads(http.get("/ready").content)["engines"]
     about, before = _counted(http)
+    before_s = _now()
     trouble = ""
     rates: _Counts = {}
     if about is None:
@@ -210,7 +216,8 @@ def _engines_of(http: httpx2.Client, memory: dict[str, int]) -> tuple[list[Runni
     else:
         time.sleep(WATCH_S)
         after = _counted(http)[1]
-        rates = {engine: (n - before.get(engine, n)) / WATCH_S for engine, n in after.items()}
+        seconds = _now() - before_s
+        rates = {engine: (n - before.get(engine, n)) / seconds for engine, n in after.items()}
     return [_engine(state, about or {}, rates, memory) for state in states], trouble
 
 
@@ -254,21 +261,23 @@ def _engines(engines: list[RunningEngine]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("engine", "model", "state", "node", "slots", "queue", "tok/s", "MiB"):
         table.add_column(name, overflow="fold")
-    for one in engines:
-        rate = "" if one.tokens_per_second is None else f"{one.tokens_per_second:.1f}"
-        size = "" if one.memory_bytes is None else _mib(one.memory_bytes)
-        slots = f"{one.n_running}/{one.n_slots}"
-        table.add_row(one.engine_id, one.model, one.status, one.node, slots, str(one.n_queued), rate, size)
+    for engine in engines:
+        rate = "" if engine.tokens_per_second is None else f"{engine.tokens_per_second:.1f}"
+        size = "" if engine.memory_bytes is None else _mib(engine.memory_bytes)
+        slots = f"{engine.n_running}/{engine.n_slots}"
+        queue = str(engine.n_queued)
+        table.add_row(engine.engine_id, engine.model, engine.status, engine.node, slots, queue, rate, size)
     return table
 
 
-def _ports(found: list[Listener]) -> Table:
+def _ports(ports: list[Listener]) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("address", "process", "what", "reached from", "used by"):
         table.add_column(name, overflow="fold")
-    for one in found:
-        whose = f"{one.process} ({one.pid})"
-        table.add_row(authority(one.host, one.port), whose, one.what, one.reach, one.who)
+    for listener in ports:
+        address = authority(listener.host, listener.port)
+        process = f"{listener.process} ({listener.pid})"
+        table.add_row(address, process, listener.what, listener.reach, listener.who)
     return table
 
 

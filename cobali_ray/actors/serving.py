@@ -94,7 +94,7 @@ Read = Callable[[Progress], EngineSettings]
 def serve_forever(read: Read, *, host: str, port: int) -> None:
     """Serve until SIGINT, SIGTERM, or SIGHUP of a closed terminal; then drain and leave nothing running.
 
-    SIGUSR1 reads the settings again, and restarts those parts that have others than before.
+    SIGUSR1 reads the settings again, and restarts those parts whose settings have changed.
     """
     wishes: SimpleQueue[SignalAction] = SimpleQueue()
     ended = take_over()
@@ -152,8 +152,8 @@ class _ServerRun:
         self._host, self._port = host, port
         self._url = f"http://{authority(reached_at(host), port)}"
         self._forks: list[ForkServer] = []
-        """The last one makes workers; those before have made some that run."""
-        self._code = code_version()
+        """The last one makes new workers; earlier ones have made some that still run."""
+        self._code = self._forked_code = code_version()
         self._breaking_off = False
 
     def serve(self, wishes: SimpleQueue[SignalAction], verbose: threading.Event) -> None:
@@ -233,18 +233,20 @@ class _ServerRun:
             raise StartError("Serve", one_line(error)) from error
 
     def _until_stopped(self, settings: EngineSettings, wishes: SimpleQueue[SignalAction]) -> EngineSettings:
-        """Deploy new settings and new code as often as that is wished for; return the settings of the end."""
+        """Deploy new settings and new code at every SIGUSR1; return the last ones."""
         while _next_wish(wishes, self._output, logs_folder()) is SignalAction.REREAD:
             if (code := code_version()) != self._code:
                 self._output.say("notice", detail=NEW_CODE)
-                self._forks.append(ForkServer(os.environ, self._folder))
+                if code != self._forked_code:  # a deployment of it may have failed before
+                    self._forks.append(ForkServer(os.environ, self._folder))
+                    self._forked_code = code
             before = settings
             settings = renewed(
                 settings,
                 lambda: self._reread(wishes),
                 self._output,
                 code=(self._code, code),
-                in_time=lambda news: _in_time(_limit_s(news)),
+                in_time=lambda new_settings: _in_time(_limit_s(new_settings)),
                 goes_on=wishes.empty,
             )
             if settings is not before:
@@ -345,7 +347,7 @@ def _in_time(limit_s: float) -> Iterator[None]:
 
     def end_it(*_: object) -> None:
         raise StartError(
-            "The server", f"it was not ready after {limit_s:.0f} s. Ray's logs: /tmp/ray/session_latest/logs."
+            "The server", f"it was not ready after {limit_s:.0f} s. Ray's logs: {logs_folder()}."
         )
 
     before = signal.signal(signal.SIGALRM, end_it)
@@ -388,15 +390,15 @@ def _wait_ready(
 
 
 def _model_facts(place: EngineDeployment) -> dict[str, Any]:
-    """Return what a person wants to know of an engine's model: from its file, and from the engine."""
+    """Return the banner's facts about an engine's model: from its file, and from the engine."""
     facts: dict[str, Any] = {"engine_id": place.engine_id, "model": place.names[0]}
     if (path := model_path(place.settings)) is not None:
-        said = describe(path)
+        described = describe(path)
         facts["file"] = str(path)
-        facts |= {name: said[name] for name in ("parameters", "quant", "size_bytes")}
+        facts |= {name: described[name] for name in ("parameters", "quant", "size_bytes")}
     with contextlib.suppress(Exception):  # a running server does not end because its banner lacks a fact
-        told = handle_of(APP_NAME, place.deployment).describe.remote().result(timeout_s=ASK_S)
-        facts |= told["runs"]
+        description = handle_of(APP_NAME, place.deployment).describe.remote().result(timeout_s=ASK_S)
+        facts |= description["runs"]
     return facts | {"autos": autos(place.settings)}
 
 
@@ -436,7 +438,7 @@ def _drain(settings: EngineSettings, output: EventOutput) -> bool:
 
 
 def _shut_down(folder: Path, forks: Sequence[ForkServer], output: EventOutput, *, in_order: bool) -> None:
-    """Stop the app in order, then everything else at once; so also a start that failed."""
+    """Stop the app, if `in_order`, then end everything else at once; also after a start that failed."""
     if in_order:
         import ray
         from ray import serve

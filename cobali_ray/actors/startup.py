@@ -1,4 +1,4 @@
-"""Why a part of the application does not start, as Serve tells it. Ray is imported when it is asked."""
+"""Why a part of the application does not start, by Serve's messages. Ray is imported when it is asked."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import re
 
 DIED = "its process died"
 _FAILED = "failed to start"
-"""In the words of Serve's for what is tried again."""
+"""In Serve's message of a deployment that it tries to start again."""
 
 
 def reason(message: str) -> str:
     """Return why a part of the application did not start: the last line, below the tracebacks of Serve's."""
-    last = message.strip().splitlines()[-1]
+    last = (message.strip() or "Serve gives no reason").splitlines()[-1]
     if "ActorDiedError" in last:
         return DIED
     return re.sub(r"^(\w+\.)+\w+: ", "", last)
 
 
 def why_down(app: str, deployment: str) -> str:
-    """Return why a deployment could not be started when that was tried last; "" if it was not, or could be.
+    """Return why the last try to start a deployment failed; "" if there was none, or it did not fail.
 
     Blocks.
     """
     from ray import serve
 
-    found = serve.status().applications.get(app)
-    known = None if found is None else found.deployments.get(deployment)
-    return reason(known.message) if known is not None and _FAILED in known.message else ""
+    application = serve.status().applications.get(app)
+    status = None if application is None else application.deployments.get(deployment)
+    return reason(status.message) if status is not None and _FAILED in status.message else ""

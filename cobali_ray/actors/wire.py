@@ -106,7 +106,7 @@ def _flat_end(end: End) -> tuple[Any, ...]:
 def decode(data: bytes) -> WireMessage:
     """Decode what `encode` made; an event that cannot be read costs its own request only.
 
-    What is no message at all: DecodeError, TypeError or ValueError.
+    Raises DecodeError, TypeError or ValueError for what is no message at all.
     """
     engine_id, items = _unpack(data)
     if not isinstance(engine_id, str):
@@ -208,8 +208,8 @@ class Connection:
             self._n_caught_up += 1
 
     @property
-    def gone(self) -> bool:
-        """Whether the other end is closed."""
+    def closed(self) -> bool:
+        """Whether the ingress has closed its end."""
         try:
             return not self._socket.recv(1, socket.MSG_DONTWAIT)  # it says nothing, it can only end
         except BlockingIOError:
@@ -223,7 +223,7 @@ class Connection:
             self._late.put(None)
             self._thread.join(LAST_WORDS_S)
             with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)  # whoever still waits in it fails
+                self._socket.shutdown(socket.SHUT_RDWR)  # a send that still waits fails
             self._thread.join()
         self._socket.close()
 
@@ -250,7 +250,7 @@ class Pusher:
     def meet(self, address: str, *, known: bool) -> str:
         """Return the key by which an ingress elsewhere knows this engine; "" if it needs none.
 
-        One that knows it already hears from us from now on. From any thread.
+        An ingress that knows it already gets messages from now on. Called by any thread.
         """
         where = Address.parse(address)
         if self._remote is None or not where.is_far(self._node_id):
@@ -284,12 +284,12 @@ class Pusher:
         except OSError as error:
             _log.warning("ingress_not_reading", address=address, n_events=len(events), error=str(error))
             if not isinstance(error, BlockingIOError) and (broken := self._connections.pop(address, None)):
-                broken.close()  # whoever lives there all the same gets a new one with the next event
+                broken.close()  # if the ingress lives after all, the next event opens a new one
             return {event.request_id for event in events}
         return lost
 
     def _unsayable(self, events: list[EngineEvent]) -> set[str]:
-        """Return the requests of events that cannot be encoded."""
+        """Return the requests whose events cannot be encoded."""
         lost = set()
         for event in events:
             try:
@@ -305,13 +305,13 @@ class Pusher:
             where = Address.parse(address)
             if self._remote is not None and where.is_far(self._node_id):
                 return self._remote.connection(where)
-            self._forget_gone()
+            self._drop_closed()
             connection = self._connections[address] = Connection(where.near)
         return connection
 
-    def _forget_gone(self) -> None:
+    def _drop_closed(self) -> None:
         """Close connections without a reader: an ingress that was restarted has another address."""
-        for address in [a for a, connection in self._connections.items() if connection.gone]:
+        for address in [a for a, connection in self._connections.items() if connection.closed]:
             self._connections.pop(address).close()
 
     def close(self) -> None:
@@ -415,10 +415,10 @@ class Puller:
     def close(self) -> None:
         """Stop reading and remove the socket."""
         loop, self._loop = self._loop, None
-        for one in (self._listener, *self._engines):
+        for reader in (self._listener, *self._engines):
             if loop is not None and not loop.is_closed():
-                loop.remove_reader(one)
-            one.close()
+                loop.remove_reader(reader)
+            reader.close()
         self._engines.clear()
         self._folder.cleanup()
         if self._remote is not None:

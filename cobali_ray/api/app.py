@@ -64,7 +64,7 @@ def build_api(
 ) -> FastAPI:
     """Build the OpenAI-compatible ASGI app over a fleet; `judges` may be shared by several apps.
 
-    With a `store` there are files, batches and responses that are kept; what waits is answered once
+    With a `store` there are files, batches and responses that are kept; those that wait are computed once
     `app.state.batches` is started.
 
     `listens` is where clients reach the server, if a front end takes their connections. Answers have
@@ -119,12 +119,12 @@ def build_api(
     app.router.routes += MessageBatchRoutes(keeping, settings, intake, wake).routes()
     app.add_exception_handler(CobaliError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
-    # From the inside out: a browser asks without a key whether it may send one, and whoever may ask
-    # at all may read why a key is wrong.
+    # From the inside out: a browser's preflight has no key, and a page that may send requests may read why
+    # its key is refused.
     app.add_middleware(Lock, keyring=keyring, clock=clock, behind_front=listens is not None)
     app.add_middleware(
         CORSMiddleware,
-        allow_origin_regex=".*",  # the frame has sent the others away
+        allow_origin_regex=".*",  # Frame refuses the others
         allow_methods=("GET", "HEAD", "POST", "DELETE"),
         allow_headers=("*",),
         allow_private_network=True,
@@ -156,17 +156,17 @@ async def _on_error(http: HttpRequest, error: Exception) -> Response:
 
 async def _on_http_error(http: HttpRequest, error: Exception) -> Response:
     # The router's own: unknown paths and methods.
-    context, asked = context_of(http), http.url.path[:128]
+    context, path = context_of(http), http.url.path[:128]
     if getattr(error, "status_code", None) != HTTPStatus.METHOD_NOT_ALLOWED:
-        return fault_response(context.blame(UnknownPathError(http.method, asked)))
-    response = fault_response(context.blame(WrongMethodError(http.method, asked)))
-    response.headers["allow"] = _allowed(http)  # the router's own names the methods of one of them
+        return fault_response(context.blame(UnknownPathError(http.method, path)))
+    response = fault_response(context.blame(WrongMethodError(http.method, path)))
+    response.headers["allow"] = _allowed(http)  # the router would name the methods of one route
     return response
 
 
 def _allowed(http: HttpRequest) -> str:
-    """Return the methods of a path, whose routes are several."""
+    """Return the methods of all routes of a path."""
     routes = http.app.router.routes
     scopes = ((method, {**http.scope, "method": method}) for method in sorted(METHODS))
-    found = (method for method, scope in scopes if any(r.matches(scope)[0] is Match.FULL for r in routes))
-    return ", ".join(found)
+    allowed = (method for method, scope in scopes if any(r.matches(scope)[0] is Match.FULL for r in routes))
+    return ", ".join(allowed)

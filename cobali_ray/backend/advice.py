@@ -21,30 +21,30 @@ FOLLOWED: Mapping[str, str] = MappingProxyType({
 })  # fmt: skip
 """A key's last word, and the parameter that it is a default of."""
 NOT_FOLLOWED: Mapping[str, float] = MappingProxyType({"xtc_probability": 0, "mirostat": 0})
-"""What would change an answer and is not done here, unless it has this value. Beside FOLLOWED there are also
-an order of samplers and a window of the penalty: where ours differ, parameters say so."""
+"""Keys that are not followed, and would change answers unless they have this value. Beside FOLLOWED there are
+also an order of samplers and a window of the penalty: where ours differ, parameters say so."""
 
 
-def advised(said: Callable[[str], str]) -> SamplingParams:
-    """Return the defaults that a file advises; `said` gives the text of one of its keys, or none.
+def advised(metadata: Callable[[str], str]) -> SamplingParams:
+    """Return the defaults that a file advises; `metadata` gives the text of a key, or none.
 
-    Values out of range are left out, one by one, and said in the log.
+    Values out of range are left out, one by one, with a warning in the log.
     """
     params = NEUTRAL
     for word, name in FOLLOWED.items():
-        if (value := _number(said, word)) is not None:
+        if (value := _number(metadata, word)) is not None:
             try:
                 params = tuned(params, {name: value})
             except InvalidParameterError as error:
                 _log.warning("model_advice_ignored", key=f"general.sampling.{word}", detail=str(error))
     for word, neutral in NOT_FOLLOWED.items():
-        if _number(said, word) not in {None, neutral}:
+        if _number(metadata, word) not in {None, neutral}:
             _log.warning("model_advice_ignored", key=f"general.sampling.{word}", detail="not done here")
     return params
 
 
-def _number(said: Callable[[str], str], word: str) -> float | None:
+def _number(metadata: Callable[[str], str], word: str) -> float | None:
     try:
-        return float(said(f"general.sampling.{word}") or "")
+        return float(metadata(f"general.sampling.{word}") or "")
     except ValueError:
         return None

@@ -34,9 +34,9 @@ _ALONE_S = 0.06
 _TOO_LONG_S = 1.0
 """A model that takes longer for `N_ROWS` is not measured: about ten such passes are made."""
 UNREACHABLE_CELLS = 1 << 40
-"""Cells that nothing is worth."""
+"""What stands for no limit: more cells than any slot has."""
 _CLEARLY = 0.95
-"""How much faster, as a mean, something must be than what llama.cpp would choose."""
+"""Plain attention is chosen where it takes less than this share of the other's time, as a mean."""
 _ON, _OFF = 1, 0
 
 
@@ -64,9 +64,9 @@ def measured(
     n_ctx: int,
     n_threads: int,
     types: tuple[int, int],
-    known: Path | None,
+    folder: Path | None,
 ) -> AttentionTimes | None:
-    """Return what is known of slots of `n_ctx` tokens, from the folder `known` or else measured now.
+    """Return the times for slots of `n_ctx` tokens, from `folder` or else measured now.
 
     None where it is not measured: a slow model, or one whose cells cannot be copied to another sequence.
     """
@@ -75,8 +75,8 @@ def measured(
     while 2 * n_cells <= min(n_ctx // 2, MAX_CELLS):
         n_cells *= 2
     facts = (n_cells, n_threads, types, N_ROWS, lc.llama_print_system_info().decode())
-    found, was_known = kept_or_measured(
-        known,
+    times, was_kept = kept_or_measured(
+        folder,
         "attention",
         path,
         facts,
@@ -85,15 +85,15 @@ def measured(
     )
     _log.info(
         "flash_attention",
-        chosen="off" if found is not None and found.off_wins else "auto",
+        chosen="off" if times is not None and times.off_wins else "auto",
         n_cells=n_cells,
-        on_ms=found and _ms(found.on_s),
-        off_ms=found and _ms(found.off_s),
-        pass_cells=found and found.pass_cells,
-        known=was_known,
+        on_ms=times and _ms(times.on_s),
+        off_ms=times and _ms(times.off_s),
+        pass_cells=times and times.pass_cells,
+        known=was_kept,
         took_s=round(time.monotonic() - began, 3),
     )
-    return found
+    return times
 
 
 def _ms(seconds: Sequence[float]) -> list[float]:
@@ -155,10 +155,10 @@ class _Trial:
     def __init__(self, lc: Any, context: Any, n_threads: int) -> None:
         self._lc, self._context, self._n_threads = lc, context, n_threads
         self._memory = lc.llama_get_memory(context)
-        self._position, self._wanted = np.zeros(N_ROWS, np.int32), np.zeros(N_ROWS, np.int8)
+        self._position, self._output = np.zeros(N_ROWS, np.int32), np.zeros(N_ROWS, np.int8)
         zeros = np.zeros(N_ROWS, np.int32)
         self._raw = library.raw_batch(
-            lc, token=zeros, position=self._position, seq=zeros, wanted=self._wanted
+            lc, token=zeros, position=self._position, seq=zeros, output=self._output
         )
 
     def begin(self) -> bool:
@@ -196,7 +196,7 @@ class _Trial:
 
     def _compute(self, position: int, n_rows: int) -> bool:
         self._position[:n_rows] = np.arange(position, position + n_rows)
-        self._wanted[:] = 0
-        self._wanted[n_rows - 1] = 1
+        self._output[:] = 0
+        self._output[n_rows - 1] = 1
         self._raw.n_tokens = n_rows
         return bool(self._lc.llama_decode(self._context, self._raw) == 0)

@@ -20,7 +20,7 @@ from cobali_ray.errors import BackendError, SlotFaultError
 
 
 class ImagePart(NamedTuple):
-    """What an image comes to in a prompt: tokens that mark it, or rows."""
+    """A part of an image in a prompt: tokens that mark it, or rows."""
 
     tokens: tuple[int, ...]
     n_rows: int = 0
@@ -34,7 +34,7 @@ class ImageRows(NamedTuple):
     places: NDArray[np.int32] | None
     """Where models with positions in several dimensions have each row: four lists, from 0."""
     n_positions: int
-    """How far what follows is from the first of them."""
+    """How many positions they take."""
     causal: bool
     """Whether a row sees only those before it."""
 
@@ -44,34 +44,34 @@ class ImageRows(NamedTuple):
 
 
 class TickBatch:
-    """Up to `n_batch` tokens; each has a value, a position, a slot and a flag for wanted logits."""
+    """Up to `n_batch` tokens; each has a value, a position, a slot and a flag that asks for its logits."""
 
     def __init__(self, n_batch: int) -> None:
         self.token = np.zeros(n_batch, np.int32)
         self.position = np.zeros(n_batch, np.int32)
         self.slot = np.zeros(n_batch, np.int32)
-        self.wanted = np.zeros(n_batch, np.int8)
-        self._arrays: tuple[NDArray[Any], ...] = (self.token, self.position, self.slot, self.wanted)
+        self.output = np.zeros(n_batch, np.int8)
+        self._arrays: tuple[NDArray[Any], ...] = (self.token, self.position, self.slot, self.output)
         self.n_tokens = 0
         self.spans: tuple[Span, ...] = ()
         self.embedded: dict[int, ImageRows] = {}
         """Rows of images in place of tokens, by the number of the span."""
 
     def sampled_slots(self) -> list[int]:
-        """Return the slots whose logits are wanted, in order."""
-        slots: list[int] = self.slot[: self.n_tokens][self.wanted[: self.n_tokens] != 0].tolist()
+        """Return the slot of each row of logits, in order."""
+        slots: list[int] = self.slot[: self.n_tokens][self.output[: self.n_tokens] != 0].tolist()
         return slots
 
     def fill(self, spans: tuple[Span, ...], tokens: Sequence[array[int]]) -> None:
-        """Lay out `spans`; `tokens[i]` holds all known tokens of the sequence of `spans[i]`."""
-        token, position, slot, wanted = array("i"), array("i"), array("i"), array("b")
-        for (slot_id, start, length, sample), known in zip(spans, tokens, strict=True):
-            token.extend(known[start : start + length])
+        """Lay out `spans`; `tokens[i]` holds all tokens of the sequence of `spans[i]`."""
+        token, position, slot, output = array("i"), array("i"), array("i"), array("b")
+        for (slot_id, start, length, sample), sequence in zip(spans, tokens, strict=True):
+            token.extend(sequence[start : start + length])
             position.extend(range(start, start + length))
             slot.extend([slot_id] * length)
-            wanted.extend([0] * (length - sample) + [1] * min(sample, length))
+            output.extend([0] * (length - sample) + [1] * min(sample, length))
         n = self.n_tokens = len(token)
-        self.token[:n], self.position[:n], self.slot[:n], self.wanted[:n] = token, position, slot, wanted
+        self.token[:n], self.position[:n], self.slot[:n], self.output[:n] = token, position, slot, output
         self.spans, self.embedded = spans, {}
 
     def embed(self, number: int, rows: ImageRows) -> None:
@@ -112,18 +112,18 @@ def check_batch(
 ) -> int:
     """Prove that a batch breaks no rule whose breach llama.cpp would answer with an abort or not at all.
 
-    `n_cached[slot_id]` is what each slot holds. Returns the number of rows whose logits are wanted.
+    `n_cached[slot_id]` is what each slot holds. Returns the number of rows of logits.
     Raises SlotFaultError for the slot at fault, BackendError for a malformed batch.
     """
-    n_wanted = _check_spans(batch, n_cached.tolist(), n_ctx_slot, n_batch)
+    n_rows = _check_spans(batch, n_cached.tolist(), n_ctx_slot, n_batch)
     if batch.token[: batch.n_tokens].view(np.uint32).max() >= n_vocab:  # a negative id is a large one
         raise SlotFaultError(_slot_of_bad_token(batch, n_vocab), "a token outside the vocabulary")
-    return n_wanted
+    return n_rows
 
 
 def _check_spans(batch: TickBatch, n_cached: list[int], n_ctx_slot: int, n_batch: int) -> int:
-    """Go through the spans one by one, to name the slot at fault; return the rows wanted."""
-    n_tokens, n_wanted = 0, 0
+    """Go through the spans one by one, to name the slot at fault; return the number of rows."""
+    n_tokens, n_rows = 0, 0
     seen: set[int] = set()
     for slot_id, start, length, sample in batch.spans:
         if slot_id in seen or not 0 <= slot_id < len(n_cached):
@@ -136,12 +136,12 @@ def _check_spans(batch: TickBatch, n_cached: list[int], n_ctx_slot: int, n_batch
             )
         seen.add(slot_id)
         n_tokens += length
-        n_wanted += sample
+        n_rows += sample
     if not 0 < n_tokens == batch.n_tokens <= n_batch:
         raise BackendError(
             f"{n_tokens} tokens in the spans, {batch.n_tokens} in the batch, {n_batch} allowed"
         )
-    return n_wanted
+    return n_rows
 
 
 def _slot_of_bad_token(batch: TickBatch, n_vocab: int) -> int:

@@ -67,7 +67,7 @@ def place_of(schema: Any, refusal: Callable[[str], str]) -> str:
                 break
             parts = some
         for part in list(parts) if len(parts) > 1 else ():
-            if kept_to(node, *kept, *(without := [one for one in parts if one != part])):
+            if kept_to(node, *kept, *(without := [other for other in parts if other != part])):
                 parts = without
         if len(parts) > 1:
             together = isinstance(node, dict) and min(n_tries, n_chars) >= 0
@@ -79,7 +79,7 @@ def place_of(schema: Any, refusal: Callable[[str], str]) -> str:
 
 
 def _first_line(message: str) -> str:
-    """Return a message without the references behind which it found its reason."""
+    """Return a message without the references that led llguidance to its reason."""
     return message.partition("\n  while processing")[0]
 
 

@@ -2,7 +2,7 @@
 
 A layer with attention keeps keys and values of every token, a layer with latent attention one vector of each,
 a recurrent one a state for each slot, and some keep nothing of their own. Where a file does not say which
-layers are which, nothing is known.
+layers are which, the result is None.
 """
 
 from __future__ import annotations
@@ -68,18 +68,18 @@ class CacheNeed(NamedTuple):
 
 
 def cache_need(
-    said: Mapping[str, Any],
+    metadata: Mapping[str, Any],
     *,
     type_k: CellType = "f16",
     type_v: CellType = "f16",
     n_drafted: int = 0,
     head: bool = False,
 ) -> CacheNeed | None:
-    """Return what the metadata of a file tell; None where that is not enough.
+    """Return what a cache takes by the metadata of a file; None where they do not say enough.
 
     `n_drafted`: tokens of a draft that states allow for; `head`: whether the model's own head is used.
     """
-    file = _Metadata(said)
+    file = _Metadata(metadata)
     n_layers, width = file.number("block_count"), file.number("embedding_length")
     n_heads_behind = file.number("nextn_predict_layers")
     n_layers -= n_heads_behind
@@ -110,22 +110,22 @@ def cache_need(
                 file.number("attention.kv_lora_rank") + file.number("rope.dimension_count") + n_indexed
             )
         else:
-            of = bool(window) and file.tells_windows
-            n_keys[of] += n_heads_kv * key
-            n_values[of] += n_heads_kv * (value or n_each)
+            windowed = bool(window) and file.tells_windows
+            n_keys[windowed] += n_heads_kv * key
+            n_values[windowed] += n_heads_kv * (value or n_each)
     tensors = [
         number_bytes(k, type_k) + number_bytes(v, type_v) for k, v in zip(n_keys, n_values, strict=True)
     ]
     cell_bytes, window_cell_bytes = [n + HOST_CELL_BYTES * bool(n) for n in tensors]
-    n_states, n_window = sum([bool(one) for one in recurrent]), file.number("attention.sliding_window")
+    n_states, n_window = recurrent.count(True), file.number("attention.sliding_window")
     if file.name in GOES_BACK:
         n_states *= 1 + n_drafted
     return CacheNeed(cell_bytes, n_states * file.state_bytes(width), window_cell_bytes, n_window)
 
 
-def begins(said: Mapping[str, Any]) -> Begins | None:
-    """Return where a prompt may part from an earlier one, by the metadata of a file; None: nobody knows."""
-    file = _Metadata(said)
+def begins(metadata: Mapping[str, Any]) -> Begins | None:
+    """Return where a prompt may part from an earlier one, by the metadata of a file; None: not known."""
+    file = _Metadata(metadata)
     layers = range(file.number("block_count"))
     if file.name in COMPRESSED:
         return "never"
@@ -137,12 +137,12 @@ def begins(said: Mapping[str, Any]) -> Begins | None:
 class _Metadata:
     """What a file says of its architecture."""
 
-    def __init__(self, said: Mapping[str, Any]) -> None:
-        self.name: str = said.get("general.architecture", "")
-        self._said = said
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        self.name: str = metadata.get("general.architecture", "")
+        self._metadata = metadata
 
     def _value(self, key: str) -> Any:
-        return self._said.get(f"{self.name}.{key}")
+        return self._metadata.get(f"{self.name}.{key}")
 
     def number(self, key: str, layer: int = 0, *, default: int = 0) -> int:
         """Return a number, of a layer where each has its own."""
@@ -170,7 +170,7 @@ class _Metadata:
         return not every or layer % every < every - 1
 
     def is_recurrent(self, layer: int) -> bool | None:
-        """Say whether a layer has a state; None where nobody can."""
+        """Say whether a layer has a state; None where the file does not tell."""
         sizes = ("ssm.inner_size", "ssm.state_size", "shortconv.l_cache", "wkv.head_size", "kda.head_dim")
         if not any(map(self.number, sizes)):
             return False

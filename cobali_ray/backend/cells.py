@@ -1,4 +1,4 @@
-"""CellLayout: what llama.cpp tells of a slot's cache, taken apart by tokens and put together again.
+"""CellLayout: the state that llama.cpp gives of a slot, taken apart by tokens and put together again.
 
 `llama_state_seq_get_data` writes a few words about the cache, the position of each token, then the keys of
 every layer and the values of every layer, each with words of its own in front. Keys lie token by token; so
@@ -173,7 +173,7 @@ class CellLayout:
         """Write the state of a slot that holds the first `n_tokens` of these blocks in a row."""
         done = self._kept_meta
         if done:
-            meta = np.concatenate([one[: len(one) // self.cell_bytes * done] for one in blocks])
+            meta = np.concatenate([block[: len(block) // self.cell_bytes * done] for block in blocks])
             meta = meta[: n_tokens * done]
         else:
             plain = np.zeros((n_tokens, _PLAIN), np.int32)
@@ -199,16 +199,16 @@ def alone(window: Cells) -> Cells:
     counts = window[_HEAD : _HEAD + n_streams * _WORD]
     n_before = int(np.flatnonzero(counts)[0]) // _WORD
     end = len(window) - (n_streams - 1 - n_before) * _WORD
-    found = np.concatenate([window[:_HEAD], window[_HEAD + n_before * _WORD : end]])
-    _write(found, 2 * _WORD, (1).to_bytes(_WORD, "little"))
-    return found
+    state = np.concatenate([window[:_HEAD], window[_HEAD + n_before * _WORD : end]])
+    _write(state, 2 * _WORD, (1).to_bytes(_WORD, "little"))
+    return state
 
 
 def beside(window: Cells, n_streams: int) -> Cells:
     """Return what `alone` made, for a cache of so many streams, in which all others say 0 tokens."""
-    found = np.concatenate([window, np.zeros((n_streams - 1) * _WORD, np.uint8)])
-    _write(found, 2 * _WORD, n_streams.to_bytes(_WORD, "little"))
-    return found
+    state = np.concatenate([window, np.zeros((n_streams - 1) * _WORD, np.uint8)])
+    _write(state, 2 * _WORD, n_streams.to_bytes(_WORD, "little"))
+    return state
 
 
 def _write(state: Cells, at: int, words: bytes) -> int:

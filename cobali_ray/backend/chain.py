@@ -40,15 +40,11 @@ def weigh(
         cumulated = np.cumsum(np.where(keep, e, 0), axis=1)
         total = np.where(np.isnan(mass), cumulated[:, -1], mass)[:, None]
         keep[:, 1:] &= (cumulated[:, :-1] < top_p * total) | (top_p >= 1)
-    first = _first_kept(values, keep)
+    first = np.take_along_axis(values, keep.argmax(axis=1)[:, None], axis=1)  # the first one kept
     if (min_p > 0).any():
         keep &= values >= first + np.log(min_p)
     weights: NDArray[np.float64] = np.where(keep, np.exp((values - first) / temperature), 0)
     return weights
-
-
-def _first_kept(values: NDArray[np.float64], keep: NDArray[np.bool_]) -> NDArray[np.float64]:
-    return np.take_along_axis(values, keep.argmax(axis=1)[:, None], axis=1)
 
 
 def _typical(
@@ -63,10 +59,10 @@ def _typical(
     distance = np.where(alive, np.abs(-logp - entropy), np.inf)
     order = np.argsort(distance, axis=1, kind="stable")
     cumulated = np.cumsum(np.take_along_axis(p, order, axis=1), axis=1)
-    wanted = np.ones_like(alive)
-    wanted[:, 1:] = cumulated[:, :-1] <= typical_p
+    kept = np.ones_like(alive)
+    kept[:, 1:] = cumulated[:, :-1] <= typical_p
     marked = np.empty_like(alive)
-    np.put_along_axis(marked, order, wanted, axis=1)
+    np.put_along_axis(marked, order, kept, axis=1)
     return marked
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 FLASH = {"auto": -1, "off": 0, "on": 1}
 """How llama.cpp numbers what `flash_attn` may be."""
 FEWEST_SLOTS = 32
-"""Others measured llama.cpp's own device sampling: a loss with one slot, either with 16, a gain with 32."""
+"""As others measured llama.cpp's device sampling: a loss with one slot, neither with 16, a gain with 32."""
 AUTO = "auto"
 """The word of `devices` for the GPUs that llama.cpp finds."""
 MAX_DEVICES = 16
@@ -88,7 +88,7 @@ class LlamaSettings:
     """Memory that each `worker` and `ray-cpu` in devices may lend; None: what is free."""
     worker_key_file: Path | None = None
     """The file that `cobali worker --listen` has as --key-file. With it, each HOST:PORT in devices is reached
-    through an encrypted tunnel, also on another machine; None: on this machine alone, as it is."""
+    through an encrypted tunnel, also on another machine; None: on this machine alone, not encrypted."""
     flash_attn: Literal["auto", "on", "off"] = "auto"
     device_sampling: Literal["auto", "on", "off"] = "auto"
     """Whether the device picks each row's 128 likeliest tokens; auto: where the whole model is on a GPU and
@@ -113,7 +113,7 @@ class LlamaSettings:
         return sum(not is_lent(word) for word in self.devices) if self.devices != (AUTO,) else 0
 
     def faults_of_devices(self) -> Iterator[str]:
-        """Say which settings of devices cannot be meant, and why."""
+        """Say which settings of devices cannot be used, and why."""
         named, n = self.devices != (AUTO,), len(self.devices)
         others = [word for word in self.devices if word not in {WORKER, *PLACED}]
         if not n or not all(self.devices):
@@ -157,7 +157,7 @@ class LlamaSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaConfig(LlamaSettings):
-    """How to open a model: what was asked, with a number for each auto, and what was found."""
+    """How to open a model: the settings, with a number for each auto, and what its files say."""
 
     n_ctx: int
     n_threads: int
@@ -165,7 +165,7 @@ class LlamaConfig(LlamaSettings):
     path: Path
     n_slots: int
     fewer_slots: bool = False
-    """Whether a device that cannot hold so many may have fewer."""
+    """Whether there may be fewer, where a device cannot hold so many."""
     n_batch: int
     speculation: bool = False
     """Whether streams' drafts may be computed."""
@@ -180,7 +180,7 @@ class LlamaConfig(LlamaSettings):
     placed: tuple[TunnelAddress | None, ...] = field(default=(), repr=False)
     """The workers that Ray has placed for words of `devices`, in their order; None: it had no room."""
     cache_bytes: int | None = None
-    """What its cache will take, by what its file says; None: that is not known."""
+    """What its cache will take, by the metadata of its file; None: not known."""
     measurements: Path | None = None
     """A folder that remembers what was measured of a model; None: whatever needs it is measured anew."""
 
@@ -188,8 +188,9 @@ class LlamaConfig(LlamaSettings):
         if not 1 <= self.n_slots <= MAX_SLOTS:
             raise ConfigError("n_slots", f"must be in 1 .. {MAX_SLOTS}, got {self.n_slots}")
         if not 1 <= self.n_cells_requested <= MAX_CELLS:
-            asked = f"{self.n_slots} slots of {self.n_ctx}"
-            raise ConfigError("n_ctx", f"{asked} tokens are not in 1 .. {MAX_CELLS}")
+            raise ConfigError(
+                "n_ctx", f"{self.n_slots} slots of {self.n_ctx} tokens are not in 1 .. {MAX_CELLS}"
+            )
         if self.n_batch < self.n_slots:
             raise ConfigError("token_budget", f"{self.n_batch} cannot feed {self.n_slots} slots")
         if self.n_batch > self.n_cells_requested:
@@ -259,7 +260,7 @@ class LlamaConfig(LlamaSettings):
         return Grain(step=step, least=_ATTENTION_TILE, beside=1)
 
     def all_on_gpu(self, n_layers: int) -> bool:
-        """Whether all layers are asked onto a GPU, the output layer, which is the last to go, among them."""
+        """Whether all layers shall be on a GPU, the output layer, which is the last to go, among them."""
         return self.n_gpu_layers < 0 or self.n_gpu_layers > n_layers
 
     def picks_on_device(self, *, offloads: bool, n_layers: int) -> bool:

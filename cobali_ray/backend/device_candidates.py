@@ -144,7 +144,7 @@ class DeviceCandidates:
         return self.n == n_logits == int(lc.llama_get_sampled_candidates_count_ith(context, -n_rows))
 
     def close(self) -> None:
-        """Free the chains; the context must be gone or have forgotten them."""
+        """Free the chains; the context must be freed or have forgotten them."""
         for chain in self._chains:
             self._lc.llama_sampler_free(chain)
         self._chains = []

@@ -1,4 +1,4 @@
-"""What the devices of an engine are doing: asked in the background, as the answer may wait for a pass."""
+"""What the devices of an engine are doing: asked in the background, as that may wait for a pass."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from cobali_ray.backend.devices import Devices
 from cobali_ray.core.views.stats import DeviceView
 
 FRESH_S = 1.0
-"""An answer younger than this is not asked for again."""
+"""A state younger than this is not updated."""
 
 
 class DeviceWatch:
-    """Tells what was known last, and asks anew meanwhile."""
+    """Returns the last known state, and has a thread ask for the next."""
 
     def __init__(self, devices: Devices, config: LlamaConfig) -> None:
         self._devices, self._config = devices, config
         self._views = devices.look()
-        self._asked_s = time.monotonic()
+        self._updated_s = time.monotonic()
         self._asking: threading.Thread | None = None
 
     def look(self) -> tuple[DeviceView, ...]:
-        """Return what is known; it is a moment old."""
+        """Return their last known state, a moment old."""
         idle = self._asking is None or not self._asking.is_alive()
-        if idle and self._views and time.monotonic() - self._asked_s >= FRESH_S:
+        if idle and self._views and time.monotonic() - self._updated_s >= FRESH_S:
             self._asking = threading.Thread(target=self._ask, daemon=True, name="devices")
             self._asking.start()
         return self._views
@@ -43,7 +43,7 @@ class DeviceWatch:
 
     def _ask(self) -> None:
         views, now_s = self._devices.look(), time.monotonic()
-        took_s, self._asked_s = now_s - self._asked_s, now_s
+        took_s, self._updated_s = now_s - self._updated_s, now_s
         if views:
             before = {view.name: view.busy_s for view in self._views}
             self._views = tuple(_with_share(view, before.get(view.name), took_s) for view in views)

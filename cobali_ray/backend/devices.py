@@ -110,7 +110,7 @@ class Devices:
 
     def look(self) -> tuple[DeviceView, ...]:
         """Return what each is doing; nothing once they are closed. Waits for the pass under way."""
-        with self._open:  # asking a worker that was let go would end this process
+        with self._open:  # asking a worker that was released would end this process
             if self._closed:
                 return ()
             there = [(device, *device.memory) for device in self.used]
@@ -120,13 +120,13 @@ class Devices:
             )
             for device, free, total in there
         ]
-        gone = [DeviceView(name=name, kind="worker", there=False) for name in self.missing]
-        return (*views, *gone)
+        missing = [DeviceView(name=name, kind="worker", there=False) for name in self.missing]
+        return (*views, *missing)
 
     def all_answer(self, config: LlamaConfig) -> bool:
         """Whether workers that were left out would lend their devices now. Blocks for a few seconds.
 
-        Of those that Ray places, others know.
+        Workers that Ray places are not asked.
         """
         try:
             for name in filter(is_endpoint, self.missing):
@@ -154,11 +154,11 @@ class Devices:
         self._alive = (pointers, shares)
 
     def close(self) -> None:
-        """Let the workers go; the model must be freed."""
+        """Release the workers; the model must be freed by then."""
         with self._open:
             self._closed = True
-            for one in self._behind:
-                one.close()
+            for worker in self._behind:
+                worker.close()
             self._behind = ()
             if self.loss is not None:
                 self.loss.close()
@@ -174,12 +174,12 @@ def open_devices(config: LlamaConfig) -> Devices:
     missing: list[str] = []
     loss = Loss() if any(map(is_lent, config.devices)) else None
     try:
-        named = list(_found(config, behind, missing, loss))
+        named = list(_resolve(config, behind, missing, loss))
         if config.split_mode == "none":
             named = _main(named, config.main_device)
     except BaseException:
-        for one in behind:
-            one.close()
+        for worker in behind:
+            worker.close()
         if loss is not None:
             loss.close()
         raise
@@ -204,10 +204,10 @@ def _main(named: list[ComputeDevice], name: str | None) -> list[ComputeDevice]:
     return chosen
 
 
-def _found(
+def _resolve(
     config: LlamaConfig, behind: list[LentDevices | WorkerProcess], missing: list[str], loss: Loss | None
 ) -> Iterator[ComputeDevice]:
-    """Find what each word of the setting means; what has to be closed later goes to `behind`.
+    """Yield the devices that each word of the setting means; workers, to be closed later, go to `behind`.
 
     A worker that the engine may go without, and that does not answer, goes to `missing`.
     """
@@ -282,9 +282,9 @@ def _reached(endpoint: str, config: LlamaConfig, cache: Path, loss: Loss, *, n_m
 
 
 def _local(name: str) -> ComputeDevice:
-    found = local_devices()
-    able = [device for device in found if holds_layers(device)]
-    for device in found:
+    devices = local_devices()
+    able = [device for device in devices if holds_layers(device)]
+    for device in devices:
         if device.name == name and device in able:
             return device
         if device.name == name:

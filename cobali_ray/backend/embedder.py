@@ -78,9 +78,9 @@ class LlamaEmbedder:
         self._begun: int = 0
         """Tokens computed of the text that goes on."""
         self._token, self._position = np.empty(n_batch, np.int32), np.empty(n_batch, np.int32)
-        self._text, self._wanted = np.empty(n_batch, np.int32), np.ones(n_batch, np.int8)
+        self._text, output = np.empty(n_batch, np.int32), np.ones(n_batch, np.int8)
         self._batch = library.raw_batch(
-            lc, token=self._token, position=self._position, seq=self._text, wanted=self._wanted
+            lc, token=self._token, position=self._position, seq=self._text, output=output
         )
 
     def _require_memory(self, n_cells: int, n_batch: int) -> None:

@@ -36,7 +36,7 @@ def _on(config: LlamaConfig, devices: Devices) -> Backend:
         kind = EmbeddingBackend if only_embeds(library.load(), model) else LlamaBackend
         return kind(config, model, devices)
     except ConfigError as error:
-        # What workers lend was looked at before, and is let go already.
+        # Devices of workers were checked in `fitting`, and may be released by now.
         if not devices.lent and (refusal := too_large(config, devices)) is not None:
             raise refusal from error
         raise
@@ -54,7 +54,7 @@ def _embedder(config: LlamaConfig, model: Any) -> LlamaEmbedder:
 
 
 class EmbeddingBackend:
-    """No request for text gets as far as here: the door knows what the model is."""
+    """No request for text reaches it: the door knows that the model only embeds."""
 
     def __init__(self, config: LlamaConfig, model: Any, devices: Devices) -> None:
         lc = library.load()
@@ -62,7 +62,7 @@ class EmbeddingBackend:
         self.devices: DeviceWatcher = DeviceWatch(devices, config)
         try:
             self._embedder = _embedder(config, model)
-        except BaseException:  # else its memory would be gone as long as the process lives
+        except BaseException:  # else its memory would be lost until the process ends
             lc.llama_model_free(model)
             raise
         self.embedder: Embedder | None = self._embedder
@@ -78,7 +78,7 @@ class EmbeddingBackend:
         self.max_draft = 0
 
     def forward(self, *_: object, **__: object) -> Never:
-        """Refuse, as all that has to do with slots."""
+        """Refuse, like all that needs slots."""
         raise BackendError("this model generates no text")
 
     expect = sample = guess = truncate = copy = swap = save = restore = save_state = restore_state = forward

@@ -40,7 +40,7 @@ def address_of(endpoint: str) -> tuple[str, int]:
 
 
 def require_here(endpoint: str) -> None:
-    """Refuse what a worker without a tunnel must not be reached by. Raises ValueError.
+    """Refuse an endpoint that is not on loopback, for a worker without a tunnel. Raises ValueError.
 
     The protocol has no keys and no encryption, and whoever reaches a worker can run code in it.
     """

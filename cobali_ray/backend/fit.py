@@ -29,10 +29,10 @@ _MAX_NODES = "_ZNK13llama_context15graph_max_nodesEj"
 _N_GRAPHS = 3
 """llama.cpp keeps one to reserve buffers with, one of passes that give logits, and one of the others."""
 _SMALL_CELLS = "q8_0", 17 / 32
-"""And what they take of the memory of f16."""
+"""A type of smaller cells, and the share of the memory of f16 that they take."""
 _MIB = 1 << 20
-_ASKED_N_CTX = 16_384, 32_768
-"""Contexts longer than windows and what is computed at once, from which on a cache grows with each token."""
+_TRIAL_N_CTX = 16_384, 32_768
+"""Contexts longer than windows and batches, from which on a cache grows with each token."""
 
 
 class _ContextNeed(NamedTuple):
@@ -87,40 +87,44 @@ def needs(config: LlamaConfig, devices: Devices) -> list[MemoryNeed] | None:
         return None
     of = ggml.load().ggml_backend_buft_get_device
     return [
-        _sum(one.name, [sizes for kind, sizes in need.buffers if of(kind) == one.handle], one.memory[0])
-        for one in devices.used
+        _sum(
+            device.name,
+            [sizes for kind, sizes in need.buffers if of(kind) == device.handle],
+            device.memory[0],
+        )
+        for device in devices.used
     ]
 
 
 def need_here(config: LlamaConfig, devices: Devices) -> MemoryNeed | None:
     """Return what it will take of this machine's own memory, likewise."""
-    if (asked := _need_of_context(config, devices)) is None:
+    if (context_need := _need_of_context(config, devices)) is None:
         return None
     base = ggml.load()
     of, is_host, cpu = (
         base.ggml_backend_buft_get_device, base.ggml_backend_buft_is_host,
         base.ggml_backend_dev_by_type(ggml.CPU),
     )  # fmt: skip
-    here = [sizes for kind, sizes in asked.buffers if is_host(kind) or of(kind) == cpu]
+    here = [sizes for kind, sizes in context_need.buffers if is_host(kind) or of(kind) == cpu]
     need = _sum("CPU", here, memory.available_bytes() or 0)
     cells = need.cells + HOST_CELL_BYTES * config.n_cells_requested
-    return need._replace(cells=cells, buffers=need.buffers + asked.graphs)
+    return need._replace(cells=cells, buffers=need.buffers + context_need.graphs)
 
 
-def asked_need(config: LlamaConfig) -> CacheNeed | None:
+def estimated_need(config: LlamaConfig) -> CacheNeed | None:
     """Return what a token and a slot of a cache take on this machine, for a file that does not tell.
 
-    Two contexts with these slots are asked about. What does not grow with the text counts as the slots', as
-    windows do. None: there is no account.
+    llama.cpp accounts for two contexts with these slots. What does not grow with the text, such as windows,
+    counts as the slots'. None: there is no account.
     """
     kind: Literal["unified", "split"] = "unified" if config.unified else "split"
-    asked = [replace(config, n_ctx=n, kv=kind, kv_cells=None) for n in _ASKED_N_CTX]
-    needs = [need.cells for one in asked if (need := need_here(one, Devices(()))) is not None]
-    if len(needs) < len(asked):
+    trials = [replace(config, n_ctx=n, kv=kind, kv_cells=None) for n in _TRIAL_N_CTX]
+    cells = [need.cells for trial in trials if (need := need_here(trial, Devices(()))) is not None]
+    if len(cells) < len(trials):
         return None
-    n_more = asked[1].n_cells_requested - asked[0].n_cells_requested
-    cell_bytes = math.ceil((needs[1] - needs[0]) / n_more)
-    of_slots = needs[0] - cell_bytes * asked[0].n_cells_requested
+    n_more = trials[1].n_cells_requested - trials[0].n_cells_requested
+    cell_bytes = math.ceil((cells[1] - cells[0]) / n_more)
+    of_slots = cells[0] - cell_bytes * trials[0].n_cells_requested
     return CacheNeed(cell_bytes, max(math.ceil(of_slots / config.n_slots), 0))
 
 
@@ -177,25 +181,25 @@ def _nodes(at: int | None) -> Iterator[_MapNode]:
 
 
 def fitting(config: LlamaConfig, devices: Devices) -> LlamaConfig:
-    """Return how the model fits: as asked, or with fewer slots or cells where that may be.
+    """Return how the model fits: as configured, or with fewer slots or cells where that is allowed.
 
-    That is where a worker is missing, or `n_slots` is auto. What workers cannot hold is refused: a CPU behind
+    It is where a worker is missing, or `n_slots` is auto. What workers cannot hold is refused: a CPU behind
     one takes any allocation, and Linux kills it later. What is too large for a GPU of this machine llama.cpp
     finds out itself. Raises ConfigError.
     """
     if not (devices.lent or config.fewer_slots) or (refusal := too_large(config, devices)) is None:
         return config
-    found = needs(config, devices) if devices.missing or config.fewer_slots else None
-    smaller = None if found is None else _smaller(config, found)
+    device_needs = needs(config, devices) if devices.missing or config.fewer_slots else None
+    smaller = None if device_needs is None else _smaller(config, device_needs)
     if smaller is None or too_large(smaller, devices) is not None:
         raise refusal
     _log.warning("smaller", n_slots=smaller.n_slots, kv_cells=smaller.kv_cells, missing=devices.missing)
     return smaller
 
 
-def _smaller(config: LlamaConfig, found: list[MemoryNeed]) -> LlamaConfig | None:
-    """Return the same with the slots, or cells of a pool, that there is room for; None if for none."""
-    n_cells = int(config.n_cells_requested * min(_share_of_cells(one) for one in found))
+def _smaller(config: LlamaConfig, device_needs: list[MemoryNeed]) -> LlamaConfig | None:
+    """Return the settings with as many slots, or cells of a pool, as fit; None if none do."""
+    n_cells = int(config.n_cells_requested * min(_share_of_cells(need) for need in device_needs))
     if config.unified and config.kv_cells:
         return replace(config, kv_cells=n_cells) if n_cells >= config.n_batch else None
     n_slots = n_cells // config.n_ctx
@@ -204,40 +208,40 @@ def _smaller(config: LlamaConfig, found: list[MemoryNeed]) -> LlamaConfig | None
 
 def too_large(config: LlamaConfig, devices: Devices) -> ConfigError | None:
     """Return an error that says what would make the model fit; None where it does, or that is not known."""
-    if not devices.used or (found := needs(config, devices)) is None:
+    if not devices.used or (device_needs := needs(config, devices)) is None:
         return None
-    for one in found:
+    for need in device_needs:
         _log.info(
             "device",
-            name=one.device,
-            weights_mib=one.weights // _MIB,
-            cells_mib=one.cells // _MIB,
-            buffers_mib=one.buffers // _MIB,
-            free_mib=one.free // _MIB,
+            name=need.device,
+            weights_mib=need.weights // _MIB,
+            cells_mib=need.cells // _MIB,
+            buffers_mib=need.buffers // _MIB,
+            free_mib=need.free // _MIB,
         )
-    return refusal_of(config, found)
+    return refusal_of(config, device_needs)
 
 
-def refusal_of(config: LlamaConfig, found: list[MemoryNeed]) -> ConfigError | None:
+def refusal_of(config: LlamaConfig, device_needs: list[MemoryNeed]) -> ConfigError | None:
     """Say what would make it fit, if any device is too small."""
-    short = [one for one in found if not one.fits]
+    short = [need for need in device_needs if not need.fits]
     if not short:
         return None
-    worst = max(short, key=lambda one: one.needed - one.free)
-    lacking = sum(one.needed - one.free for one in short)
-    said = (
+    worst = max(short, key=lambda need: need.needed - need.free)
+    lacking = sum(need.needed - need.free for need in short)
+    problem = (
         f"{worst.device} has {_gb(worst.free)} free, and the model takes {_gb(worst.needed)} there: "
         f"{_gb(worst.weights)} for weights, {_gb(worst.cells)} for {config.n_cells_requested} KV cells, "
         f"{_gb(worst.buffers)} for computing"
     )
     remedies = list(_remedies(config, short))
     remedies.append(f"add a device that has {_gb(lacking)} free to devices, here or on another machine")
-    return ConfigError("devices", f"{said}. To make it fit: {'; or '.join(remedies)}")
+    return ConfigError("devices", f"{problem}. To make it fit: {'; or '.join(remedies)}")
 
 
 def _remedies(config: LlamaConfig, short: list[MemoryNeed]) -> Iterator[str]:
     """Say what may be lowered, if anything, so that cells fit beside weights and buffers everywhere."""
-    share = min(_share_of_cells(one) for one in short)
+    share = min(_share_of_cells(need) for need in short)
     n_cells = int(config.n_cells_requested * share)
     if config.unified and config.kv_cells:
         if n_cells >= config.n_batch:
@@ -249,16 +253,16 @@ def _remedies(config: LlamaConfig, short: list[MemoryNeed]) -> Iterator[str]:
             yield f"lower n_ctx to {n_ctx}"
     if config.type_k == config.type_v == "f16" and config.flash_attn != "off" and share >= _SMALL_CELLS[1]:
         yield f"set type_k and type_v to {_SMALL_CELLS[0]}"
-    if any(one.weights > one.free for one in short):
+    if any(need.weights > need.free for need in short):
         yield "use a model with smaller weights"
     elif share <= 0:
         yield f"lower token_budget, which is {config.n_batch}"
 
 
-def _share_of_cells(one: MemoryNeed) -> float:
+def _share_of_cells(need: MemoryNeed) -> float:
     """Return the part of the cells that there is room for."""
-    room = one.free - one.weights - one.buffers
-    return max(min(room / one.cells, 1.0), 0.0) if one.cells else float(room >= 0)
+    room = need.free - need.weights - need.buffers
+    return max(min(room / need.cells, 1.0), 0.0) if need.cells else float(room >= 0)
 
 
 def _gb(n_bytes: int) -> str:

@@ -251,23 +251,23 @@ def _listed(lark: str) -> str:
 
 
 def _refusal(field: Field, message: str) -> InvalidParameterError:
-    # Behind these, llguidance tells its own state.
+    # Behind these, llguidance prints its own state.
     plain = message.partition("\n<state>")[0].partition("\n<backtrace>")[0].strip()[:500]
     return InvalidParameterError(field, f"cannot be used: {plain}")
 
 
 def _keys_of(message: str) -> list[str]:
     """Return which keys a warning is about."""
-    if found := _KEYS.match(message):
-        return list(map(str, json.loads(found[1])))
+    if match := _KEYS.match(message):
+        return list(map(str, json.loads(match[1])))
     if message.startswith("Unknown format"):
         return ["format"]
-    found = _KEYWORD.search(message)
-    return [found[1]] if found else []
+    match = _KEYWORD.search(message)
+    return [match[1]] if match else []
 
 
 def deeply(work: Callable[[], _ResultT]) -> _ResultT:
-    """Do what may call itself tens of thousands of times: where the stack ends, the process dies."""
+    """Do work that may recurse tens of thousands of times: where the stack ends, the process dies."""
     with ThreadPoolExecutor(1, thread_name_prefix="deep") as pool:
         with _making_thread:
             before = threading.stack_size(STACK_BYTES)
@@ -281,10 +281,10 @@ def deeply(work: Callable[[], _ResultT]) -> _ResultT:
 class Matcher:
     """Where one sequence stands in its grammar. Used by one thread.
 
-    Until a trigger has appeared in the answer everything is allowed. The grammar is told bytes, so it takes
+    Until a trigger has appeared in the answer everything is allowed. The grammar matches bytes, so it takes
     what a token holds behind the trigger, and the text of a shown control token, by tokens that spell them.
-    With heads, everything is allowed until the answer has begun with one of them, which the grammar is then
-    told; once it has begun otherwise, for ever.
+    With heads, everything is allowed until the answer has begun with one of them, which the grammar then
+    takes; if it begins otherwise, everything stays allowed.
     """
 
     def __init__(
@@ -381,7 +381,7 @@ class Matcher:
 
     @property
     def may_end(self) -> bool:
-        """Whether what was taken is a whole answer."""
+        """Whether the tokens taken are a whole answer."""
         return self._matcher.is_accepting()
 
     @property
@@ -389,12 +389,12 @@ class Matcher:
         """Why the grammar cannot be followed any further, if so: it is too costly to match."""
         if not self._matcher.is_error():
             return None
-        said = self._matcher.get_error().split("\n", 1)[0]
-        return InvalidParameterError(self._field, f"is too costly to follow any further: {said}")
+        reason = self._matcher.get_error().split("\n", 1)[0]
+        return InvalidParameterError(self._field, f"is too costly to follow any further: {reason}")
 
 
 def _spell(by_byte: Mapping[int, int], data: bytes) -> list[int] | None:
-    """Return tokens of one byte each that say the same; None for a byte that no token is."""
+    """Return tokens of one byte each that spell this; None for a byte that no token is."""
     tokens = [by_byte.get(byte, -1) for byte in data]
     return None if -1 in tokens else tokens
 
@@ -418,14 +418,16 @@ class Grammars:
         """Make what all grammars need, which takes a second for a large vocabulary."""
         _ = self._tokenizer, self._by_byte
 
-    def matcher(self, grammar: Grammar, shown: Sequence[int] = (), said: Sequence[int] = ()) -> Matcher:
-        """Return a matcher behind these tokens of an answer that shows these control tokens.
+    def matcher(
+        self, grammar: Grammar, shown_tokens: Sequence[int] = (), sent_tokens: Sequence[int] = ()
+    ) -> Matcher:
+        """Return a matcher behind the sent tokens of an answer that shows these control tokens.
 
         Raises InvalidParameterError where the grammar cannot be used.
         """
         pieces, spell, spellings = self._pieces, partial(_spell, self._by_byte), {}
-        for token in shown:
-            if (piece := pieces.of(token, shown)) and (spelling := spell(piece)):
+        for token in shown_tokens:
+            if (piece := pieces.of(token, shown_tokens)) and (spelling := spell(piece)):
                 spellings[token] = spelling
         matcher = Matcher(
             self._compile(grammar),
@@ -433,11 +435,11 @@ class Grammars:
             end_token=min(pieces.end_tokens, default=-1),
             triggers=grammar.triggers,
             heads=grammar.heads,
-            piece=partial(pieces.of, shown=shown),
+            piece=partial(pieces.of, shown_tokens=shown_tokens),
             spell=spell,
             spellings=spellings,
         )
-        for token in said:
+        for token in sent_tokens:
             matcher.take(token)
         return matcher
 
@@ -450,12 +452,13 @@ class Grammars:
 
     @cached_property
     def _by_byte(self) -> dict[int, int]:
-        """The tokens of one byte, by what they say."""
+        """The tokens of one byte, by that byte."""
         ends = self._pieces.end_tokens
-        of_one = (
-            (piece, token) for token in range(self._n_vocab) if len(piece := self._pieces.of(token)) == 1
-        )
-        return {piece[0]: token for piece, token in of_one if token not in ends}
+        return {
+            piece[0]: token
+            for token in range(self._n_vocab)
+            if len(piece := self._pieces.of(token)) == 1 and token not in ends
+        }
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:

@@ -1,7 +1,8 @@
 """ImagePasses: rows of images computed by llama.cpp, each part of an image in a call of its own.
 
 A call has tokens or embeddings, never both; rows that see each other need attention that is not causal, which
-is the whole context's; and where images take fewer positions than rows, tokens are not at their number.
+is set for the whole context; and where images take fewer positions than rows, a token's position differs from
+its number.
 Such a model (M-RoPE) has all rows of an image at one position, in two further dimensions, and goes on behind
 it after as many positions as the image is high or wide.
 """
@@ -27,14 +28,14 @@ class _Jump(NamedTuple):
 
 
 class Positions:
-    """The images of each slot, and what they do to the tokens behind them."""
+    """The images of each slot, and how they shift the positions of tokens behind them."""
 
     def __init__(self, n_slots: int) -> None:
         self._jumps: list[list[_Jump]] = [[] for _ in range(n_slots)]
         self.saved = np.zeros(n_slots, np.int32)
-        """How far the next token of each slot is behind its number."""
+        """How far below its number the position of each slot's next token is."""
         self.plain = True
-        """Whether no slot has any, so that every token is at its number."""
+        """Whether no slot has any, so that every token's position is its number."""
 
     def of(self, slot_id: int, n: int) -> int:
         """Return the position of a slot's token with this number."""
@@ -47,7 +48,7 @@ class Positions:
             self._count(slot_id)
 
     def cut(self, slot_id: int, n_keep: int) -> None:
-        """Keep what lies in a slot's first tokens."""
+        """Forget the images behind a slot's first tokens."""
         if self._jumps[slot_id]:
             self._jumps[slot_id] = [jump for jump in self._jumps[slot_id] if jump.end <= n_keep]
             self._count(slot_id)
@@ -71,7 +72,7 @@ class Positions:
 
 
 class ImagePasses:
-    """What a context that is shown images needs beside what it does with tokens."""
+    """Computes images in a context, which computes tokens otherwise."""
 
     def __init__(self, lc: Any, context: Any, *, n_slots: int, n_batch: int) -> None:
         self._lc, self._context = lc, context
@@ -83,7 +84,7 @@ class ImagePasses:
     def compute(self, span: Span, rows: ImageRows, seq_id: int) -> int:
         """Compute a span of rows under its slot's sequence id; return what llama_decode returned.
 
-        Raises SlotFaultError for what it would read beyond its end of, or abort at.
+        Raises SlotFaultError for rows that it would read beyond the end of, or abort at.
         """
         lc, n, slot_id = self._lc, span.length, span.slot_id
         if rows.values.shape != (n, self._width) or not (rows.causal or n <= self._n_ubatch):
@@ -92,8 +93,8 @@ class ImagePasses:
         places = np.arange(n, dtype=np.int32) if rows.places is None else rows.places
         values = np.ascontiguousarray(rows.values, np.float32)
         at = np.ascontiguousarray(places + np.int32(first))
-        seq, wanted = np.full(n, seq_id, np.int32), np.zeros(n, np.int8)
-        raw = library.raw_batch(lc, values=values, position=at, seq=seq, wanted=wanted)
+        seq, output = np.full(n, seq_id, np.int32), np.zeros(n, np.int8)
+        raw = library.raw_batch(lc, values=values, position=at, seq=seq, output=output)
         if rows.causal:
             code = int(lc.llama_decode(self._context, raw))
         else:

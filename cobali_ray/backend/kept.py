@@ -20,7 +20,7 @@ _log = structlog.get_logger(__name__)
 _CPU = ("model name", "flags", "CPU implementer", "CPU part", "Features")
 _T = TypeVar("_T")
 Measured: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
-"""Seconds as they can be: a file that says something else is not believed. The same of cells."""
+"""Seconds; a file with a number that cannot be is ignored. The same holds for cells."""
 MeasuredCells: TypeAlias = Annotated[int, msgspec.Meta(gt=0)]
 
 
@@ -47,10 +47,10 @@ def kept_or_measured(
     kept: _T | None = None
     with suppress(OSError, msgspec.MsgspecError):
         kept = msgspec.json.decode(file.read_bytes(), type=kind)
-    found = measure(kept)
-    if found and found is not kept:
-        _write(file, msgspec.json.encode(found))
-    return found, found is kept
+    measurement = measure(kept)
+    if measurement and measurement is not kept:
+        _write(file, msgspec.json.encode(measurement))
+    return measurement, measurement is kept
 
 
 def _processor() -> list[str]:

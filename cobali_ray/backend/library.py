@@ -119,15 +119,15 @@ def raw_batch(
     *,
     position: NDArray[np.int32],
     seq: NDArray[np.int32],
-    wanted: NDArray[np.int8],
+    output: NDArray[np.int8],
     token: NDArray[np.int32] | None = None,
     values: NDArray[np.float32] | None = None,
 ) -> Any:
     """Return a batch as llama.cpp reads it, over the memory of these arrays: tokens, or rows of values.
 
-    `seq` has the sequence id of each, and there are as many.
+    `seq` has the sequence id of each, and there are as many; `output` is 1 where its logits are needed.
     """
-    one = np.ones(len(seq), np.int32)
+    n_seq = np.ones(len(seq), np.int32)
     rows = seq.ctypes.data + seq.itemsize * np.arange(len(seq), dtype=np.uintp)
 
     def at(array: NDArray[Any] | None, kind: Any) -> Any:
@@ -138,11 +138,11 @@ def raw_batch(
         at(token, lc.llama_token),
         at(values, ctypes.c_float),
         at(position, lc.llama_pos),
-        at(one, ctypes.c_int32),
+        at(n_seq, ctypes.c_int32),
         at(rows, ctypes.POINTER(lc.llama_seq_id)),
-        at(wanted, ctypes.c_int8),
+        at(output, ctypes.c_int8),
     )
-    raw.arrays = (token, values, position, one, rows, seq, wanted)  # ctypes keeps none of them alive
+    raw.arrays = (token, values, position, n_seq, rows, seq, output)  # ctypes keeps none of them alive
     return raw
 
 

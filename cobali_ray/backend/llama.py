@@ -55,14 +55,14 @@ class LlamaBackend(LlamaSlots):
         self._device: DeviceCandidates | None = None
         self._head: DraftHead | None = None
         self._unfollowed: TickBatch | None = None
-        """What the head has not been shown of what was computed."""
+        """The last batch, while the head has not followed it."""
         self._embedder: LlamaEmbedder | None = None
         self._devices, self._model = devices or open_devices(config), model
         try:
             self._model = model or load_model(config, self._devices)
             self._set_up(config)
             self.devices: DeviceWatcher = DeviceWatch(self._devices, config)
-        except BaseException:  # else its memory would be gone as long as the process lives
+        except BaseException:  # else its memory would be lost until the process ends
             self.close()
             raise
 
@@ -112,7 +112,7 @@ class LlamaBackend(LlamaSlots):
         self.embedder: Embedder | None = self._embedder
         self._n_rows = 0
         self._logits: NDArray[np.float32] | None = None
-        """The last tick's logits where they are ours; None where they lie in the context."""
+        """The last tick's logits where they were gathered; None where they lie in the context."""
         self._part = TickBatch(self.n_batch)
         if self._device is not None:
             self._try_device(self._device)
@@ -207,7 +207,7 @@ class LlamaBackend(LlamaSlots):
         self._logits = logits
 
     def wait(self) -> None:
-        """Block until the device is done; a CPU is already. What it made is then known to the head."""
+        """Block until the device is done; a CPU is already. Then the head follows."""
         if self.overlaps:
             self._lc.llama_synchronize(self._context)
         if self._head is not None and self._unfollowed is not None:
@@ -235,10 +235,10 @@ class LlamaBackend(LlamaSlots):
             raise BackendError("llama.cpp has no logits")
         return np.ctypeslib.as_array(pointer, (n_rows, self.n_vocab))
 
-    def guess(self, wanted: Sequence[tuple[int, int, int]]) -> list[list[int]]:
+    def guess(self, streams: Sequence[tuple[int, int, int]]) -> list[list[int]]:
         if self._head is None:
             raise BackendError("this model brings no head")
-        return self._head.guess(wanted)
+        return self._head.guess(streams)
 
     def expect(self, slot_id: int, row: RowSampler) -> None:
         if self._device is not None:

@@ -31,7 +31,7 @@ _NO_ROOM = 1
 _NOT_ROTATED = re.compile(r"\s*[+-]?0*[1-9]")
 """What C reads as a number other than 0."""
 _PARTIAL_HEAD = 8
-"""Bytes in front of a state without cells that one with cells has once: a magic number, and the slot."""
+"""Bytes in front of a state without cells that one with cells has at its start: a magic number, the slot."""
 _PROBE = array("i", [0] * 5)
 
 
@@ -97,7 +97,7 @@ class LlamaSlots:
         if id(batch) not in self._raw:
             seq = np.zeros(len(batch.token), np.int32)
             raw = library.raw_batch(
-                self._lc, token=batch.token, position=batch.position, seq=seq, wanted=batch.wanted
+                self._lc, token=batch.token, position=batch.position, seq=seq, output=batch.output
             )
             self._raw[id(batch)] = (raw, seq, batch)  # the batch too, or another could have its id
         raw, seq, _ = self._raw[id(batch)]
@@ -194,7 +194,7 @@ class LlamaSlots:
         return self._state_bytes
 
     def _probe(self) -> None:
-        """Compute a few tokens, and look at what llama.cpp tells of them."""
+        """Compute a few tokens, and look at the state that llama.cpp has of them."""
         if self._layout_read:
             return
         self.clear()
@@ -212,9 +212,9 @@ class LlamaSlots:
     def cell_kind(self) -> str:
         """Return layout, build and processor, and what else changes the numbers in cells.
 
-        In the reproducible configuration cells are the same to the last bit, whoever computed them; others
-        are not to get in. Some models turn keys otherwise in slots longer than what they were trained for;
-        and quantised cells are of rotated vectors, unless llama.cpp was told not to.
+        In the reproducible configuration cells are the same to the last bit, whichever pass computed them, so
+        it takes no others. Some models rotate keys otherwise in slots longer than what they were trained for;
+        and quantised cells are of rotated vectors, unless an environment variable prevents it.
         """
         lc, layout = self._lc, self._layout
         name = library.metadata(lc, self._model, "general.architecture")
@@ -261,7 +261,7 @@ class LlamaSlots:
         return alone(state) if self._forgets and self._attends else state.copy()
 
     def _of_slots(self, state: State) -> State:
-        """Return a saved state as this cache takes it, however many slots the one had that it is of."""
+        """Return a saved state as this cache takes it, however many slots the one it was saved from has."""
         n_streams = 1 if self._unified else self.n_slots
         return beside(state, n_streams) if self._forgets and self._attends else state
 
@@ -324,7 +324,7 @@ class LlamaSlots:
         return state
 
     def _read_cells(self, slot_id: int) -> Cells:
-        """Return a slot's state as far as it is cells that stay, likewise.
+        """Return the part of a slot's state that is cells of layers that keep one per token, likewise.
 
         Behind these, and two words in front, it has what the state without them has.
         """

@@ -1,4 +1,4 @@
-"""Loading a model and opening its context: what llama.cpp is told, and whether there is room for it."""
+"""Loading a model and opening its context: with which parameters, and whether there is room for it."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def load_model(config: LlamaConfig, devices: Devices) -> Any:
     return model
 
 
-def _cause(said: str) -> str:
+def _cause(errors: str) -> str:
     """Return why a model does not load, without the lines that only say that it does not."""
-    lines = [line.removeprefix("llama_model_load: error loading model: ") for line in said.split("; ")]
-    return "; ".join(line for line in lines if not line.endswith(": failed to load model")) or said
+    lines = [line.removeprefix("llama_model_load: error loading model: ") for line in errors.split("; ")]
+    return "; ".join(line for line in lines if not line.endswith(": failed to load model")) or errors
 
 
 def check_types(lc: Any, model: Any, config: LlamaConfig) -> None:
@@ -70,7 +70,7 @@ def plain_attention(
         n_ctx=config.n_ctx,
         n_threads=config.n_threads,
         types=config.ggml_types,
-        known=config.measurements,
+        folder=config.measurements,
     )
     scores = n_ubatch * config.n_ctx * int(lc.llama_model_n_head(model)) * _SCORE_BYTES
     available = memory.available_bytes()

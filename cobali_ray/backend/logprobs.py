@@ -18,7 +18,7 @@ SCORED_BYTES = 64 << 20
 twice, on the device when a model is opened and beside it at their first use, so it must be small beside a
 model; yet chunks should not be so short that each reads all weights for few tokens."""
 MAX_SCORED = 256
-"""Rows where that would allow more. What a tick tells of a prompt is read by an ingress at once: 256 tokens
+"""Rows where that would allow more. What a tick reports of a prompt is read by an ingress at once: 256 tokens
 with 20 alternatives each take it some 5 ms."""
 
 
@@ -35,7 +35,7 @@ class PromptRows(NamedTuple):
     tokens: Sequence[int]
     """What follows each."""
     n_top: int
-    """How many of the likeliest are wanted."""
+    """How many of the likeliest are reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...]
     """The k likeliest (id, logprob), likeliest first, ties by lower id, none of probability 0."""
     rank: int | None = None
-    """How many tokens are as likely or likelier; None where it was not looked for."""
+    """How many tokens are as likely or likelier; None where they were not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,12 @@ class RawRow:
 
 
 def measure_rows(
-    logits: NDArray[np.float32], asked: Sequence[tuple[int, int]], scratch: NDArray[np.float32]
+    logits: NDArray[np.float32], rows: Sequence[tuple[int, int]], scratch: NDArray[np.float32]
 ) -> dict[int, RawRow]:
-    """Measure the rows that asked, given as (row number, k), ascending; by row number."""
+    """Measure these rows, given as (row number, k), ascending; by row number."""
     log_totals: dict[int, float] = {}
     widths: dict[int, list[tuple[int, int]]] = {}
-    for i, k in asked:
+    for i, k in rows:
         peak = float(logits[i].max())
         log_totals[i] = math.nan
         if math.isfinite(peak):

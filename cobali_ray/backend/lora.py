@@ -19,19 +19,19 @@ class LoraAdapters:
         self._lc = lc
         self._loaded: dict[str, tuple[Any, float]] = {}
         files: dict[str, Any] = {}
-        for one in adapters:
-            if one.path not in files:
+        for adapter in adapters:
+            if adapter.path not in files:
                 library.forget_errors()
-                files[one.path] = lc.llama_adapter_lora_init(model, one.path.encode())
-            if not files[one.path]:
-                why = f"llama.cpp cannot load {one.path}: {library.errors()}"
-                raise ConfigError(f"adapters.{one.name}", why)
-            if one.key:
-                self._loaded[one.key] = files[one.path], one.scale
+                files[adapter.path] = lc.llama_adapter_lora_init(model, adapter.path.encode())
+            if not files[adapter.path]:
+                why = f"llama.cpp cannot load {adapter.path}: {library.errors()}"
+                raise ConfigError(f"adapters.{adapter.name}", why)
+            if adapter.key:
+                self._loaded[adapter.key] = files[adapter.path], adapter.scale
 
     @property
     def keys(self) -> Sequence[str]:
-        """What `use` takes beside ""."""
+        """The keys that `use` takes beside ""."""
         return list(self._loaded)
 
     def use(self, context: Any, key: str) -> None:

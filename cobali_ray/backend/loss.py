@@ -1,7 +1,7 @@
 """Loss: what happens when a worker is lost, without which its engine cannot compute: the process ends.
 
-What is open in it goes on in the process that takes its place, as after any other death. llama.cpp would end
-it at the next pass, without saying which worker it was; whoever wants to hear that does so first.
+Its open requests go on in the process that takes its place, as after any other death. llama.cpp would end it
+at the next pass, without saying which worker it was; here `report` is called with that first.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class Loss:
     """Ends this process when a worker is lost; once, however many threads notice."""
 
     def __init__(self) -> None:
-        """Also take the place of what llama.cpp does where it gives up."""
+        """Also replace what llama.cpp calls before it aborts."""
         self.report: Callable[[str], None] = lambda _: None
-        """Is told what was lost and why, by a thread, and may block for a moment: it is the last thing."""
+        """Called with what was lost and why, by a thread, as the last thing; it may block for a moment."""
         self._beside: dict[str, str] = {}
         self._first = threading.Lock()
         self._on_abort = _OnAbort(self._aborted)  # kept as long as llama.cpp may call it
         ggml.load().ggml_set_abort_callback(self._on_abort)
 
     def expect(self, worker: str, endpoint: str) -> None:
-        """Note a worker that llama.cpp itself notices to be gone: nothing of ours is between."""
+        """Note a worker whose end llama.cpp itself may notice: there is no tunnel to it."""
         self._beside[worker] = endpoint
 
     def end(self, worker: str, why: str) -> None:
@@ -51,16 +51,16 @@ class Loss:
 
     def _aborted(self, message: bytes) -> None:
         text = message.decode(errors="replace")
-        if gone := [worker for worker, endpoint in self._beside.items() if _is_gone(endpoint)]:
-            self.end(" and ".join(gone), text.partition(": ")[2])  # behind a line of llama.cpp's source
+        if lost := [worker for worker, endpoint in self._beside.items() if _is_lost(endpoint)]:
+            self.end(" and ".join(lost), text.partition(": ")[2])  # behind a line of llama.cpp's source
         _log.error("llama_cpp_aborted", why=text)
 
     def close(self) -> None:
-        """Let llama.cpp do again what it does."""
+        """Let llama.cpp abort as it does by itself."""
         ggml.load().ggml_set_abort_callback(None)
 
 
-def _is_gone(endpoint: str) -> bool:
+def _is_lost(endpoint: str) -> bool:
     try:
         socket.create_connection(address_of(endpoint), _LOOK_S).close()
     except TimeoutError:  # it is there, and busy

@@ -11,7 +11,7 @@ N_CACHED = 1024
 
 
 class MarkerVocabulary(Protocol):
-    """What cutting needs to know of one."""
+    """What cutting markers needs of a vocabulary."""
 
     @property
     def end_tokens(self) -> frozenset[int]: ...
@@ -32,16 +32,16 @@ class Markers:
 
     def _cut(self, marker: str) -> tuple[str | int, ...]:
         words, rest = self._words, marker
-        found: list[str | int] = []
+        pieces: list[str | int] = []
         for token in words.tokenize(marker, add_special=False):
             text = words.detokenize([token])
             if words.detokenize([token], special=False) or text not in rest or not text:
                 continue
             plain, _, rest = rest.partition(text)
-            found += [plain] if plain else []
-            found += [token] if token not in words.end_tokens else []
-        return (*found, rest) if rest else tuple(found)
+            pieces += [plain] if plain else []
+            pieces += [token] if token not in words.end_tokens else []
+        return (*pieces, rest) if rest else tuple(pieces)
 
-    def shown(self, markers: Iterable[str]) -> frozenset[int]:
+    def control_tokens(self, markers: Iterable[str]) -> frozenset[int]:
         """Return the control tokens that these texts are made of: an answer has to show them to be read."""
         return frozenset(piece for marker in markers for piece in self(marker) if isinstance(piece, int))

@@ -31,12 +31,12 @@ N_ROUNDS, N_PASSES = 2, 2
 _TOO_LONG_S = 5.0
 """A pass that takes longer is not tried again in parts."""
 _CLEARLY = 0.9
-"""What parts must take of the time of the whole."""
+"""Parts are chosen where they take less than this share of the time of the whole."""
 _TIMES: Final = Annotated[list[tuple[MeasuredCells, Measured]], msgspec.Meta(min_length=1)]
 
 
 def sizes(n_batch: int, n_slots: int, n_devices: int) -> list[int]:
-    """Return what is tried, tokens: all of a pass at once, then parts of equal length, enough for devices.
+    """Return the sizes to try, tokens: all of a pass at once, then equal parts, enough for all devices.
 
     A row of each slot fits into one, so that streams are never cut.
     """
@@ -45,9 +45,9 @@ def sizes(n_batch: int, n_slots: int, n_devices: int) -> list[int]:
 
 
 def chosen(times: Sequence[tuple[int, float]]) -> int:
-    """Return the size that is clearly faster than the first one, or else that."""
+    """Return the size that is clearly faster than the first one, or else the first one."""
     (whole, whole_s), *parts = times
-    size, seconds = min(parts, key=lambda one: one[1], default=(whole, whole_s))
+    size, seconds = min(parts, key=lambda part: part[1], default=(whole, whole_s))
     return size if seconds < _CLEARLY * whole_s else whole
 
 
@@ -60,13 +60,13 @@ def micro_batch(lc: Any, model: Any, config: LlamaConfig, n_devices: int) -> int
         tried, config.devices, config.tensor_split, config.worker_memory_mib, config.n_threads,
         config.ggml_types, config.flash_attn, config.unified,
     )  # fmt: skip
-    times, was_known = kept_or_measured(
+    times, was_kept = kept_or_measured(
         config.measurements, "micro_batch", config.path, facts, _TIMES,
         lambda kept: kept or list(_measured(lc, model, config, tried)),
     )  # fmt: skip
     size = chosen(times) if times else config.n_batch
     ms = {f"{n} tokens": round(1000 * seconds, 2) for n, seconds in times or ()}
-    _log.info("micro_batch", chosen=size, ms=ms, known=was_known)
+    _log.info("micro_batch", chosen=size, ms=ms, known=was_kept)
     return size
 
 
@@ -78,7 +78,7 @@ def _measured(lc: Any, model: Any, config: LlamaConfig, tried: Sequence[int]) ->
             times[size] += _passes(lc, model, config, size)
             if not times[tried[0]] or min(times[tried[0]]) > _TOO_LONG_S:
                 break
-    yield from ((size, min(taken)) for size, taken in times.items() if taken)
+    yield from ((size, min(seconds)) for size, seconds in times.items() if seconds)
 
 
 def _passes(lc: Any, model: Any, config: LlamaConfig, size: int) -> Iterator[float]:
@@ -89,10 +89,10 @@ def _passes(lc: Any, model: Any, config: LlamaConfig, size: int) -> Iterator[flo
     params.n_rs_seq = 0
     if not (context := lc.llama_init_from_model(model, params)):
         return
-    wanted, zeros = np.zeros(n, np.int8), np.zeros(n, np.int32)
-    wanted[-1] = 1
+    output, zeros = np.zeros(n, np.int8), np.zeros(n, np.int32)
+    output[-1] = 1
     raw = library.raw_batch(
-        lc, token=zeros, position=np.arange(n, dtype=np.int32), seq=zeros.copy(), wanted=wanted
+        lc, token=zeros, position=np.arange(n, dtype=np.int32), seq=zeros.copy(), output=output
     )
     try:
         for _ in range(N_PASSES):

@@ -1,4 +1,4 @@
-"""What a model and its context are opened with, also by who only asks how much memory they would take."""
+"""Parameters of a model and its contexts, also where only the memory that they would take is computed."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def use_rows(
     drafts: Sequence[Sequence[int]] = (),
     prompts: Sequence[PromptRows] = (),
 ) -> SampleResult:
-    """Do what is wanted of a pass's rows; see `Backend.sample`. Drawing changes those that are drawn from."""
+    """Score the rows of prompts and draw from the others, which changes them; see `Backend.sample`."""
     scored = score_rows(logits, prompts) if prompts else []
     if prompts:
         drawn = np.ones(len(logits), np.bool_)

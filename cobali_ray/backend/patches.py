@@ -146,13 +146,13 @@ class _Seen:
     def __init__(self, params: SamplingParams, prompt: Sequence[int], n_vocab: int) -> None:
         self._repetition = np.float32(params.repetition_penalty)
         self._frequency, self._presence = params.frequency_penalty, params.presence_penalty
-        known = sorted(set(prompt)) if params.repetition_penalty != 1 else []
-        if not _inside(known, n_vocab):
+        seen = sorted(set(prompt)) if params.repetition_penalty != 1 else []
+        if not _inside(seen, n_vocab):
             raise InvalidParameterError("prompt", f"has token ids outside 0..{n_vocab - 1}")
-        self.n = len(known)
-        self._ids = np.array(known + [0] * 64, np.int64)
+        self.n = len(seen)
+        self._ids = np.array(seen + [0] * 64, np.int64)
         self._losses = np.zeros(len(self._ids), np.float32)
-        self._place = {token: at for at, token in enumerate(known)}
+        self._place = {token: at for at, token in enumerate(seen)}
         self._counts: dict[int, int] = {}
 
     def penalise(self, row: NDArray[np.float32]) -> Change:

@@ -14,10 +14,10 @@ class Pieces:
         """`piece` gives what a token shows to everybody, `name` the text of one that shows nothing."""
         self._piece, self.name, self.end_tokens = piece, name, end_tokens
 
-    def of(self, token: int, shown: Collection[int] = ()) -> bytes:
-        """Return what a token shows in an answer that shows these control tokens; end tokens stay unshown."""
+    def of(self, token: int, shown_tokens: Collection[int] = ()) -> bytes:
+        """Return what a token shows in an answer that shows these control tokens; end tokens never are."""
         piece = self._piece(token)
-        if not piece and shown and token in shown and token not in self.end_tokens:
+        if not piece and shown_tokens and token in shown_tokens and token not in self.end_tokens:
             return self.name(token).encode()
         return piece
 

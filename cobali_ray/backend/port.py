@@ -24,12 +24,12 @@ Cells: TypeAlias = Any
 """Cells of some tokens in a row, outside the cache: an array of bytes, opaque to everybody else."""
 State: TypeAlias = Any
 """What a slot remembered behind some token beside its cells, likewise."""
-Gone: TypeAlias = Callable[[], bool]
-"""Asked now and then by long work: does nobody want its result any longer?"""
+IsCancelled: TypeAlias = Callable[[], bool]
+"""Called now and then by long work: has its client left?"""
 
 
-def never_gone() -> bool:
-    """Say that somebody waits for the result."""
+def never_cancelled() -> bool:
+    """Say that the client waits for the result."""
     return False
 
 
@@ -83,11 +83,11 @@ class Words(Protocol):
         add_special: bool = True,
         parse_special: bool = True,
         n_most: int | None = None,
-        gone: Gone = never_gone,
+        is_cancelled: IsCancelled = never_cancelled,
     ) -> list[int]:
         """Turn text into token ids; `add_special` adds what the model wants at the start.
 
-        Stops early once `gone` says so. Raises TooManyTokensError as soon as there are more than `n_most`.
+        Stops early once `is_cancelled` says so. Raises TooManyTokensError once there are more than `n_most`.
         """
 
     def pair(self, query: str, document: str, *, n_most: int | None = None) -> list[int]:
@@ -96,8 +96,10 @@ class Words(Protocol):
         Raises TooManyTokensError.
         """
 
-    def detokenize(self, tokens: Sequence[int], *, special: bool = True, gone: Gone = never_gone) -> str:
-        """Turn token ids into text; stops early once `gone` says so.
+    def detokenize(
+        self, tokens: Sequence[int], *, special: bool = True, is_cancelled: IsCancelled = never_cancelled
+    ) -> str:
+        """Turn token ids into text; stops early once `is_cancelled` says so.
 
         Raises InvalidParameterError for an id outside the vocabulary.
         """
@@ -109,10 +111,10 @@ class Embedder(Protocol):
     kind: EmbeddingKind
 
     def embed(self, pieces: Sequence[TextPiece]) -> Sequence[NDArray[np.float32]]:
-        """Return the raw vector of each text, which of one that goes on means nothing.
+        """Return the raw vector of each text; that of a text that is not complete yet means nothing.
 
-        The first piece may go on with what the last pass began with; nothing else is remembered.
-        Raises BackendError; then nothing is.
+        The first piece may continue the text that the last pass began with; nothing else is remembered.
+        Raises BackendError; then nothing is remembered.
         """
 
 
@@ -128,14 +130,14 @@ class ImageEncoder(Protocol):
         """Whether rows share positions, so that slots with an image cannot be kept outside the cache."""
 
     def read(self, image: bytes) -> list[ImagePart] | None:
-        """Return what an image comes to; None if it cannot be read. Any thread may call it."""
+        """Return the parts of an image; None if it cannot be read. Any thread may call it."""
 
     def encode(self, image: bytes) -> list[ImageRows]:
         """Return the rows of each part that has any. One thread at a time. Raises BackendError."""
 
 
 class DeviceWatcher(Protocol):
-    """What knows the devices of a backend. Any thread may ask."""
+    """What tells the state of a backend's devices. Any thread may call it."""
 
     def look(self) -> tuple[DeviceView, ...]:
         """Return what they were doing a moment ago; empty where the CPU computes alone."""
@@ -169,7 +171,7 @@ class Backend(Protocol):
     cuts_tails: bool
     """Whether a slot can be cut to any prefix."""
     keeps_states: bool
-    """Whether it cannot, but can go back to where a state of it was saved."""
+    """Whether a slot cannot be cut so, but can go back to where its state was saved."""
     states_alone: bool
     """Whether such a state is all that a slot holds, so that it can be put into an empty one."""
     copies: bool
@@ -179,7 +181,7 @@ class Backend(Protocol):
     dense: bool
     """Whether gaps between the sequence ids of busy slots cost a pass, and `swap` can close them."""
     generates: bool
-    """Whether it is any use but for its embedder."""
+    """Whether it generates text, and does not only embed."""
     embedder: Embedder | None
     max_draft: int
     """Most tokens of a stream's draft that one pass can compute and that can be cut off again; 0: none."""
@@ -189,7 +191,7 @@ class Backend(Protocol):
     """Most rows of one pass that are not drawn from, but say how likely a prompt's tokens are."""
 
     adapters: tuple[Adapter, ...]
-    """What `use` can name."""
+    """The adapters that `use` takes."""
 
     devices: DeviceWatcher
 
@@ -213,7 +215,7 @@ class Backend(Protocol):
         """Return once the last forward pass is computed."""
 
     def expect(self, slot_id: int, row: RowSampler) -> None:
-        """Note what a slot's next rows are for, so that a backend may compute no more than that needs."""
+        """Note the sampler of a slot's next rows, so that a backend may compute no more than it needs."""
 
     def sample(
         self,
@@ -223,19 +225,19 @@ class Backend(Protocol):
     ) -> SampleResult:
         """Draw the next token of each sequence that the last forward pass has rows for, in batch order.
 
-        With `drafts`, one for each, possibly empty: as many as were guessed and the one behind. Rows of
-        `prompts` are not drawn from; what they say of the tokens that are there is `SampleResult.scored`.
+        With `drafts`, one for each, possibly empty: as many tokens as were guessed right, and the one behind.
+        Rows of `prompts` are not drawn from; how likely they make its tokens is `SampleResult.scored`.
         """
 
-    def guess(self, wanted: Sequence[tuple[int, int, int]]) -> list[list[int]]:
+    def guess(self, streams: Sequence[tuple[int, int, int]]) -> list[list[int]]:
         """Have the head guess what slots say next; only where it `has_head`.
 
-        `wanted` has a slot, its token that is not computed yet, and how many are to follow: so many are
+        `streams` has slots, each with its token that is not computed yet, and how many to guess: so many are
         returned for each. Guesses that are wrong, or made up, cost time and nothing else.
         """
 
     def truncate(self, slot_id: int, n_keep: int) -> None:
-        """Cut a slot's cache to its first `n_keep` tokens; 0 frees it, and is all that any model can do.
+        """Cut a slot's cache to its first `n_keep` tokens; 0 frees it, which every model can do.
 
         Where it does not `cuts_tails`, tokens of a draft can be cut off once, right after they were computed.
         """
@@ -276,9 +278,9 @@ class Backend(Protocol):
         """
 
     def cell_kind(self) -> str:
-        """Return what saved cells depend on beside the model's file: only of the same kind are they any use.
+        """Return what saved cells depend on beside the model's file: only with the same can they be used.
 
-        Asked after `measure_cell`.
+        Called after `measure_cell`.
         """
 
     def save(self, slot_id: int, spans: Sequence[tuple[int, int]]) -> Sequence[Cells]:

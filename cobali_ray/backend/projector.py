@@ -1,9 +1,9 @@
 """Projector: images turned into rows of embeddings, by llama.cpp's mtmd.
 
-What an image comes to, so many rows between a few tokens, is known once it is decoded and cut to size, which
-any thread may do. The rows themselves are a forward pass of the projector, one at a time, that cannot be
+How many rows an image becomes, between a few tokens, is known once it is decoded and cut to size, which any
+thread may do. The rows themselves are a forward pass of the projector, one at a time, that cannot be
 stopped. mtmd decodes PNG, JPEG and GIF itself (stb_image). It would take sound too, and hand what it does not
-know to ffmpeg: whoever calls this has looked at the file's first bytes and its size, and no ffmpeg is found.
+know to ffmpeg: callers have checked the file's first bytes and its size, and no ffmpeg is found.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Projector:
         return self.spatial or not self.causal
 
     def read(self, image: bytes) -> list[ImagePart] | None:
-        """Return what an image comes to; None if it cannot be decoded."""
+        """Return the parts of an image; None if it cannot be decoded."""
         mtmd = self._mtmd
         with self._chunks(image) as chunks:
             return (
@@ -97,20 +97,20 @@ class Projector:
         )
 
     def _places(self, chunk: Any, n: int) -> NDArray[np.int32]:
-        found = (self._mtmd.mtmd_decoder_pos * n)()
+        positions = (self._mtmd.mtmd_decoder_pos * n)()
         image = self._mtmd.mtmd_input_chunk_get_tokens_image(chunk)
-        self._mtmd.mtmd_helper_image_get_decoder_pos(image, 0, found)
-        t, x, y, z = np.frombuffer(found, np.uint32).reshape(n, 4).T.astype(np.int32)
+        self._mtmd.mtmd_helper_image_get_decoder_pos(image, 0, positions)
+        t, x, y, z = np.frombuffer(positions, np.uint32).reshape(n, 4).T.astype(np.int32)
         return np.ascontiguousarray([t, y, x, z])  # the order in which llama.cpp takes them
 
     def _tokens(self, chunk: Any) -> tuple[int, ...]:
         n = ctypes.c_size_t()
-        found = self._mtmd.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(n))
-        return tuple(found[: n.value])
+        tokens = self._mtmd.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(n))
+        return tuple(tokens[: n.value])
 
     @contextmanager
     def _chunks(self, image: bytes) -> Iterator[list[Any] | None]:
-        """Decode an image and cut it to size; yield its parts, which are gone afterwards, or None."""
+        """Decode an image and cut it to size; yield its parts, which are freed afterwards, or None."""
         mtmd = self._mtmd
         data = (ctypes.c_uint8 * len(image)).from_buffer_copy(image)
         bitmap = mtmd.mtmd_helper_bitmap_init_from_buf(self._context, data, len(image), False, self._opening)

@@ -66,7 +66,7 @@ class RowSampler:
         self.reasoning: ReasoningMonitor | None = None
         """Where its answer stands in its reasoning, if that is bounded."""
         self.needs_rows = False
-        """Whether whole rows are wanted whatever is drawn: they say how likely the prompt's tokens are."""
+        """Whether whole rows are needed whatever is drawn: they say how likely the prompt's tokens are."""
         self._patches = Patches(params, prompt, end_tokens=end_tokens, n_vocab=n_vocab)
         self.untouched = self._patches.idle
         top_k = params.top_k if 0 < params.top_k < n_vocab else 0
@@ -86,9 +86,9 @@ class RowSampler:
             self._seed = 2 * seed if seed >= 0 else -2 * seed - 1
             self._random = random.Random(self._seed)
 
-    def resume(self, said: Sequence[int]) -> None:
-        """Go on behind output tokens that were drawn elsewhere. A matcher has to be told of them too."""
-        for token in said:
+    def resume(self, sent_tokens: Sequence[int]) -> None:
+        """Go on behind output tokens that were drawn elsewhere. A matcher has to take them too."""
+        for token in sent_tokens:
             self.take(token)
 
     def forced(self) -> int | None:
@@ -122,7 +122,7 @@ class RowSampler:
     def uniform(self) -> float:
         """Draw the number in [0, 1) of the next output token, or a second one if asked again for that token.
 
-        The numbers are those of its place in the answer: whoever drew the tokens before it, and however.
+        The numbers depend on its place in the answer alone, not on how the tokens before it were drawn.
         """
         if self._random is None:
             raise InvariantError("a greedy request draws no random number")

@@ -53,7 +53,7 @@ def greet(
 ) -> None:
     """Wait until a worker is there, is free and speaks our version. Raises ConfigError that names it.
 
-    `require_alive` is asked meanwhile, and raises what there is to say of a worker that will never answer.
+    `require_alive` is called meanwhile, and raises an error once the worker will never answer.
     """
     address, deadline, name = address_of(endpoint), time.monotonic() + timeout_s, name or endpoint
     while True:
@@ -76,7 +76,7 @@ def greet(
                 raise ConfigError("devices", f"the worker at {name}: {why}") from None
             threading.Event().wait(_PAUSE_S)
     if answer != PROTOCOL:
-        ours, theirs = (".".join(map(str, one)) for one in (PROTOCOL, answer))
+        ours, theirs = (".".join(map(str, version)) for version in (PROTOCOL, answer))
         what = (
             f"speaks version {theirs} of the protocol, and this is {ours}: start it with the same cobali_ray"
         )
@@ -105,17 +105,19 @@ class LentDevices:
         require_alive: Callable[[], None] | None = None,
         tunnel: tuple[TunnelKey, Callable[[str], None]] | None = None,
     ) -> None:
-        """Connect, through a tunnel if there is a key, and somebody to call with the reason when it is lost.
+        """Connect, through a tunnel if there is a key, and a function that gets the reason when it is lost.
 
         Raises ConfigError that names the endpoint; `require_alive` as for `greet`.
         """
         lib, base = load(cache), ggml.load()  # which may have to be built first
         self._held: list[int] = []
+        self._ends, self._connected, self._late = threading.Lock(), False, False
         self._tunnel = None if tunnel is None else Tunnel(endpoint, tunnel[0], timeout_s, tunnel[1])
         try:
             self._connect(lib, base, endpoint, timeout_s, require_alive)
         except BaseException:
-            self.close()
+            if not self._late:
+                self.close()
             raise
 
     def _connect(
@@ -129,23 +131,30 @@ class LentDevices:
         def connect() -> None:  # it has no deadline of its own
             reg = lib.ggml_backend_rpc_add_server(self.endpoint.encode())
             n = base.ggml_backend_reg_dev_count(reg) if reg else 0
-            found = [base.ggml_backend_reg_dev_get(reg, i) for i in range(n)]
-            self._held = [base.ggml_backend_dev_init(device, None) for device in found]
-            handles.extend(found)
+            devices = [base.ggml_backend_reg_dev_get(reg, i) for i in range(n)]
+            self._held = [base.ggml_backend_dev_init(device, None) for device in devices]
+            handles.extend(devices)
+            with self._ends:
+                self._connected = True
+            if self._late:  # llama.cpp takes no lost connection, so it is closed now that it is there
+                self.close()
 
         thread = threading.Thread(target=connect, name="connect", daemon=True)
         thread.start()
         thread.join(timeout_s)
-        if thread.is_alive():
+        with self._ends:
+            self._late = thread.is_alive() and not self._connected
+        if self._late:
             raise ConfigError("devices", f"the worker at {name} was taken by another engine meanwhile")
         self.handles = tuple(handles)
 
     def busy_s(self) -> float | None:
         """Return how long the worker has computed, as far as it tells; only a tunnel carries that."""
-        return None if self._tunnel is None else self._tunnel.facts.busy_s
+        tunnel = self._tunnel
+        return None if tunnel is None else tunnel.facts.busy_s
 
     def close(self) -> None:
-        """Let others have it; whatever lies on the devices must be gone."""
+        """Release the worker; what lies on its devices must be freed by then."""
         for backend in self._held:
             ggml.load().ggml_backend_free(backend)
         self._held = []

@@ -29,7 +29,7 @@ _log = structlog.get_logger(__name__)
 
 NAME = "libggml-rpc.so"
 _PACKAGE = "llama-cpp-python"
-_WANTED = ("/vendor/llama.cpp/ggml/include/", "/vendor/llama.cpp/ggml/src/ggml-rpc/")
+_FOLDERS = ("/vendor/llama.cpp/ggml/include/", "/vendor/llama.cpp/ggml/src/ggml-rpc/")
 _HEADERS = "/vendor/llama.cpp/ggml/src"
 _FILES = ("ggml-rpc.cpp", "transport.cpp")
 _DEFINED = ("GGML_SHARED", "GGML_BUILD", "GGML_BACKEND_SHARED", "GGML_BACKEND_BUILD", "NDEBUG")
@@ -67,15 +67,15 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def _source(scratch: Path) -> Path:
     """Fetch the source package that llama.cpp was installed from; return the folder of ggml in it."""
-    wanted = f"{_PACKAGE}=={version(_PACKAGE)}"
+    requirement = f"{_PACKAGE}=={version(_PACKAGE)}"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
-    _run([*command, "--no-deps", "--no-binary", _PACKAGE, "--dest", str(scratch), wanted], "fetched")
+    _run([*command, "--no-deps", "--no-binary", _PACKAGE, "--dest", str(scratch), requirement], "fetched")
     with tarfile.open(next(scratch.glob("*.tar.gz"))) as package:
         package.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4 and newer
         for member in package:
             path = Path(member.name)
             header = path.suffix == ".h" and str(path.parent).endswith(_HEADERS)
-            if member.isfile() and (header or any(part in member.name for part in _WANTED)):
+            if member.isfile() and (header or any(part in member.name for part in _FOLDERS)):
                 package.extract(member, scratch / "source")
     return next((scratch / "source").glob("*/vendor/llama.cpp/ggml"))
 

@@ -22,7 +22,7 @@ from cobali_ray.backend.whole_row import (
     open_candidates,
     stack,
 )
-from cobali_ray.errors import CobaliError, InternalError, InvariantError
+from cobali_ray.errors import CobaliError, InternalError, InvalidParameterError, InvariantError
 
 if TYPE_CHECKING:
     from cobali_ray.backend.grammar import Matcher
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["BROKEN", "RowSampler", "SampleResult", "TokenLogprobs", "sample_rows"]
 
 _MASKED = "no token is left to draw: every logit is -inf"
+_NOTHING_FITS = ": with other fields that exclude tokens it leaves none that the grammar or schema allows"
 BROKEN = "the model gave a logit that is NaN or +inf"
 _EIGHT = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
 _BOUNDS = np.where(_EIGHT, np.float32(np.inf), np.float32(-np.inf))
@@ -52,7 +53,7 @@ class SampleResult:
     """How many tokens each row has, where there were drafts: those of a row come one after another, and the
     others above name tokens by their place there. None: one each."""
     scored: list[list[TokenLogprobs] | None] = field(default_factory=list)
-    """How likely the tokens of each prompt are that was asked about; None: its logits are broken."""
+    """How likely the tokens of each prompt with logprobs are; None: its logits are broken."""
 
 
 def why_failed(peak: float) -> InternalError:
@@ -113,8 +114,8 @@ class _Draw:
 
     def run(self) -> None:
         rows, logits, tokens = self._rows, self._logits, self._sampled.tokens
-        asked = [(i, k) for i, row in enumerate(rows) if (k := row.params.n_logprobs) is not None]
-        raw = measure_rows(logits, asked, self._scratch_row()) if asked else {}
+        with_logprobs = [(i, k) for i, row in enumerate(rows) if (k := row.params.n_logprobs) is not None]
+        raw = measure_rows(logits, with_logprobs, self._scratch_row()) if with_logprobs else {}
         undo = {}
         sound: list[int] = []
         for i, row in enumerate(rows):
@@ -175,9 +176,11 @@ class _Draw:
         self._draw([i for i, _ in sound])
         for i, matcher in sound:
             if str(failed.get(i)) == _MASKED and matcher.may_end:
-                # Only an end may follow, and the request has banned it: there is no more to say all the same.
+                # Only an end may follow, and the request has banned it: the answer ends all the same.
                 del failed[i]
                 tokens[i] = matcher.end_token
+            elif str(failed.get(i)) == _MASKED:
+                failed[i] = InvalidParameterError("allowed_token_ids", _NOTHING_FITS)
 
     def _scratch_row(self) -> NDArray[np.float32]:
         if self._scratch is None:
@@ -225,13 +228,13 @@ class _Draw:
             if not math.isfinite(peak):
                 self._fail(i, peak)
                 continue
-            found = open_candidates(self._logits[i], self._rows[i], peak, self._scratch_row())
-            widths.setdefault(widen(len(found[1])), []).append((i, found))
+            candidates = open_candidates(self._logits[i], self._rows[i], peak, self._scratch_row())
+            widths.setdefault(widen(len(candidates[1])), []).append((i, candidates))
         for width, members in widths.items():
             step = max(1, (1 << 16) // width)  # matrices that stay in the cache
             for begin in range(0, len(members), step):
                 part = members[begin : begin + step]
-                self._draw_chain([i for i, _ in part], *stack([found for _, found in part], width))
+                self._draw_chain([i for i, _ in part], *stack([candidates for _, candidates in part], width))
 
     def _draw_chain(
         self,

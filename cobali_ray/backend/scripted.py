@@ -20,7 +20,7 @@ from cobali_ray.backend.batch import TickBatch, check_batch
 from cobali_ray.backend.logprobs import MAX_SCORED, PromptRows
 from cobali_ray.backend.markers import Markers
 from cobali_ray.backend.pass_rows import n_rows_of, use_rows
-from cobali_ray.backend.port import DeviceWatcher, Embedder, Gone, InfillMarks, Words, never_gone
+from cobali_ray.backend.port import DeviceWatcher, Embedder, InfillMarks, IsCancelled, Words, never_cancelled
 from cobali_ray.backend.sampling import RowSampler, SampleResult
 from cobali_ray.chat.derivation import derive
 from cobali_ray.chat.format import Format
@@ -123,13 +123,14 @@ class ScriptedBackend:
         self._cells: list[list[object]] = [[] for _ in range(n_slots)]
         """Where each token lies, if slots can share cells."""
         self.seq_ids = list(range(n_slots))
-        """The id of each slot, to look at: nothing depends on it here."""
+        """The id of each slot, for tests to read: nothing depends on it here."""
         self._behind = [0] * n_slots
-        """What each slot remembers of its last token, if that is all that it can go on from."""
+        """The state of each slot behind its last token, which models with states go on from."""
         self._keeps = [0] * n_slots
-        """What each slot can be cut to at the least, if it has states: drafts are cut off, once."""
-        self._wanted: list[int] | None = None
-        self._wanted_slots: list[int] = []
+        """The fewest tokens each slot can be cut to, if it has states: drafts are cut off, once."""
+        self._computed: list[int] | None = None
+        """Which of `_rows` the last pass gave, until they are sampled."""
+        self._sampled_slots: list[int] = []
         self._lasts: list[int] = []
         """The number of the last row of each of these slots."""
         self._expected: dict[int, RowSampler] = {}
@@ -140,7 +141,7 @@ class ScriptedBackend:
 
     def use(self, adapter: str) -> None:
         """Mix the adapter into all tokens that follow."""
-        if adapter and adapter not in {one.key for one in self.adapters}:
+        if adapter and adapter not in {loaded.key for loaded in self.adapters}:
             raise BackendError(f"there is no adapter {adapter}")
         self._adapter = int.from_bytes(blake2b(adapter.encode(), digest_size=8).digest()) if adapter else 0
 
@@ -151,8 +152,8 @@ class ScriptedBackend:
         if n_used + batch.n_tokens > self.n_cells:
             raise CacheFullError(f"{n_used} of {self.n_cells} cells used, {batch.n_tokens} more wanted")
         tokens = batch.token[: batch.n_tokens].tolist()
-        wanted, at = [], 0
-        self._wanted_slots = [span.slot_id for span in batch.spans if span.sample]
+        computed, at = [], 0
+        self._sampled_slots = [span.slot_id for span in batch.spans if span.sample]
         ends = itertools.accumulate(span.sample for span in batch.spans)
         self._lasts = [end - 1 for span, end in zip(batch.spans, ends, strict=True) if span.sample]
         for span in batch.spans:
@@ -165,8 +166,8 @@ class ScriptedBackend:
             if self.shares:
                 self._cells[span.slot_id] += [object() for _ in range(span.length)]
             at += span.length
-            wanted += [state % _N_ROWS for state in chain[len(chain) - span.sample :]]
-        self._wanted = wanted
+            computed += [state % _N_ROWS for state in chain[len(chain) - span.sample :]]
+        self._computed = computed
         self.n_forwards += 1
         now = self._now()
         # Paced by the period: host work between passes counts, as long as it fits.
@@ -175,7 +176,7 @@ class ScriptedBackend:
             self.wait()
 
     def _stands(self, slot_id: int) -> int:
-        """Return what a slot goes on from; where its state is not that of its last token, something else."""
+        """Return the hash a slot goes on from; where its state is not that of its last token, a wrong one."""
         chain, behind = self._hashes[slot_id], self._behind[slot_id]
         if not chain:
             return self._seeds.get(slot_id, 0)
@@ -197,7 +198,7 @@ class ScriptedBackend:
                 raise SlotFaultError(slot_id, "positions differ from the span")
             if (batch.slot[at:end] != slot_id).any():
                 raise SlotFaultError(slot_id, "slot ids differ from the span")
-            if not batch.wanted[end - sample : end].all() or batch.wanted[at : end - sample].any():
+            if not batch.output[end - sample : end].all() or batch.output[at : end - sample].any():
                 raise SlotFaultError(slot_id, "logits wanted elsewhere than at the end")
             at = end
 
@@ -206,10 +207,10 @@ class ScriptedBackend:
         if self._tick_s and (left := self._done_s - self._now()) > 0:
             self._sleep(left)
 
-    def guess(self, wanted: Sequence[tuple[int, int, int]]) -> list[list[int]]:
+    def guess(self, streams: Sequence[tuple[int, int, int]]) -> list[list[int]]:
         """Return the likeliest tokens, and one that is wrong after some."""
         drafts = []
-        for slot_id, token, n in wanted:
+        for slot_id, token, n in streams:
             state, draft = self._stands(slot_id), [token]
             for _ in range(n):
                 state = _chain(state ^ self._adapter, draft[-1])
@@ -228,17 +229,17 @@ class ScriptedBackend:
     ) -> SampleResult:
         """Sample the scripted logits, through the real sampler."""
         n_rows = n_rows_of(rows, drafts, prompts)
-        if self._wanted is None or n_rows != len(self._wanted):
-            raise BackendError(f"{n_rows} rows to sample, {self._wanted and len(self._wanted)} computed")
+        if self._computed is None or n_rows != len(self._computed):
+            raise BackendError(f"{n_rows} rows to sample, {self._computed and len(self._computed)} computed")
         if self._strict:
             self._check_expected(rows, prompts)
-        wanted, self._wanted = self._wanted, None
-        return use_rows(self._rows[wanted], rows, drafts, prompts)
+        computed, self._computed = self._computed, None
+        return use_rows(self._rows[computed], rows, drafts, prompts)
 
     def _check_expected(self, rows: list[RowSampler], prompts: Sequence[PromptRows]) -> None:
-        """See that the last row of each span, unless it is measured, is of whom it was expected to be."""
+        """Check that the last row of each span, unless it is measured, is drawn by the expected sampler."""
         measured = {first + len(tokens) - 1 for first, tokens, _ in prompts if tokens}
-        lasts = zip(self._wanted_slots, self._lasts, strict=True)
+        lasts = zip(self._sampled_slots, self._lasts, strict=True)
         slots = [slot_id for slot_id, last in lasts if last not in measured]
         for slot_id, row in zip(slots, rows, strict=True):
             if self._expected.get(slot_id) is not row:
@@ -301,7 +302,7 @@ class ScriptedBackend:
         return "scripted"
 
     def save(self, slot_id: int, spans: Sequence[tuple[int, int]]) -> list[NDArray[np.uint8]]:
-        """Return these parts of the slot's chain, each hash in as many bytes as a cell is said to take."""
+        """Return these parts of the slot's chain, each hash in as many bytes as a cell takes."""
         chain = self._hashes[slot_id]
         if any(not 0 <= start < end <= len(chain) for start, end in spans):
             raise SlotFaultError(slot_id, f"holds {len(chain)} tokens, {spans} to be saved")
@@ -430,9 +431,9 @@ class ByteVocab:
         add_special: bool = True,
         parse_special: bool = True,
         n_most: int | None = None,
-        gone: Gone = never_gone,
+        is_cancelled: IsCancelled = never_cancelled,
     ) -> list[int]:
-        del add_special, parse_special, gone
+        del add_special, parse_special, is_cancelled
         data = text.encode("utf-8", "replace")
         if n_most is not None and len(data) > n_most:
             raise TooManyTokensError(len(data), n_most)
@@ -442,8 +443,10 @@ class ByteVocab:
         """Return the bytes of both, and a line's end between them."""
         return self.tokenize(f"{query}\n{document}", n_most=n_most)
 
-    def detokenize(self, tokens: Sequence[int], *, special: bool = True, gone: Gone = never_gone) -> str:
-        del special, gone
+    def detokenize(
+        self, tokens: Sequence[int], *, special: bool = True, is_cancelled: IsCancelled = never_cancelled
+    ) -> str:
+        del special, is_cancelled
         for token in tokens:
             if not 0 <= token < N_VOCAB:
                 raise InvalidParameterError("tokens", f": token id {token} is not in 0 .. {N_VOCAB - 1}")

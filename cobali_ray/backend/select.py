@@ -1,8 +1,8 @@
 """Which requests decode next, over arrays: what CoBaLI does on its GPU, and the same with numpy.
 
-The scheduler asks one `Select` who decodes when somebody came or left; `select_decoding` walks the slots, and
-`over_arrays` makes one of what chooses from a table. The lowest index comes first and the answer is the same
-every time.
+The scheduler asks one `Select` who decodes when a request came or left; `select_decoding` walks the slots,
+and `over_arrays` makes one of what chooses from a table. The lowest index comes first and the answer is the
+same every time.
 """
 
 from __future__ import annotations
@@ -100,11 +100,11 @@ def table_of(by_slot: Seq[Sequence | None]) -> Requests:
     return requests
 
 
-def choose_select(asked: SelectorName) -> Select:
-    """Return who chooses. Raises ConfigError if `cuda` is asked for and there is no device or no CuPy."""
-    if asked == "cuda":
+def choose_select(name: SelectorName) -> Select:
+    """Return the selector of this name. Raises ConfigError for `cuda` without a device or CuPy."""
+    if name == "cuda":
         return over_arrays(cuda_select(open_kernels()))
-    return over_arrays(numpy_select) if asked == "numpy" else select_decoding
+    return over_arrays(numpy_select) if name == "numpy" else select_decoding
 
 
 def busy_requests(n_requests: int) -> Requests:

@@ -57,20 +57,20 @@ def _core(root: Path, cpu: int) -> str:
     return siblings.read_text().strip() if siblings.exists() else str(cpu)
 
 
-def choose_wait(asked: ThreadsWait, *, n_threads: int, n_cpus: int) -> Wait:
+def choose_wait(setting: ThreadsWait, *, n_threads: int, n_cpus: int) -> Wait:
     """Return how threads should wait.
 
     `auto` spins briefly where every thread has a CPU, whatever the load at this moment: neighbours come
     and go, and a wait of some microseconds is right with and without them. More threads than CPUs must
     sleep, because the thread waited for cannot run while others spin.
     """
-    if asked != "auto":
-        return asked
+    if setting != "auto":
+        return setting
     return "brief" if n_threads <= n_cpus else "passive"
 
 
 def apply_wait(
-    asked: ThreadsWait, *, n_threads: int, environ: MutableMapping[str, str] | None = None
+    setting: ThreadsWait, *, n_threads: int, environ: MutableMapping[str, str] | None = None
 ) -> Wait:
     """Set libgomp's wait policy in the environment; return what was chosen.
 
@@ -79,11 +79,11 @@ def apply_wait(
     """
     environ = os.environ if environ is None else environ
     exported = environ.get("OMP_WAIT_POLICY", "").lower()
-    if asked == "auto" and "GOMP_SPINCOUNT" in environ:
+    if setting == "auto" and "GOMP_SPINCOUNT" in environ:
         return "brief"
-    if asked == "auto" and exported:
+    if setting == "auto" and exported:
         return "passive" if exported == "passive" else "active"
-    chosen = choose_wait(asked, n_threads=n_threads, n_cpus=n_at_once())
+    chosen = choose_wait(setting, n_threads=n_threads, n_cpus=n_at_once())
     # Not OMP_WAIT_POLICY=active: that would spin for minutes after the last tick. libgomp's default spins
     # for milliseconds and then sleeps, which is what "active" should mean for a server.
     environ.pop("OMP_WAIT_POLICY", None)

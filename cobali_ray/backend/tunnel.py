@@ -6,8 +6,8 @@ reads a byte of it, by a key pair that is derived from the file; what encrypts i
 connection (CurveZMQ, ZeroMQ's RFC 26).
 
 A message is a number of four bytes and data. Number 0 is between the ends: first the engine's version, which
-the worker answers, and then what the worker tells of itself every second. Others are connections to the
-worker's RPC, in the order in which the engine opens them; one without data ends its connection.
+the worker answers, and then the worker's facts every second. Others are connections to the worker's RPC, in
+the order in which the engine opens them; one without data ends its connection.
 
 A lost message would put the rest in the wrong place, so a connection between the ends that breaks is never
 made anew: the engine ends itself, as it does without its device.
@@ -39,19 +39,19 @@ from cobali_ray.ports import LOOPBACK, authority
 _log = structlog.get_logger(__name__)
 
 SILENT_MS: Final = 10_000
-"""After so long without a sign of life the other end counts as gone."""
+"""After so long without a sign of life the other end counts as lost."""
 BEAT_S: Final = 1.0
-"""How often the worker tells of itself."""
+"""How often the worker sends its facts."""
 CHUNK_BYTES: Final = 1 << 18
 """Most data of one message."""
 NUMBER: Final = struct.Struct("<I")
 _PAUSE_S: Final = 0.3
 _QUEUED: Final = 32
-"""Messages that may wait at each end: 8 MiB, after which whoever sends waits."""
+"""Messages that may wait at each end: 8 MiB, after which the sender waits."""
 _WAIT_MS: Final = 1_000
 _LINGER_MS: Final = 200
 _SEALED_BYTES: Final = 1 << 10
-"""By which an encrypted message may be longer."""
+"""How much longer an encrypted message may be."""
 _ENDED = (
     zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
@@ -59,18 +59,18 @@ _ENDED = (
 
 
 class Greeting(msgspec.Struct, frozen=True):
-    """What the ends tell each other before anything else."""
+    """What the ends send each other before anything else."""
 
     llama: str = msgspec.field(default_factory=lambda: version("llama-cpp-python"))
     cobali: str = __version__
     refusal: str = ""
     """Why the worker does not lend its device; "" if it does."""
     for_good: bool = False
-    """Whether asking again is of no use."""
+    """Whether trying again is of no use."""
 
 
 class WorkerFacts(msgspec.Struct, frozen=True):
-    """What a worker tells of itself."""
+    """What a worker sends of itself every second."""
 
     busy_s: float | None = None
     """How long its device has computed, as far as it knows."""
@@ -95,13 +95,13 @@ class Tunnel:
     """An open tunnel: `endpoint` on loopback is the worker, for this process alone."""
 
     def __init__(self, address: str, key: TunnelKey, timeout_s: float, lose: Callable[[str], None]) -> None:
-        """Open it. Raises ConfigError that names the worker; `lose` hears why when it is lost later."""
+        """Open it. Raises ConfigError that names the worker; `lose` gets the reason when it is lost later."""
         self._address, self._key, self._lose = address, key, lose
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._links: dict[int, socket.socket] = {}
         self._number = 0
         self.facts = WorkerFacts()
-        """What it told last."""
+        """The last that the worker sent."""
         try:
             self._socket, self._monitor = self._open(time.monotonic() + timeout_s, timeout_s)
         except BaseException:
@@ -178,11 +178,11 @@ class Tunnel:
         """Carry data both ways, until it is closed or the worker is lost.
 
         It may wait to send, and does not read meanwhile: RPC asks, then waits for the answer, so only one
-        side has something to say.
+        side sends at a time.
         """
         poller = zmq.Poller()
-        for one in (self._socket, self._monitor, self._listener, self._ended):
-            poller.register(one, zmq.POLLIN)
+        for source in (self._socket, self._monitor, self._listener, self._ended):
+            poller.register(source, zmq.POLLIN)
         why = ""
         try:
             while not why:
@@ -195,7 +195,7 @@ class Tunnel:
                     if link.fileno() in ready:
                         self._read(number, link, poller)
                 if self._socket in ready:
-                    self._hear(poller)
+                    self._receive(poller)
                 if self._listener.fileno() in ready:  # last: a new link may get the number of one just closed
                     self._take(poller)
         except Exception as error:
@@ -203,7 +203,7 @@ class Tunnel:
             why = repr(error)
         self._lose(why)
 
-    def _hear(self, poller: zmq.Poller) -> None:
+    def _receive(self, poller: zmq.Poller) -> None:
         head, data = self._socket.recv_multipart()
         (number,) = NUMBER.unpack(head)
         if not number:
@@ -241,7 +241,7 @@ class Tunnel:
         link.close()
 
     def close(self) -> None:
-        """Let the worker go; nothing must use its device any more."""
+        """Release the worker; nothing may use its device any more."""
         self._end.close()
         self._thread.join()
         for link in (*self._links.values(), self._listener, self._ended):
@@ -251,7 +251,7 @@ class Tunnel:
 
 
 def read_of(link: socket.socket) -> bytes:
-    """Return what has come; nothing if the other side has ended."""
+    """Return what was received; nothing if the other side has ended."""
     try:
         return link.recv(CHUNK_BYTES)
     except OSError:
@@ -259,7 +259,7 @@ def read_of(link: socket.socket) -> bytes:
 
 
 def send_on(link: socket.socket, data: bytes) -> bool:
-    """Hand data on; return whether there was any, and somebody who took it."""
+    """Send data on; return whether there was any, and it could be sent."""
     with contextlib.suppress(OSError):
         link.sendall(data)
         return bool(data)
@@ -268,4 +268,4 @@ def send_on(link: socket.socket, data: bytes) -> bool:
 
 def _ours(peer: tuple[str, int]) -> bool:
     """Whether this process has the other end: every account of the machine reaches its loopback."""
-    return any(one.laddr == peer for one in psutil.Process().net_connections("tcp4"))
+    return any(connection.laddr == peer for connection in psutil.Process().net_connections("tcp4"))

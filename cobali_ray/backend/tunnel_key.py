@@ -26,7 +26,7 @@ class CurvePair(NamedTuple):
 
     public: bytes
     secret: bytes = b""
-    """b"" of the other end's."""
+    """Empty in a pair of the other end."""
 
     @classmethod
     def new(cls) -> Self:
@@ -35,7 +35,7 @@ class CurvePair(NamedTuple):
 
 
 class TunnelKey(NamedTuple):
-    """A pair for each end. Whoever has a file has both, so either end can be had from it."""
+    """A pair for each end. Both are derived from the file, so whoever has it can be either end."""
 
     engine: CurvePair
     worker: CurvePair

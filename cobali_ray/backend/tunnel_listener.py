@@ -36,7 +36,7 @@ class TunnelListener:
         self._guard.bind(_ZAP)
         self._socket = self._context.socket(zmq.ROUTER)
         prepare(self._socket)
-        self._socket.router_mandatory = 1  # so that sending to an engine that is gone says so
+        self._socket.router_mandatory = 1  # so that sending to an engine that has left fails
         self._socket.curve_server = True
         self._socket.curve_publickey, self._socket.curve_secretkey = key.worker
         self._socket.zap_domain = b"cobali"
@@ -45,13 +45,13 @@ class TunnelListener:
         self._poller.register(self._guard, zmq.POLLIN)
         self._poller.register(self._socket, zmq.POLLIN)
         self._engine: bytes | None = None
-        """Whom the device is lent to, by ZeroMQ's name of the connection."""
+        """The engine that the device is lent to, by ZeroMQ's name of the connection."""
         self._links: dict[int, socket.socket] = {}
         self._last = 0
         self._beat_s = 0.0
 
     def start(self) -> None:
-        """Begin; the process ends if that cannot go on."""
+        """Serve in a thread; if that fails, the process ends."""
         threading.Thread(target=self._serve, daemon=True, name="tunnel").start()
 
     def _serve(self) -> None:
@@ -72,13 +72,13 @@ class TunnelListener:
             if link.fileno() in ready and self._links.get(number) is link:
                 self._read(number, link)
         if self._socket in ready:
-            self._hear(*self._socket.recv_multipart())
+            self._receive(*self._socket.recv_multipart())
         if (now_s := time.monotonic()) - self._beat_s >= BEAT_S:
             self._beat_s = now_s
-            self._tell(0, msgspec.json.encode(self._facts()))
+            self._send(0, msgspec.json.encode(self._facts()))
 
     def close(self) -> None:
-        """Let nobody in any more; nobody else must be in `turn`."""
+        """Stop listening and close all connections; no thread may be in `turn`."""
         for number in list(self._links):
             self._drop(number)
         self._context.destroy(linger=0)
@@ -86,12 +86,12 @@ class TunnelListener:
     def _admit(self) -> None:
         """Answer ZeroMQ, which asks for each connection whether its key may come in (ZAP, its RFC 27)."""
         version, request_id, _, address, _, mechanism, credential, *_ = self._guard.recv_multipart()
-        known = mechanism == b"CURVE" and zmq.utils.z85.encode(credential) == self._engines_key
-        if not known:
+        admitted = mechanism == b"CURVE" and zmq.utils.z85.encode(credential) == self._engines_key
+        if not admitted:
             _log.warning("engine_not_admitted", address=address.decode())
-        self._guard.send_multipart([version, request_id, b"200" if known else b"400", b"", b"", b""])
+        self._guard.send_multipart([version, request_id, b"200" if admitted else b"400", b"", b"", b""])
 
-    def _hear(self, engine: bytes, head: bytes, data: bytes) -> None:
+    def _receive(self, engine: bytes, head: bytes, data: bytes) -> None:
         (number,) = NUMBER.unpack(head)
         if not number:
             self._greet(engine, msgspec.json.decode(data, type=Greeting))
@@ -107,7 +107,7 @@ class TunnelListener:
             )
             answer = Greeting(refusal=why, for_good=True)
         else:
-            self._tell(0, msgspec.json.encode(self._facts()))  # which notices that an engine has left
+            self._send(0, msgspec.json.encode(self._facts()))  # which notices that an engine has left
             busy = "it lends its device to another engine, and serves one at a time"
             answer = ours if self._engine is None else Greeting(refusal=busy)
         try:
@@ -124,28 +124,28 @@ class TunnelListener:
             try:
                 link = socket.create_connection((LOOPBACK, self._rpc_port), _CONNECT_S)
             except OSError:  # it does not listen yet
-                self._tell(number, b"")
+                self._send(number, b"")
                 return
             link.settimeout(None)
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._links[number] = link
             self._poller.register(link, zmq.POLLIN)
-        if (known := self._links.get(number)) is not None and not send_on(known, data):
+        if (target := self._links.get(number)) is not None and not send_on(target, data):
             self._drop(number)
 
     def _read(self, number: int, link: socket.socket) -> None:
         data = read_of(link)
         if not data:
             self._drop(number)
-        self._tell(number, data)
+        self._send(number, data)
 
     def _drop(self, number: int) -> None:
         link = self._links.pop(number)
         self._poller.unregister(link)
         link.close()
 
-    def _tell(self, number: int, data: bytes) -> None:
-        """Send to the engine, waiting until it takes it; note if it is gone."""
+    def _send(self, number: int, data: bytes) -> None:
+        """Send to the engine, waiting until it takes it; note if it has left."""
         while self._engine is not None:
             try:
                 self._socket.send_multipart([self._engine, NUMBER.pack(number), data])
@@ -153,7 +153,7 @@ class TunnelListener:
                 continue
             except zmq.ZMQError:
                 self._engine, self._last = None, 0
-                for one in list(self._links):
-                    self._drop(one)
+                for link_number in list(self._links):
+                    self._drop(link_number)
                 _log.info("given_back")
             return

@@ -25,14 +25,14 @@ def between_turns(template: ChatTemplate) -> tuple[str, ...]:
         )
     except InvalidParameterError:
         return ()
-    found: list[str] = []
+    between: list[str] = []
     rest = text.partition(_QUESTION)[2]
     for content in (_ANSWER, _NEXT):
         before, content_itself, rest = rest.partition(content)
         if not content_itself:
-            return tuple(found)
-        found.append(before)
-    return (*found, rest)
+            return tuple(between)
+        between.append(before)
+    return (*between, rest)
 
 
 def turn_marks(words: Words) -> frozenset[int]:

@@ -14,7 +14,7 @@ import structlog
 
 from cobali_ray.backend import library
 from cobali_ray.backend.markers import Markers
-from cobali_ray.backend.port import Gone, InfillMarks, never_gone
+from cobali_ray.backend.port import InfillMarks, IsCancelled, never_cancelled
 from cobali_ray.backend.turn_marks import turn_marks
 from cobali_ray.chat.derivation import derive
 from cobali_ray.chat.format import Format
@@ -29,7 +29,7 @@ from cobali_ray.errors import (
 _log = structlog.get_logger(__name__)
 
 MAX_PER_PART = 512
-"""Special tokens of one part of a text: few enough for their square to be nothing, many enough for few calls.
+"""Special tokens of one part of a text: few enough for their square not to matter, many enough for few calls.
 
 llama.cpp looks for special tokens in the whole text and keeps what it finds in a list that it walks anew for
 each of them, so its time grows with the square of their number: 60,000 in 600 kB take nine seconds. Between
@@ -45,7 +45,7 @@ _FIELDS = re.compile(r"\{(query|document)\}")
 def find_specials(text: bytes, specials: Sequence[bytes], n_most: int | None = None) -> list[int]:
     """Return where llama.cpp finds special tokens, in order: none of them overlap.
 
-    `specials` has the longest first. Each takes, from the left, every place that no longer one has taken.
+    `specials` has the longest first. Each takes, from the left, all places that are free of longer ones.
     Stops, with no order, once there are more than `n_most`.
     """
     places: list[int] = []
@@ -107,7 +107,7 @@ class Vocab:
 
     @cached_property
     def form(self) -> Format:
-        """How the template has the model write reasoning and tool calls; some renderings find it out."""
+        """How the template has the model write reasoning and tool calls, derived from a few renderings."""
         return derive(self.chat)
 
     @cached_property
@@ -138,7 +138,7 @@ class Vocab:
 
     @classmethod
     def load(cls, path: Path, chat_template: str | None = None) -> Vocab:
-        """Load only the vocabulary of a GGUF file; a template given is in place of its own.
+        """Load only the vocabulary of a GGUF file; `chat_template` takes the place of its own.
 
         Raises ModelNotFoundError.
         """
@@ -157,8 +157,8 @@ class Vocab:
             self._model = None
 
     def _name(self, token_id: int) -> str:
-        known = 0 <= token_id < self.n_vocab
-        return self._token_piece(token_id, special=True).decode("utf-8", "replace") if known else ""
+        exists = 0 <= token_id < self.n_vocab
+        return self._token_piece(token_id, special=True).decode("utf-8", "replace") if exists else ""
 
     def tokenize(
         self,
@@ -167,7 +167,7 @@ class Vocab:
         add_special: bool = True,
         parse_special: bool = True,
         n_most: int | None = None,
-        gone: Gone = never_gone,
+        is_cancelled: IsCancelled = never_cancelled,
     ) -> list[int]:
         data = text.encode("utf-8", "surrogatepass")
         # Many times shorter than anything whose special tokens would take long to find.
@@ -190,7 +190,7 @@ class Vocab:
         for part in parts(data, places):
             tokens += self._tokenize(part, n_most, add_special=False, parse_special=parse_special)
             _at_most(len(tokens), n_most)
-            if gone():
+            if is_cancelled():
                 return tokens
         if add_special and lc.llama_vocab_get_add_eos(self._vocab):
             tokens.append(lc.llama_vocab_eos(self._vocab))
@@ -244,37 +244,39 @@ class Vocab:
         """Read the special tokens; only long texts need them."""
         lc, vocab = self._lc, self._vocab
         user: int = lc.LLAMA_TOKEN_ATTR_USER_DEFINED
-        found: list[tuple[bytes, int]] = []
+        specials: list[tuple[bytes, int]] = []
         longest = 1
         for token in range(self.n_vocab):
             text: bytes = lc.llama_vocab_get_text(vocab, token)
             longest = max(longest, len(text))  # no piece has more bytes than its text
             attr: int = lc.llama_vocab_get_attr(vocab, token)
             if text and attr & (lc.LLAMA_TOKEN_ATTR_CONTROL | user | lc.LLAMA_TOKEN_ATTR_UNKNOWN):
-                found.append((text, attr))
-        found.sort(key=lambda one: -len(one[0]))
+                specials.append((text, attr))
+        specials.sort(key=lambda special: -len(special[0]))
         # A special token that swallows spaces beside it moves the borders of its neighbours; other
         # tokenizers than these two change the text first.
         strips = lc.LLAMA_TOKEN_ATTR_LSTRIP | lc.LLAMA_TOKEN_ATTR_RSTRIP
         may_cut = lc.llama_vocab_type(vocab) in {
             lc.LLAMA_VOCAB_TYPE_BPE,
             lc.LLAMA_VOCAB_TYPE_SPM,
-        } and not any(attr & strips for _, attr in found)
+        } and not any(attr & strips for _, attr in specials)
         return Specials(
-            all=tuple(text for text, _ in found),
-            user_defined=tuple(text for text, attr in found if attr & user),
+            all=tuple(text for text, _ in specials),
+            user_defined=tuple(text for text, attr in specials if attr & user),
             may_cut=may_cut,
             longest_bytes=longest,
         )
 
-    def detokenize(self, tokens: Sequence[int], *, special: bool = True, gone: Gone = never_gone) -> str:
+    def detokenize(
+        self, tokens: Sequence[int], *, special: bool = True, is_cancelled: IsCancelled = never_cancelled
+    ) -> str:
         for token in tokens:
             if not 0 <= token < self.n_vocab:
                 raise InvalidParameterError("tokens", f": token id {token} is not in 0 .. {self.n_vocab - 1}")
         pieces: list[bytes] = []
         for token in tokens:
             pieces.append(self._token_piece(token, special=special))
-            if gone():
+            if is_cancelled():
                 break
         return b"".join(pieces).decode("utf-8", "replace")
 

@@ -130,12 +130,12 @@ def open_candidates(
 
 
 def stack(
-    found: Sequence[Candidates], width: int
+    candidates: Sequence[Candidates], width: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
     """Lay candidates of several rows into matrices (rows, width), padded with -inf."""
-    values = np.full((len(found), width), -np.inf)
-    ids = np.zeros((len(found), width), np.int64)
-    for at, (row_values, row_ids, _) in enumerate(found):
+    values = np.full((len(candidates), width), -np.inf)
+    ids = np.zeros((len(candidates), width), np.int64)
+    for at, (row_values, row_ids, _) in enumerate(candidates):
         values[at, : len(row_values)] = row_values
         ids[at, : len(row_ids)] = row_ids
-    return values, ids, np.array([mass for _, _, mass in found])
+    return values, ids, np.array([mass for _, _, mass in candidates])

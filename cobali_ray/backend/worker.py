@@ -81,7 +81,7 @@ def serve(
 
 
 def _listen(tunnel: TunnelAddress, rpc_port: int, n_threads: int | None) -> None:
-    """Let engines in; `n_threads` of a CPU, whose time is that of this process."""
+    """Let engines in; `n_threads` of a CPU, which is busy as long as this process is."""
     process = psutil.Process()
 
     def facts() -> WorkerFacts:
@@ -106,9 +106,9 @@ def _handle(base: Any, name: str | None) -> int:
 
 
 def _bounded(handle: int, most: int | None) -> Any:
-    """Let a CPU tell, and take, no more memory than it may; return what must not be forgotten meanwhile.
+    """Let a CPU report, and take, no more memory than it may; return the callback, which must be kept.
 
-    ggml itself tells all that the machine has, as free.
+    ggml itself reports all that the machine has as free.
     """
     before = _data_bytes()
     if most is not None:
@@ -128,7 +128,7 @@ def _bounded(handle: int, most: int | None) -> Any:
 
 
 def _data_bytes() -> int:
-    """Return what the process has of memory of its own, written or not."""
+    """Return the bytes of the process's own memory, written or not."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmData:"))
 
@@ -149,7 +149,7 @@ def _key_of_parent() -> TunnelKey:
 
 
 def _end_with_parent() -> None:
-    """End when the pipe that is our standard input closes: the process that wrote to it is gone."""
+    """End when the pipe that is our standard input closes: the process that wrote to it has ended."""
 
     def watch() -> None:
         sys.stdin.buffer.read()
@@ -159,7 +159,7 @@ def _end_with_parent() -> None:
 
 
 def main(words: Sequence[str]) -> None:
-    """Serve as the words say, and end with the process that began this one."""
+    """Serve as these arguments say, and end with the process that started this one."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--cache", type=Path, required=True)
@@ -168,9 +168,9 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--gpu", action="store_true")
     parser.add_argument("--weights", type=Path)
     parser.add_argument("--listen", nargs=2, metavar=("HOST", "PORT"))
-    given, tunnel = parser.parse_args(words), None
-    if given.listen:
-        host, port = given.listen
+    arguments, tunnel = parser.parse_args(words), None
+    if arguments.listen:
+        host, port = arguments.listen
         tunnel = TunnelAddress(host, int(port), _key_of_parent())
     _end_with_parent()
     structlog.configure(
@@ -183,12 +183,12 @@ def main(words: Sequence[str]) -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),  # which is that of the engine
     )
     serve(
-        given.port,
-        cache=given.cache,
-        device=_gpu() if given.gpu else None,
-        n_threads=given.threads,
-        memory_bytes=given.memory,
-        weights=given.weights,
+        arguments.port,
+        cache=arguments.cache,
+        device=_gpu() if arguments.gpu else None,
+        n_threads=arguments.threads,
+        memory_bytes=arguments.memory,
+        weights=arguments.weights,
         tunnel=tunnel,
     )
 

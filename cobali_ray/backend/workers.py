@@ -31,7 +31,7 @@ class WorkerProcess:
         words: Sequence[str] = (),
         first: bytes = b"",
     ) -> None:
-        """Start it, without waiting for it; `words` and what it reads first make it lend otherwise."""
+        """Start it, without waiting for it; `words` are more arguments, `first` is what it reads first."""
         port, self._ending = free_port(), False
         self.endpoint = f"127.0.0.1:{port}"
         self._cache, self._n_threads = cache, n_threads
@@ -53,7 +53,7 @@ class WorkerProcess:
         greet(self.endpoint, START_S, self._require_alive)
 
     def connect(self, lose: Callable[[str], None]) -> tuple[int, ...]:
-        """Wait for it, and return its devices by their handles. Raises ConfigError.
+        """Wait for it, and return the handles of its devices. Raises ConfigError.
 
         `lose` is called, with the reason, when it ends before it is closed.
         """
@@ -79,7 +79,7 @@ class WorkerProcess:
             lose(f"its process ended with code {code}")
 
     def close(self) -> None:
-        """Stop it; what lies on its device must be gone."""
+        """Stop it; what lies on its device must be freed by then."""
         if self._lent is not None:
             self._lent.close()
         self._ending = True

@@ -41,7 +41,7 @@ class CallEnded:
 
 @dataclass(frozen=True, slots=True)
 class CallBroken:
-    """What looked like a call turned out to be none after its name was told, or the answer ended in it.
+    """What looked like a call turned out to be none after its name was sent, or the answer ended in it.
 
     `text` is all of it as the model wrote it, which is content.
     """

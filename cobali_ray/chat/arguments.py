@@ -1,7 +1,7 @@
 """Arguments: a tool's parameters as rules of a grammar, in every syntax that is not one object of JSON.
 
 Numbers are JSON in all of them and are left to llguidance, as is any value of JSON between tags. Strings,
-lists and objects are made here. Keys of a schema that these are not held to are told by name.
+lists and objects are made here. Keys of a schema that these are not held to are in `ignored`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 
 from cobali_ray.chat.format import CallFormat, Kind
 from cobali_ray.chat.lark import ANY_TEXT, Rules, escaped, joined, literal, one_of, optional, times
+from cobali_ray.chat.values import MAX_LINKS, Schema, resolved
 
 Json: TypeAlias = Callable[[Any], str]
 """Returns the reference to a grammar of the JSON that fits a schema."""
-Schema: TypeAlias = Mapping[str, Any]
 Kinds: TypeAlias = Sequence[tuple[str, Schema]]
 """The kinds of values that a schema allows, each with a schema for that kind alone."""
 
@@ -35,8 +35,6 @@ _KEYS = {
 """The keys that speak of one kind of value, of those that are held anywhere."""
 _ALL = frozenset[str]().union(*_KEYS.values())
 _KINDS = ("string", "number", "boolean", "null", "array", "object")
-_MAX_DEPTH = 8
-"""Of references and choices that lead to each other without a value between them."""
 MAX_CHOICES = 4096
 """Branches of the choices in one tool's parameters, each counted as often as references lead there."""
 _ANY_KEY = r"/[A-Za-z_][\w.\-]{0,60}/"
@@ -60,9 +58,9 @@ class ArgumentsWriter:
 
     def written(self) -> str:
         """Return what stands between a call's name and its end."""
-        schema = {**self._resolved(self._root), "type": "object"}
+        schema = {**resolved(self._root, self._root), "type": "object"}
         if self._calls.kind in (Kind.TAGS, Kind.ELEMENTS):
-            self._tell(schema, _KEYS["object"])
+            self._note_ignored(schema, _KEYS["object"])
             return self._properties(schema)
         if self._calls.kind is Kind.PYTHON:
             return joined('"("', self._listed(schema, lambda key: joined(key, '"="')), '")"')
@@ -71,16 +69,16 @@ class ArgumentsWriter:
     # What a schema says
 
     def _kinds(self, schema: Any, depth: int = 0) -> Iterator[tuple[str, Schema]]:
-        schema = self._resolved(schema)
+        schema = resolved(schema, self._root)
         for key in ("anyOf", "oneOf"):
             branches = schema.get(key)
-            if isinstance(branches, Sequence) and branches and depth < _MAX_DEPTH:
+            if isinstance(branches, Sequence) and branches and depth < MAX_LINKS:
                 rest = {name: value for name, value in schema.items() if name != key}
                 self._n_choices += len(branches)
                 if self._n_choices > MAX_CHOICES:
                     raise TooManyChoicesError
                 for branch in branches:
-                    yield from self._kinds(rest | dict(self._resolved(branch)), depth + 1)
+                    yield from self._kinds(rest | dict(resolved(branch, self._root)), depth + 1)
                 return
         if "const" in schema or "enum" in schema:
             for value in [schema["const"]] if "const" in schema else schema["enum"]:
@@ -90,49 +88,31 @@ class ArgumentsWriter:
         for kind in [kinds] if isinstance(kinds, str) else kinds:
             yield kind, {**schema, "type": kind}
 
-    def _resolved(self, schema: Any) -> Schema:
-        """Return what a schema consists of where that is a reference or one part alone."""
-        for _ in range(_MAX_DEPTH):
-            if not isinstance(schema, Mapping):
-                break
-            parts = schema.get("allOf")
-            if isinstance(parts, Sequence) and len(parts) == 1 and isinstance(parts[0], Mapping):
-                schema = {key: value for key, value in schema.items() if key != "allOf"} | dict(parts[0])
-            elif isinstance(schema.get("$ref"), str):
-                found: Any = self._root
-                for part in schema["$ref"].removeprefix("#").split("/")[1:]:
-                    key = part.replace("~1", "/").replace("~0", "~")
-                    found = found.get(key) if isinstance(found, Mapping) else None
-                schema = found
-            else:
-                return schema
-        return {}
-
-    def _tell(self, schema: Schema, held: frozenset[str]) -> None:
+    def _note_ignored(self, schema: Schema, held: frozenset[str]) -> None:
         """Note which keys are not held, of those that speak of this kind of value."""
         kind = schema.get("type")
         others = _ALL - _KEYS.get(kind, frozenset()) if isinstance(kind, str) else frozenset[str]()
         self.ignored += [key for key in schema if key not in _SAYS_NOTHING | held | others]
 
     def _members(self, schema: Schema) -> tuple[list[tuple[str, Any, bool]], Any]:
-        """Return an object's properties, the last to tell if required, and a schema for others or None."""
+        """Return an object's properties as (key, schema, required), and a schema for others or None."""
         properties, extra = schema.get("properties"), schema.get("additionalProperties")
-        known = dict(properties) if isinstance(properties, Mapping) else {}
+        members = dict(properties) if isinstance(properties, Mapping) else {}
         required = list(schema.get("required") or ())
-        known |= {key: True for key in required if key not in known}
-        names = sorted(known, key=str.lower) if self._calls.quote else list(known)
+        members |= {key: True for key in required if key not in members}
+        names = sorted(members, key=str.lower) if self._calls.quote else list(members)
         if extra is None and properties is None:
             extra = True
-        return [(key, known[key], key in required) for key in names], None if extra is False else extra
+        return [(key, members[key], key in required) for key in names], None if extra is False else extra
 
     # Arguments between marks of their own
 
     def _properties(self, schema: Schema) -> str:
         """Return what marks each property, one behind the other in the schema's order."""
-        known, extra = self._members(schema)
+        members, extra = self._members(schema)
         write = self._tagged if self._calls.kind is Kind.TAGS else self._element
         parts = []
-        for key, of, required in known:
+        for key, of, required in members:
             part = joined(self._rules.space, write(key, of))
             parts.append(part if required else optional(part))
         if extra is not None:
@@ -142,26 +122,26 @@ class ArgumentsWriter:
     def _tagged(self, key: str | None, schema: Any) -> str:
         calls, rules = self._calls, self._rules
         kinds = list(self._kinds(schema))
-        found = []
+        choices = []
         texts = body = self._texts(kinds)
         if body:
             if calls.cdata:
                 whole = f'"<![CDATA[" ({body}) "]]>"'
                 body = rf"({body}) & ~/<!\[CDATA\[(?s:.*)/ | {whole}"
             value = rules.until(body, calls.value_end)
-            found.append(joined(rules.marker(calls.string_start), value))
+            choices.append(joined(rules.marker(calls.string_start), value))
         others = [(kind, of) for kind, of in kinds if kind != "string"]
         if others and texts == ANY_TEXT and not calls.json_starts:
             # Text that looks like another kind of value is read as that.
-            said = {kind for kind, _ in others} & {"array", "object"}
-            self.ignored += [key for key in ("anyOf", "oneOf") if said and key in self._resolved(schema)]
+            if {kind for kind, _ in others} & {"array", "object"}:
+                self.ignored += [key for key in ("anyOf", "oneOf") if key in resolved(schema, self._root)]
         elif others:
-            found += self._between(schema, kinds, others)
+            choices += self._between(schema, kinds, others)
         name = rules.terminal(_ANY_KEY) if key is None else literal(key)
-        return joined(rules.marker(calls.key_start), name, one_of(found))
+        return joined(rules.marker(calls.key_start), name, one_of(choices))
 
     def _between(self, schema: Any, kinds: Kinds, others: Kinds) -> Iterator[str]:
-        """Give what stands behind the key where the value is no text as it is, for each way to mark it."""
+        """Yield what stands behind the key where the value is no text as it is, for each way to mark it."""
         calls, rules = self._calls, self._rules
         end = joined(rules.space, rules.marker(calls.value_end.strip()))
         groups: dict[str, list[tuple[str, Schema]]] = {}
@@ -192,21 +172,21 @@ class ArgumentsWriter:
         kinds = list(self._kinds(schema))
         end = f"{mark}</{key}>"
         body = self._texts(kinds)
-        found = [rules.until(body, end)] if body else []
+        choices = [rules.until(body, end)] if body else []
         for kind, of in kinds:
             if kind == "string":
                 continue
             if "const" in of or kind not in ("array", "object"):
                 inside = self._scalar(kind, of)
             elif kind == "array":
-                self._tell(of, _KEYS["array"])
+                self._note_ignored(of, _KEYS["array"])
                 item = joined(rules.space, self._element("item", of.get("items", True)))
                 inside = f"({item}){times(*_bounds(of, 'minItems', 'maxItems'))}"
             else:
-                self._tell(of, _KEYS["object"])
+                self._note_ignored(of, _KEYS["object"])
                 inside = self._properties(of)
-            found.append(joined(inside, rules.space, rules.marker(end)))
-        return joined(rules.marker(f"{mark}<{key}>"), one_of(found))
+            choices.append(joined(inside, rules.space, rules.marker(end)))
+        return joined(rules.marker(f"{mark}<{key}>"), one_of(choices))
 
     def _texts(self, kinds: Kinds) -> str:
         """Return the body of a terminal for the strings among these, as they stand; "" where none is one."""
@@ -217,7 +197,7 @@ class ArgumentsWriter:
         if "const" in schema:
             return f"/{escaped(schema['const'])}/" if schema["const"] else '""'
         pattern = _whole(schema.get("pattern"))
-        self._tell(schema, _KEYS["string"] - ({"format"} if pattern else {"format", "pattern"}))
+        self._note_ignored(schema, _KEYS["string"] - ({"format"} if pattern else {"format", "pattern"}))
         low, high = _bounds(schema, "minLength", "maxLength")
         counted = f"/(?s:.{times(low, high)})/" if low or high is not None else ANY_TEXT
         if not pattern:
@@ -249,7 +229,7 @@ class ArgumentsWriter:
                 yield self._scalar(kind, of)
 
     def _array(self, schema: Schema) -> str:
-        self._tell(schema, _KEYS["array"])
+        self._note_ignored(schema, _KEYS["array"])
         low, high = _bounds(schema, "minItems", "maxItems")
         if high == 0:
             return '"[" "]"'
@@ -268,14 +248,14 @@ class ArgumentsWriter:
 
     def _listed(self, schema: Schema, before: Callable[[str], str]) -> str:
         """Return an object's properties in order with commas between them; `before` writes keys."""
-        self._tell(schema, _KEYS["object"])
-        known, extra = self._members(schema)
+        self._note_ignored(schema, _KEYS["object"])
+        members, extra = self._members(schema)
         rules, head, tail = self._rules, "", ""
         if extra is not None:
             pair = joined(before(rules.terminal(_ANY_KEY)), self._value(extra))
             tail = f"({self._comma} {pair})*"
             head = optional(joined(pair, tail))
-        for key, of, required in reversed(known):
+        for key, of, required in reversed(members):
             pair = rules.rule(joined(before(literal(key)), self._value(of)))
             first, next_one = joined(pair, tail), joined(self._comma, pair)
             head = first if required else one_of([first, head]) if head else optional(first)
@@ -290,8 +270,8 @@ class ArgumentsWriter:
             inner = f" {self._comma} ".join(map(self._constant, value))
             return joined('"["', inner, '"]"')
         if isinstance(value, Mapping):
-            known = {key: {"const": of} for key, of in value.items()}
-            return self._object({"properties": known, "required": list(known)})
+            properties = {key: {"const": of} for key, of in value.items()}
+            return self._object({"properties": properties, "required": list(properties)})
         return self._scalar(_kind(value), {"const": value})
 
     def _quoted(self, schema: Schema) -> str:
@@ -302,7 +282,7 @@ class ArgumentsWriter:
             return one_of(
                 [literal(repr(schema["const"])), literal(json.dumps(schema["const"], ensure_ascii=False))]
             )
-        self._tell(schema, frozenset({"minLength", "maxLength"}))
+        self._note_ignored(schema, frozenset({"minLength", "maxLength"}))
         count = times(*_bounds(schema, "minLength", "maxLength"))
         ways = (f"/{mark}([^{mark}\\\\]|\\\\['\"\\\\nrt]){count}{mark}/" for mark in ("'", '"'))
         return one_of([rules.terminal(way) for way in ways])
@@ -314,7 +294,7 @@ class ArgumentsWriter:
     def _scalar(self, kind: str, schema: Schema) -> str:
         if "const" in schema:
             return literal(json.dumps(schema["const"], ensure_ascii=False))
-        self._tell(schema, _KEYS["number"])
+        self._note_ignored(schema, _KEYS["number"])
         if kind in ("integer", "number"):
             return self._json({key: schema[key] for key in schema if key in _KEYS["number"] | {"type"}})
         both = {"boolean": ("true", "false", "True", "False"), "null": ("null", "None")}[kind]

@@ -22,16 +22,16 @@ MAX_CALLS = 32
 
 
 class CallGrammar(NamedTuple):
-    """What holds an answer."""
+    """What an answer is held to, and from where on."""
 
     text: str
     """A grammar as llguidance takes it: a list of grammars in JSON."""
     triggers: tuple[str, ...]
-    """Texts of the answer, behind the first of which it begins to hold; none: from the beginning."""
+    """Texts of the answer; it holds from behind the first that comes. None: from the beginning."""
     ignored: tuple[Path, ...]
     """Keys of schemas that it does not hold answers to."""
     heads: tuple[str, ...] = ()
-    """Texts that it holds answers that begin with; others are free."""
+    """If any, it holds only answers that begin with one of these; others are free."""
 
 
 class AcceptedGrammar(Protocol):
@@ -61,7 +61,7 @@ def call_grammar(
     parallel: bool = True,
     answer: str | None = None,
 ) -> CallGrammar | None:
-    """Return what holds an answer to calls of these tools; None where no text tells that one begins.
+    """Return what holds an answer to calls of these tools; None where no text marks the beginning of one.
 
     `names` are those that may be called; none: all of them. With `required`, the answer is calls and nothing
     else but reasoning before them. Else a call may come at any place, and is held from the end of the marker
@@ -117,9 +117,9 @@ def _reasoning(form: Format, rules: Rules, prompt: str) -> str:
     if form.follows_reasoning(prompt):
         return rules.space
     starts = [form.reasoning_start] if form.reasoning_start else []
-    found = [joined(rules.space, rules.marker(start), end) for start in starts]
-    found.append(joined(rules.space, rules.marker(form.reasoning_end), rules.space))  # nothing to reason
-    return optional(one_of(found))
+    choices = [joined(rules.space, rules.marker(start), end) for start in starts]
+    choices.append(joined(rules.space, rules.marker(form.reasoning_end), rules.space))  # nothing to reason
+    return optional(one_of(choices))
 
 
 def _recipients(form: Format) -> tuple[str, str]:
@@ -249,18 +249,22 @@ class _Calls:
             inner = joined(space, '"["', call, self._more(joined('","', space, call)), '"]"')
             return calls.section_start, calls.section_start, joined(inner, rules.marker(calls.section_end))
         if calls.section_start:
-            one = joined(space, start, call, closing)
+            marked_call = joined(space, start, call, closing)
             section_end = rules.marker(calls.section_end)
             last = joined(space, section_end) if section_end else ""
             if to := self._recipient():
                 form, section = self._form, rules.marker(calls.section_start)
                 between = joined(rules.marker(form.reasoning_end), rules.marker(_recipients(form)[0]))
-                again = joined(between, space, to, section, one, last)
-                return calls.section_start, calls.section_start, joined(one, last, self._more(again))
-            return calls.section_start, calls.section_start, joined(one, self._more(one), last)
-        one = joined(call, closing)
+                again = joined(between, space, to, section, marked_call, last)
+                return calls.section_start, calls.section_start, joined(marked_call, last, self._more(again))
+            return (
+                calls.section_start,
+                calls.section_start,
+                joined(marked_call, self._more(marked_call), last),
+            )
+        closed_call = joined(call, closing)
         trigger = "" if calls.known_only else calls.starts[-1]
-        return calls.start, trigger, joined(one, self._more(joined(space, start, one)))
+        return calls.start, trigger, joined(closed_call, self._more(joined(space, start, closed_call)))
 
     def _more(self, another: str) -> str:
         return f"({another}){{0,{MAX_CALLS - 1}}}" if self._several else ""
@@ -335,7 +339,7 @@ class _Calls:
         return written
 
     def _schema(self, path: Path, schema: Any, *, strict: bool) -> AcceptedGrammar:
-        """Compile a schema; those of most numbers are alike."""
+        """Compile a schema, once where nothing of it is ignored: those of most numbers are alike."""
         text = json.dumps(schema)
         if (text, strict) not in self._schemas or self._schemas[text, strict].ignored:
             self._schemas[text, strict] = self._check(path, "json_schema", text, strict=strict)
@@ -366,17 +370,17 @@ _COMBINES = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if", "patternProperti
 
 
 def _root(parameters: Any) -> dict[str, Any]:
-    """Return parameters as the schema of an object that has no properties but those it tells of."""
+    """Return parameters as the schema of an object that has no properties but those it names."""
     if not isinstance(parameters, Mapping):
         return {"type": "object"}
-    root = {**_bare(parameters), "type": "object"}
-    known, required = root.get("properties"), root.get("required") or []
+    root = {key: value for key, value in _bare(parameters).items() if value is not None} | {"type": "object"}
+    properties, required = root.get("properties"), root.get("required") or []
     if (
-        isinstance(known, Mapping)
+        isinstance(properties, Mapping)
         and "additionalProperties" not in root
         and not _COMBINES & root.keys()
         and isinstance(required, list)
-        and all(isinstance(key, str) and key in known for key in required)
+        and all(isinstance(key, str) and key in properties for key in required)
     ):
         root["additionalProperties"] = False
     return root
@@ -385,7 +389,7 @@ def _root(parameters: Any) -> dict[str, Any]:
 def _bare(schema: Any) -> Any:
     """Return a schema, or a list of them, without what is for readers."""
     if isinstance(schema, list):
-        return [_bare(one) for one in schema]
+        return [_bare(item) for item in schema]
     if not isinstance(schema, Mapping):
         return schema
     bare = {key: value for key, value in schema.items() if key not in _NOTES}
@@ -393,5 +397,5 @@ def _bare(schema: Any) -> Any:
         if key in _SCHEMAS:
             bare[key] = _bare(value)
         elif key in _BY_NAME and isinstance(value, Mapping):
-            bare[key] = {name: _bare(one) for name, one in value.items()}
+            bare[key] = {name: _bare(subschema) for name, subschema in value.items()}
     return bare

@@ -53,9 +53,9 @@ def derive(template: ChatTemplate) -> Format:
     probe = _Probe(template)
     own = next((own for own in KNOWN_FORMATS.values() if own.recognise(template.source)), None)
     calls = own.calls if own is not None and own.calls is not None else _calls(probe)
-    found = _around(probe, calls or GENERIC)
-    found = replace(found, native=calls is not None, renders_calls=probe.one is not None)
-    return replace(found, **own.changes) if own is not None else found
+    form = _around(probe, calls or GENERIC)
+    form = replace(form, native=calls is not None, renders_calls=probe.one is not None)
+    return replace(form, **own.changes) if own is not None else form
 
 
 class _Probe:
@@ -138,15 +138,15 @@ def _calls(probe: _Probe) -> CallFormat | None:
     try:
         if objects and _NAMES[0] in one[slice(*objects[0][:2])]:
             start, end, value = objects[0]
-            found = _json(one[:start], value, _rest(one[end:], probe), two)
+            calls = _json(one[:start], value, _rest(one[end:], probe), two)
         else:
-            found = _tag_json(probe, one, two, objects[0]) if objects else _tags(probe, one, two)
+            calls = _tag_json(probe, one, two, objects[0]) if objects else _tags(probe, one, two)
     except (ValueError, IndexError):  # the name or the arguments are not where these formats have them
         return None
-    opener = found.section_start or found.start
-    if 0 < len(opener) < N_MARKER or any(needle in repr(found) for needle in (*_NAMES, *_KEYS, *_VALUES)):
+    opener = calls.section_start or calls.start
+    if 0 < len(opener) < N_MARKER or any(needle in repr(calls) for needle in (*_NAMES, *_KEYS, *_VALUES)):
         return None
-    return replace(found, parallel=parallel)
+    return replace(calls, parallel=parallel)
 
 
 def _json(before: str, value: Any, after: str, two: str | None) -> CallFormat:
@@ -181,7 +181,7 @@ def _tag_json(probe: _Probe, one: str, two: str | None, span: tuple[int, int, An
         after = _rest(one[span[1] :], probe)
         return CallFormat(kind=Kind.TAG_JSON, end=after, **_header(*_with_ids(*head)))
     second = two.index(_NAMES[1])
-    spans = [found for found in _json_spans(two) if _VALUES[0] in two[slice(*found[:2])]]
+    spans = [bounds for bounds in _json_spans(two) if _VALUES[0] in two[slice(*bounds[:2])]]
     between, tail = two[spans[0][1] : second], two[spans[1][1] :]
     other = two[second + len(_NAMES[1]) : spans[1][0]]
     return _repeated(CallFormat(kind=Kind.TAG_JSON), (*head, other), between, tail, _rest(tail, probe))
@@ -200,7 +200,7 @@ def _tags(probe: _Probe, one: str, two: str | None) -> CallFormat:
     key_start = _shared_end(to_key, to_next[len(value_end) :]).strip()
     name_end = to_key[: to_key.rindex(key_start)]
     starts = (_start_of(probe, sample) for sample in (7, True, None, [1], {"a": 1}))
-    found = CallFormat(
+    calls = CallFormat(
         kind=Kind.TAGS,
         key_start=key_start,
         string_start=to_value,
@@ -214,14 +214,14 @@ def _tags(probe: _Probe, one: str, two: str | None) -> CallFormat:
     after = _rest(tail, probe)
     if two is None:
         return replace(
-            found, end=after[len(value_end) :].strip(), **_header(*_with_ids(one[:name], name_end))
+            calls, end=after[len(value_end) :].strip(), **_header(*_with_ids(one[:name], name_end))
         )
     last = _places(two, _NAMES[0], _KEYS[0], _VALUES[0], _KEYS[1], _VALUES[1])[-1] + len(_VALUES[1])
     second = two.index(_NAMES[1], last)
     other = two[second + len(_NAMES[1]) : two.index(_KEYS[0], second)]
     other = other[: other.rindex(key_start)]
-    found = _repeated(found, (one[:name], name_end, other), two[last:second], tail, after)
-    return replace(found, end=found.end[len(value_end.strip()) :].strip())
+    calls = _repeated(calls, (one[:name], name_end, other), two[last:second], tail, after)
+    return replace(calls, end=calls.end[len(value_end.strip()) :].strip())
 
 
 def _start_of(probe: _Probe, value: object) -> str | None:
@@ -242,14 +242,14 @@ def _first(turn: str, key: int, text: str) -> int:
     while (tag := _TAG.search(turn, at)) is not None and turn.find(text, at) > tag.start():
         at = tag.end()
     bracket = turn.find(">", key, key + 80)
-    found = turn.find(text, at)
-    return turn.index(text, bracket) if key <= found < bracket and text in turn[bracket:] else found
+    index = turn.find(text, at)
+    return turn.index(text, bracket) if key <= index < bracket and text in turn[bracket:] else index
 
 
 def _repeated(
-    found: CallFormat, head: tuple[str, str, str], between: str, tail: str, after: str
+    calls: CallFormat, head: tuple[str, str, str], between: str, tail: str, after: str
 ) -> CallFormat:
-    """Tell what is of each call and what is of all: `head` is before a name and behind it, of two calls."""
+    """Part what each call has from what all share; `head` is around the first name and behind the second."""
     ends = between[: _n_shared(between, tail)]
     before, to_arguments, other = head
     (before, to_arguments), (rest, other) = (
@@ -262,7 +262,7 @@ def _repeated(
     section = before[: len(before) - len(call_start)].strip()
     tag = _TAG.match(left)
     return replace(
-        found,
+        calls,
         section_start=section,
         section_end=(tag[0] if tag and not left.startswith("<|close|>") else left) if section else "",
         end=ends.strip(),
@@ -344,8 +344,8 @@ def _reasoning(probe: _Probe, content_start: str) -> tuple[str, str]:
         if then != _CONTENT:
             tag = _TAG.match(between)
             return start, tag[0] if tag else between
-        shown = content_start.strip()
-        return start, between.removesuffix(shown) if shown != between else between
+        marker = content_start.strip()
+        return start, between.removesuffix(marker) if marker != between else between
     for start, end in THINKING:
         if (start in probe.source and end in probe.source) or start in probe.prompt:
             return start, end
@@ -387,15 +387,15 @@ def _shared_end(one: str, other: str) -> str:
 
 
 def _json_spans(text: str) -> list[tuple[int, int, Any]]:
-    decoder, found, at = json.JSONDecoder(), list[tuple[int, int, Any]](), 0
+    decoder, spans, at = json.JSONDecoder(), list[tuple[int, int, Any]](), 0
     while (match := re.compile(r"[\[{]").search(text, at)) is not None:
         try:
             value, at = decoder.raw_decode(text, match.start())
         except ValueError:
             at = match.end()
         else:
-            found.append((match.start(), at, value))
-    return found
+            spans.append((match.start(), at, value))
+    return spans
 
 
 def _places(text: str, *needles: str) -> list[int]:

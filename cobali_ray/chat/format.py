@@ -1,6 +1,6 @@
 """Format: how a model writes reasoning and tool calls; and formats whose template does not tell enough.
 
-All others are found out from their chat templates (`derivation.py`).
+All others are derived from their chat templates (`derivation.py`).
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ class CallFormat:
     @property
     def starts(self) -> list[str]:
         """What may open one call: its marker, without white space, and its last tag alone."""
-        found = [self.start]
+        openers = [self.start]
         if re.fullmatch(r"<[^\s]*\s+<[^\s]*", self.start):
-            found += [re.sub(r"\s+", "", self.start), self.start.split()[-1]]
-        return found
+            openers += [re.sub(r"\s+", "", self.start), self.start.split()[-1]]
+        return openers
 
     def around_name(self) -> tuple[list[str], list[str]]:
         """Return what stands before a name and behind it: texts, `ID` and `NUMBER`."""
@@ -118,7 +118,7 @@ class Format:
 
     calls: CallFormat
     native: bool = True
-    """Whether it is the model's own; else the model has to be told it, see `generic.py`."""
+    """Whether it is the model's own; else the prompt has to explain it, see `generic.py`."""
     renders_calls: bool = True
     """Whether the template shows earlier calls; else they go into the content, see `generic.py`."""
     reasoning_start: str = ""
@@ -129,6 +129,8 @@ class Format:
     """Whether white space before the first word is the template's and not the answer's."""
     noise: tuple[str, ...] = ()
     """Markers that say nothing; `{name}` in one stands for the name of an offered tool."""
+    reads_reasoning: bool = True
+    """Whether a channel of reasoning is read as that; else it is content like any other."""
     primer: str = ""
     """The beginning of a marker that a prompt may end with, the rest of which is the answer's."""
     turn_end: str = ""
@@ -145,13 +147,13 @@ class Format:
     def markers(self) -> tuple[str, ...]:
         """Every marker of an answer; of control tokens in them, the answer has to show the text."""
         calls = self.calls
-        found = [calls.section_start, calls.section_end, calls.start, calls.name_end, calls.end]
-        found += [part for side in calls.around_name() for part in side if part not in (ID, NUMBER)]
-        found += [calls.key_start, calls.string_start, *calls.json_starts, calls.value_end, calls.quote]
-        found += [self.reasoning_start, self.reasoning_end, self.content_start, self.content_end]
-        found += [marker.replace("{name}", "") for marker in self.noise]
-        found += HARMONY if calls.kind is Kind.CHANNELS else ()
-        return tuple(dict.fromkeys(marker for marker in found if marker))
+        markers = [calls.section_start, calls.section_end, calls.start, calls.name_end, calls.end]
+        markers += [part for side in calls.around_name() for part in side if part not in (ID, NUMBER)]
+        markers += [calls.key_start, calls.string_start, *calls.json_starts, calls.value_end, calls.quote]
+        markers += [self.reasoning_start, self.reasoning_end, self.content_start, self.content_end]
+        markers += [marker.replace("{name}", "") for marker in self.noise]
+        markers += HARMONY if calls.kind is Kind.CHANNELS else ()
+        return tuple(dict.fromkeys(marker for marker in markers if marker))
 
     def opens_reasoning(self, prompt: str) -> bool:
         """Tell whether the answer to this prompt begins inside reasoning."""

@@ -1,4 +1,4 @@
-"""Tools for models whose template has no place for them: told in words, and shown in the content.
+"""Tools for models whose template has no place for them: explained in words, and shown in the content.
 
 What the model then writes is read by the Splitter with the same format.
 """
@@ -16,31 +16,31 @@ from cobali_ray.errors import InvalidParameterError
 def tell(
     form: Format, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the messages in the words of a template that cannot show calls, or neither tools nor calls.
+    """Return the messages for a template that cannot show calls, or neither tools nor calls.
 
     The tools are explained in the first system message, or before the first message if none is a system's,
     because some templates refuse that role. Results of tools become a user's words, those of one turn
     together, because many templates want the two sides in turns.
     """
-    told = [dict(message) for message in messages]
+    chat = [dict(message) for message in messages]
     if not form.renders_calls:
-        told = [_without_calls(form.calls, message) for message in told]
+        chat = [_without_calls(form.calls, message) for message in chat]
     if form.native:
-        return told
-    told = _with_results(told)
-    if tools and told:
-        place = next((i for i, m in enumerate(told) if m.get("role") in ("system", "developer")), None)
+        return chat
+    chat = _with_results(chat)
+    if tools and chat:
+        place = next((i for i, m in enumerate(chat) if m.get("role") in ("system", "developer")), None)
         if place is None:
-            told[0] = _added(told[0], explanation(form.calls, tools) + "\n\n", before=True)
+            chat[0] = _added(chat[0], explanation(form.calls, tools) + "\n\n", before=True)
         else:
-            told[place] = _added(told[place], "\n\n" + explanation(form.calls, tools))
-    return told
+            chat[place] = _added(chat[place], "\n\n" + explanation(form.calls, tools))
+    return chat
 
 
 def explanation(calls: CallFormat, tools: Sequence[Mapping[str, Any]]) -> str:
     """Say which tools there are and how one is called."""
     listed = "\n".join(json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in tools)
-    example = written(calls, "tool_name", {"parameter": "value"})
+    example = written(calls, [("tool_name", {"parameter": "value"})])
     return (
         "You can call tools. Each line is one, with its parameters as JSON Schema:\n"
         f"{listed}\n\n"
@@ -49,14 +49,25 @@ def explanation(calls: CallFormat, tools: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def written(calls: CallFormat, name: str, arguments: Mapping[str, Any]) -> str:
-    """Write one call as the model would. Raises InvalidParameterError where nobody needed that yet."""
+def written(calls: CallFormat, turn: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """Write the calls of one turn, names and arguments, as the model would.
+
+    Raises InvalidParameterError for kinds that it cannot write.
+    """
     if calls.kind is Kind.JSON:
-        body = json.dumps({calls.name_field: name, calls.arguments_field: arguments}, ensure_ascii=False)
-        return "\n".join(part for part in (calls.start, body, calls.end) if part)
+        fields = (calls.name_field, calls.arguments_field)
+        bodies = [json.dumps(dict(zip(fields, call, strict=True)), ensure_ascii=False) for call in turn]
+        if calls.joined == "list":
+            return f"{calls.start}[{', '.join(bodies)}]{calls.end}"
+        if calls.joined == "lines":
+            bodies = ["\n".join(bodies)]
+        return "\n".join(part for body in bodies for part in (calls.start, body, calls.end) if part)
     if calls.kind is Kind.PYTHON:
-        inside = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-        return f"{calls.section_start}[{name}({inside})]{calls.section_end}"
+        texts = [
+            f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+            for name, arguments in turn
+        ]
+        return f"{calls.section_start}[{', '.join(texts)}]{calls.section_end}"
     raise InvalidParameterError(
         "messages", ": the model's chat template has no place for tool calls of earlier turns"
     )
@@ -65,40 +76,42 @@ def written(calls: CallFormat, name: str, arguments: Mapping[str, Any]) -> str:
 def _without_calls(calls: CallFormat, message: Mapping[str, Any]) -> dict[str, Any]:
     """Move a message's calls into its content."""
     plain = {key: value for key, value in message.items() if key != "tool_calls"}
-    for call in message.get("tool_calls") or ():
-        function = call.get("function", call)
-        text = written(calls, function["name"], _arguments(function.get("arguments")))
-        plain = _added(plain, ("\n" if plain.get("content") else "") + text)
+    functions = [call.get("function", call) for call in message.get("tool_calls") or ()]
+    if functions:
+        turn = [(function["name"], _arguments(function.get("arguments"))) for function in functions]
+        plain = _added(plain, ("\n" if plain.get("content") else "") + written(calls, turn))
     return plain
 
 
-def _arguments(given: Any) -> Mapping[str, Any]:
-    if isinstance(given, str):
+def _arguments(arguments: Any) -> Mapping[str, Any]:
+    if isinstance(arguments, str):
         try:
-            given = json.loads(given or "{}")
+            arguments = json.loads(arguments or "{}")
         except (ValueError, RecursionError):
-            given = None
-    if not isinstance(given, Mapping):
+            arguments = None
+    if not isinstance(arguments, Mapping):
         raise InvalidParameterError("messages", ": the arguments of a tool call are not a JSON object")
-    return given
+    return arguments
 
 
 def _with_results(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Make results of tools a user's words."""
-    told: list[dict[str, Any]] = []
+    """Return the messages with results of tools as a user's words, together with what the user adds."""
+    chat: list[dict[str, Any]] = []
     was_result = False
     for message in messages:
         is_result = message.get("role") == "tool"
-        if not is_result:
-            told.append(dict(message))
-        else:
+        if is_result:
             text = f"<tool_response>\n{_text(message.get('content'))}\n</tool_response>"
             if was_result:
-                told[-1] = _added(told[-1], "\n" + text)
+                chat[-1] = _added(chat[-1], "\n" + text)
             else:
-                told.append({"role": "user", "content": text})
+                chat.append({"role": "user", "content": text})
+        elif was_result and message.get("role") == "user":
+            chat[-1] = _added(message, chat[-1]["content"] + "\n", before=True)
+        else:
+            chat.append(dict(message))
         was_result = is_result
-    return told
+    return chat
 
 
 def _text(content: Any) -> str:

@@ -39,17 +39,13 @@ class Rules:
         """Return the name of the rule for this key; `make` gives its body, and may need that very rule."""
         if key not in self._rules:
             name = self._rules[key] = f"r{len(self._rules)}"
-            self._lines.append(f"{name}: {make() or self.nothing}")
+            body = make() or '""'  # no text at all
+            self._lines.append(f"{name}: {body}")
         return self._rules[key]
 
     def terminal(self, body: str) -> str:
         """Return the name of a terminal."""
         return self._named("T", "", body)
-
-    @property
-    def nothing(self) -> str:
-        """The rule of no text at all."""
-        return '""'
 
     def grammar(self, text: str) -> str:
         """Return the reference to another grammar, given as a list with that one alone."""
@@ -119,7 +115,7 @@ def times(low: int, high: int | None) -> str:
 
 def escaped(text: str) -> str:
     """Return what stands for this text within a regular expression."""
-    return re.sub(r"\W", lambda found: f"\\x{{{ord(found[0]):x}}}", text)
+    return re.sub(r"\W", lambda match: f"\\x{{{ord(match[0]):x}}}", text)
 
 
 def _quoted(piece: str | int) -> str:

@@ -32,12 +32,12 @@ class Reader:
         self._text, self._at, self._ended = text, 0, ended
         self._quote = quote
         self._raw: list[str] | None = None
-        """What was taken since somebody began to keep it."""
+        """Text taken since it began to be kept; None while it is not."""
 
     # Values: JSON, and what models write in its place
 
     def _value(self, sink: Sink, *, key: bool = False, loose: bool = False, depth: int = 0) -> Reading:
-        """Read one value, JSON or Python, and give it on as JSON while it comes."""
+        """Read one value, JSON or Python, and pass it on as JSON while it comes."""
         char = yield from self._skip("")
         quote = self._quote
         if quote and (yield from self._accept(quote, spaces=False)):
@@ -166,15 +166,15 @@ class Reader:
     # The text that is there
 
     def _take(self, n: int) -> str:
-        taken = self._text[self._at : self._at + n]
+        text = self._text[self._at : self._at + n]
         self._at += n
         if self._raw is not None:
-            self._raw.append(taken)
-        return taken
+            self._raw.append(text)
+        return text
 
-    def _give_back(self, taken: str) -> None:
+    def _give_back(self, marker: str) -> None:
         """Undo the last `_take`, of a marker."""
-        self._at -= len(taken)
+        self._at -= len(marker)
         if self._raw:
             self._raw.pop()
 
@@ -208,16 +208,16 @@ class Reader:
             if not open_ones or self._ended:
                 break
             yield
-        found = max((m for m in markers if ahead.startswith(m)), key=len, default="")
-        if found:
+        marker = max((m for m in markers if ahead.startswith(m)), key=len, default="")
+        if marker:
             self._take(space)
-            self._take(len(found))
-        return found
+            self._take(len(marker))
+        return marker
 
     def _until(
         self, markers: Collection[str], sink: Sink, *, limit: int | None = None
     ) -> Generator[None, None, str]:
-        """Give on all text before the first of these markers, take that one and return it; "" at the end.
+        """Pass on all text before the first of these markers, take that one and return it; "" at the end.
 
         Raises BrokenError where more than `limit` characters stand before it.
         """
@@ -226,19 +226,19 @@ class Reader:
         )
         ordered, n_longest = sorted(markers), max(map(len, markers), default=0)
         while True:
-            found = pattern.search(self._text, self._at)
+            match = pattern.search(self._text, self._at)
             held = len(self._text) if self._ended else self._held(ordered, n_longest)
-            if found is not None and found.start() >= held:
-                found = None  # a longer marker may begin here or before
-            n = (held if found is None else found.start()) - self._at
+            if match is not None and match.start() >= held:
+                match = None  # a longer marker may begin here or before
+            n = (held if match is None else match.start()) - self._at
             if limit is not None and n > limit:
                 self._take(limit)
                 raise BrokenError
             if n:
                 sink(self._take(n))
                 limit = None if limit is None else limit - n
-            if found is not None:
-                return self._take(len(found[0]))
+            if match is not None:
+                return self._take(len(match[0]))
             if self._ended:
                 return ""
             yield

@@ -24,7 +24,7 @@ from cobali_ray.chat.answer_events import (
 )
 from cobali_ray.chat.format import Format, Kind
 from cobali_ray.chat.reading import BrokenError, Reader, Reading, Sink, escaped
-from cobali_ray.chat.values import converted, from_elements, is_string, json_of, properties_of
+from cobali_ray.chat.values import ArgumentTypes, json_of
 
 MAX_HEAD = 300
 """Characters of a call before its arguments; longer ones are none."""
@@ -65,7 +65,7 @@ class Splitter(Reader):
         return self._thinks
 
     def feed(self, text: str) -> list[Event]:
-        """Take the next piece of the answer and return what it tells."""
+        """Take the next piece of the answer and return its events."""
         self._text = self._text[self._at :] + text
         self._at = 0
         next(self._reading, None)
@@ -73,12 +73,12 @@ class Splitter(Reader):
         return events
 
     def end(self) -> list[Event]:
-        """Return what the answer's end tells: everything that was held back."""
+        """Return the events of the answer's end: everything that was held back."""
         self._ended = True
         return self.feed("")
 
     def cut(self) -> list[Event]:
-        """Return what is told of an answer that was cut off here: not what it had only begun.
+        """Return the events of an answer that was cut off here, without what it had only begun.
 
         That is a marker, a call that has no name yet, and a value whose encoding its end decides. An object
         that may have been a call without its marker is content.
@@ -103,7 +103,7 @@ class Splitter(Reader):
             if not marker:
                 self._say_space()
                 return
-            # What was said since may have made it a word like any other.
+            # The text before it may have made it a word like any other.
             leads_to = self._markers().get(marker)
             if leads_to is None:
                 self._say(marker)
@@ -113,21 +113,21 @@ class Splitter(Reader):
     def _markers(self) -> dict[str, str]:
         """Return what would change the state now, and to what."""
         form, calls = self._form, self._calls
-        found: dict[str, str] = {}
+        states: dict[str, str] = {}
         if self._thinks:
-            found |= {form.reasoning_end: "content", form.content_start: "content"}
+            states |= {form.reasoning_end: "content", form.content_start: "content"}
         else:
             for marker in form.noise:
                 names = self._tools if "{name}" in marker else ("",)
-                found |= {marker.replace("{name}", name): "noise" for name in names}
-            found |= {form.content_end: "noise", form.content_start: "noise"}
+                states |= {marker.replace("{name}", name): "noise" for name in names}
+            states |= {form.content_end: "noise", form.content_start: "noise"}
             if self._first or self._quiet:
                 # Further on these are words like any other.
-                found |= {form.reasoning_end: "noise", form.reasoning_start: "reasoning"}
+                states |= {form.reasoning_end: "noise", form.reasoning_start: "reasoning"}
         if self._tools:
-            found |= dict.fromkeys([calls.section_start, *calls.starts], "call")
-        found.pop("", None)
-        return found
+            states |= dict.fromkeys([calls.section_start, *calls.starts], "call")
+        states.pop("", None)
+        return states
 
     def _at_marker(self, marker: str, leads_to: str) -> Reading:
         if leads_to == "call":
@@ -142,7 +142,7 @@ class Splitter(Reader):
         self._first = self._first and self._thinks
 
     def _say(self, text: str) -> None:
-        """Tell text, but keep the white space at its end until it is known what comes after it."""
+        """Add text, but hold back the white space at its end until it is known what comes after it."""
         text = self._space + text
         if self._quiet:
             text = text.lstrip()
@@ -151,6 +151,17 @@ class Splitter(Reader):
         if kept:
             self._quiet = self._first = False
             self._tell(kept)
+
+    def _apart(self) -> Sink:
+        """Return what adds text behind other text of a message before it."""
+        gap = "\n\n"
+
+        def say(text: str) -> None:
+            nonlocal gap
+            self._say(gap + text)
+            gap = ""
+
+        return say
 
     def _say_space(self) -> None:
         if self._space and not self._quiet:
@@ -181,7 +192,7 @@ class Splitter(Reader):
             yield from self._section("", known_only=True)
 
     def _section(self, opener: str, *, known_only: bool = False) -> Reading:
-        """Read calls until something else comes. What is no call is told as what it stands in."""
+        """Read calls until something else comes. What is no call is text of the part it stands in."""
         calls, thinks = self._calls, self._thinks
         readers = {
             Kind.JSON: self._json_calls,
@@ -225,15 +236,21 @@ class Splitter(Reader):
         self._raw = []
 
     def _json_calls(self, opener: str, known_only: bool) -> Reading:
-        n_calls = 0
+        n_calls, is_list = 0, False
+        if opener and (yield from self._skip("")) == "[":
+            self._take(1)
+            is_list = True
         while True:
-            char = yield from self._skip("[,]" if opener else ";" if n_calls else "")
+            between = "," if is_list or (opener and self._calls.end) else "" if opener else ";"
+            char = yield from self._skip(between if n_calls else "")
             if char != "{":
                 break
             yield from self._json_call(known_only)
             n_calls += 1
         if not n_calls:
             raise BrokenError
+        if is_list:
+            yield from self._accept("]")
         if opener:
             yield from self._accept(self._calls.end)
 
@@ -285,16 +302,16 @@ class Splitter(Reader):
     def _tagged_calls(self, opener: str, known_only: bool) -> Reading:
         calls = self._calls
         starts = calls.starts
-        found = opener if opener in starts else ""
+        start = opener if opener in starts else ""
         n_calls = 0
         while True:
-            if not found:
-                found = yield from self._accept_one(starts)
-            if not found:
+            if not start:
+                start = yield from self._accept_one(starts)
+            if not start:
                 break
             yield from self._tagged_call(known_only)
             n_calls += 1
-            found = ""
+            start = ""
         if not n_calls:
             raise BrokenError
         yield from self._accept(calls.section_end)
@@ -328,7 +345,7 @@ class Splitter(Reader):
 
     def _tagged_arguments(self, name: str) -> Reading:
         calls = self._calls
-        types = properties_of(self._tools.get(name))
+        types = ArgumentTypes(self._tools.get(name))
         ends = calls.end.split()
         self._argue("{")
         n_arguments = 0
@@ -348,7 +365,7 @@ class Splitter(Reader):
             self._give_back(marker)
         self._argue("}")
 
-    def _tagged_argument(self, types: Mapping[str, Any]) -> Reading:
+    def _tagged_argument(self, types: ArgumentTypes) -> Reading:
         calls, parts = self._calls, list[str]()
         starts = {calls.string_start: "raw", calls.string_start.strip(): "raw"}
         starts[calls.string_start.replace("\n", "")] = "raw"
@@ -361,7 +378,7 @@ class Splitter(Reader):
         ends = [calls.value_end, calls.value_end.strip()]
         if calls.cdata and (yield from self._accept("<![CDATA[", spaces=False)):
             ends = ["]]>" + end for end in ends]
-        plain = calls.json_starts or is_string(types.get(key))
+        plain = calls.json_starts or types.is_string(types.of(key))
         if starts[start] == "raw" and plain:
             self._argue('"')
             end = yield from self._until(ends, lambda text: self._argue(escaped(text)))
@@ -369,11 +386,11 @@ class Splitter(Reader):
         else:
             value = list[str]()
             end = yield from self._until(ends, value.append)
-            self._argue(converted("".join(value), types.get(key)))
+            self._argue(types.converted("".join(value), types.of(key)))
         if not end:
             raise BrokenError
 
-    def _element(self, types: Mapping[str, Any]) -> Reading:
+    def _element(self, types: ArgumentTypes) -> Reading:
         """Read an argument as an element: strings as they come, everything else as a whole."""
         mark = self._calls.key_start
         if (yield from self._peek()) != "<":
@@ -385,15 +402,15 @@ class Splitter(Reader):
         key = "".join(parts)
         end = f"{mark}</{key}>"
         self._argue(json.dumps(key, ensure_ascii=False) + ": ")
-        if is_string(types.get(key)):
+        if types.is_string(types.of(key)):
             self._argue('"')
-            found = yield from self._until([end], lambda text: self._argue(escaped(text)))
+            closed = yield from self._until([end], lambda text: self._argue(escaped(text)))
             self._argue('"')
         else:
             inside: list[str] = []
-            found = yield from self._until([end], inside.append)
-            self._argue(json_of(from_elements("".join(inside), mark, types.get(key))))
-        if not found:
+            closed = yield from self._until([end], inside.append)
+            self._argue(json_of(types.from_elements("".join(inside), mark, types.of(key))))
+        if not closed:
             raise BrokenError
 
     def _python_calls(self, _: str, known_only: bool) -> Reading:
@@ -431,27 +448,30 @@ class Splitter(Reader):
         ends = ["<|end|>", calls.end, "<|return|>", "<|start|>", calls.start]
         if self._continues and not (yield from self._end_of_message(ends, self._say)):
             return
+        before = False if self._continues else None
+        """Whether the last message was reasoning; None: there was none."""
         while True:
             yield from self._skip("")
             head: list[str] = []
             self._raw = []
-            found = yield from self._accept_one(["<|start|>", calls.start, "to="])
+            opener = yield from self._accept_one(["<|start|>", calls.start, "to="])
             words = ""
-            if found:
+            if opener:
                 try:
                     stop = yield from self._until([calls.name_end], head.append, limit=MAX_HEAD)
                 except BrokenError:
                     stop = ""
-                words = found + "".join(head) if stop else ""
-            self._thinks = "<|channel|>analysis" in words
+                words = opener + "".join(head) if stop else ""
+            self._thinks = self._form.reads_reasoning and "<|channel|>analysis" in words
             self._quiet = False
-            if found and not words:
+            if opener and not words:
                 self._say("".join(self._raw))
             recipient = re.search(r"to=(?:functions\.)?([\w.\-]+)", words)
-            if recipient is not None and self._tools and (yield from self._skip("")) == "{":
+            name = "" if recipient is None else recipient[1]
+            if name in self._tools and (yield from self._skip("")) == "{":
                 try:
                     self._begun = False
-                    self._begin(recipient[1])
+                    self._begin(name)
                     yield from self._object(self._argue)
                     self._finish()
                     end = yield from self._end_of_message(ends, lambda _: None)
@@ -462,12 +482,13 @@ class Splitter(Reader):
                     end = yield from self._end_of_message(ends, self._say)
             else:
                 self._raw = None
-                end = yield from self._end_of_message(ends, self._say)
+                is_next, before = before == self._thinks, self._thinks
+                end = yield from self._end_of_message(ends, self._apart() if is_next else self._say)
             if not end:
                 return
 
     def _end_of_message(self, ends: Sequence[str], sink: Sink) -> Generator[None, None, str]:
-        """Give on what is left of a message and return what ends it; "" at the end of the answer."""
+        """Pass on what is left of a message and return what ends it; "" at the end of the answer."""
         end = yield from self._until(ends, sink)
         self._say_space()
         if end in ("<|start|>", self._calls.start):

@@ -122,8 +122,8 @@ class ChatTemplate:
                 with suppress(Exception):
                     render([self._message(message) for message in messages], tools=self._no_tools())
                     param = "tools"
-            said = str(error) or type(error).__name__
-            refusal = ("the chat template refuses the ", (param,), f": {said}")
+            reason = str(error) or type(error).__name__
+            refusal = ("the chat template refuses the ", (param,), f": {reason}")
             raise InvalidParameterError(param, *refusal) from error
         return _cut(text, final) if continue_final_message else text
 
@@ -195,13 +195,13 @@ class ChatTemplate:
         It does if a developer's text shows, and stands otherwise than that of a role which nobody knows. A
         template that writes any role's name into its markers does not: its model never saw that one.
         """
-        known, strange = (
+        developer, stranger = (
             self._tried({"role": role, "content": _TEXT}, _USER, tools=self._no_tools())
             for role in ("developer", _STRANGER)
         )
-        if known is None or _TEXT not in known:
+        if developer is None or _TEXT not in developer:
             return False
-        return strange is None or known.lower() != strange.lower().replace(_STRANGER, "developer")
+        return stranger is None or developer.lower() != stranger.lower().replace(_STRANGER, "developer")
 
 
 class _Bounds:

@@ -5,80 +5,106 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from cobali_ray.chat.reading import MAX_DEPTH, BrokenError, as_json
 
-
-def properties_of(schema: Any) -> dict[str, Any]:
-    found = schema.get("properties") if isinstance(schema, Mapping) else None
-    return dict(found) if isinstance(found, Mapping) else {}
-
-
-def is_string(schema: Any) -> bool:
-    """Tell whether a schema takes strings and nothing else."""
-    if not isinstance(schema, Mapping):
-        return False
-    if "type" in schema:
-        return schema["type"] in ("string", ["string"])
-    if isinstance(choices := schema.get("enum"), Sequence) and choices:
-        return all(isinstance(choice, str) for choice in choices)
-    return isinstance(schema.get("const"), str)
+MAX_LINKS = 8
+"""Of references and choices that lead to each other without a value between them."""
+Schema: TypeAlias = Mapping[str, Any]
 
 
-def converted(raw: str, schema: Any) -> str:
-    """Return the JSON of a value whose text is JSON, Python, or a string as it stands."""
-    found = as_json(raw)
-    if found is None or raw.strip().startswith("'") or _is_rather_string(found, schema):
-        return json.dumps(raw, ensure_ascii=False)
-    return found
+def resolved(schema: Any, root: Any) -> Schema:
+    """Return what a schema consists of where that is a reference, into `root`, or one part alone."""
+    for _ in range(MAX_LINKS):
+        if not isinstance(schema, Mapping):
+            break
+        parts = schema.get("allOf")
+        if isinstance(parts, Sequence) and len(parts) == 1 and isinstance(parts[0], Mapping):
+            schema = {key: value for key, value in schema.items() if key != "allOf"} | dict(parts[0])
+        elif isinstance(schema.get("$ref"), str):
+            target: Any = root
+            for part in schema["$ref"].removeprefix("#").split("/")[1:]:
+                key = part.replace("~1", "/").replace("~0", "~")
+                target = target.get(key) if isinstance(target, Mapping) else None
+            schema = target
+        else:
+            return schema
+    return {}
 
 
-def _is_rather_string(value: str, schema: Any) -> bool:
-    """Tell whether a schema takes strings but not what this JSON is."""
-    kinds, kind = _kinds(schema), _kind(value)
-    return "string" in kinds and kind not in kinds and not (kind == "integer" and "number" in kinds)
+class ArgumentTypes:
+    """What a tool's parameters say of the kinds of values; the tool may be unknown."""
 
+    def __init__(self, root: Any) -> None:
+        self._root = root
 
-def _kinds(schema: Any) -> set[str]:
-    """Return the kinds of values that a schema takes, as far as it says so itself."""
-    if not isinstance(schema, Mapping):
-        return set()
-    if "type" in schema:
-        return {schema["type"]} if isinstance(schema["type"], str) else set(schema["type"])
-    if isinstance(choices := schema.get("enum"), Sequence):
-        return {_kind(json.dumps(choice)) for choice in choices}
-    branches = schema.get("anyOf") or schema.get("oneOf") or ()
-    found = [_kinds(branch) for branch in branches] if isinstance(branches, Sequence) else []
-    return set[str]().union(*found) if all(found) else set()
+    def of(self, key: str, schema: Any = ...) -> Any:
+        """Return the schema of an object's property; of an argument, where no object is given."""
+        schema = resolved(self._root if schema is ... else schema, self._root)
+        properties = schema.get("properties")
+        if isinstance(properties, Mapping) and key in properties:
+            return properties[key]
+        return schema.get("additionalProperties")
+
+    def is_string(self, schema: Any) -> bool:
+        """Tell whether a schema takes strings and nothing else."""
+        return self._kinds(schema) == {"string"}
+
+    def converted(self, raw: str, schema: Any) -> str:
+        """Return the JSON of a value whose text is JSON, Python, or a string as it stands."""
+        value = as_json(raw)
+        if value is None or raw.strip().startswith("'") or self._is_rather_string(value, schema):
+            return json.dumps(raw, ensure_ascii=False)
+        return value
+
+    def _is_rather_string(self, value: str, schema: Any) -> bool:
+        """Tell whether a schema takes strings but not what this JSON is."""
+        kinds, kind = self._kinds(schema), _kind(value)
+        return "string" in kinds and kind not in kinds and not (kind == "integer" and "number" in kinds)
+
+    def _kinds(self, schema: Any, depth: int = 0) -> set[str]:
+        """Return the kinds of values that a schema takes, as far as it says so itself."""
+        schema = resolved(schema, self._root)
+        if "type" in schema:
+            return {schema["type"]} if isinstance(schema["type"], str) else set(schema["type"])
+        if "const" in schema:
+            return {_kind(json.dumps(schema["const"]))}
+        if isinstance(choices := schema.get("enum"), Sequence):
+            return {_kind(json.dumps(choice)) for choice in choices}
+        branches = schema.get("anyOf") or schema.get("oneOf") or ()
+        if not isinstance(branches, Sequence) or depth == MAX_LINKS:
+            return set()
+        kinds = [self._kinds(branch, depth + 1) for branch in branches]
+        return set[str]().union(*kinds) if all(kinds) else set()
+
+    def from_elements(self, text: str, mark: str, schema: Any, depth: int = 0) -> Any:
+        """Return the value of nested elements: a list of items, an object of other names, else a scalar."""
+        items = resolved(schema, self._root).get("items")
+        opening = re.compile(re.escape(mark) + r"<([^/<>][^<>]*)>")
+        elements, at = list[tuple[str, Any]](), 0
+        while (match := opening.search(text, at)) is not None and depth < MAX_DEPTH:
+            start, end = _element_bounds(text, mark, match)
+            inner = items if match[1] == "item" else self.of(match[1], schema)
+            elements.append((match[1], self.from_elements(text[match.end() : start], mark, inner, depth + 1)))
+            at = end
+        if elements:
+            is_list = all(key == "item" for key, _ in elements)
+            return [value for _, value in elements] if is_list else dict(elements)
+        if self.is_string(schema):
+            return text
+        if (scalar := as_json(text)) is not None and not self._is_rather_string(scalar, schema):
+            return json.loads(scalar)
+        kinds = self._kinds(schema)
+        if text.strip() or "string" in kinds:
+            return text
+        return [] if "array" in kinds else {} if "object" in kinds else text
 
 
 def _kind(text: str) -> str:
     """Return JSON Schema's name for the kind of this JSON."""
     kinds = {"{": "object", "[": "array", '"': "string", "t": "boolean", "f": "boolean", "n": "null"}
     return kinds.get(text[0], "integer" if text.lstrip("-").isdigit() else "number")
-
-
-def from_elements(text: str, mark: str, schema: Any, depth: int = 0) -> Any:
-    """Return the value of nested elements: items are a list, other names an object, no elements a scalar."""
-    properties, items = properties_of(schema), schema.get("items") if isinstance(schema, Mapping) else None
-    opening = re.compile(re.escape(mark) + r"<([^/<>][^<>]*)>")
-    found, at = list[tuple[str, Any]](), 0
-    while (match := opening.search(text, at)) is not None and depth < MAX_DEPTH:
-        start, end = _element_bounds(text, mark, match)
-        inner = items if match[1] == "item" else properties.get(match[1])
-        found.append((match[1], from_elements(text[match.end() : start], mark, inner, depth + 1)))
-        at = end
-    if found:
-        return [value for _, value in found] if all(key == "item" for key, _ in found) else dict(found)
-    if is_string(schema):
-        return text
-    if (scalar := as_json(text)) is not None and not _is_rather_string(scalar, schema):
-        return json.loads(scalar)
-    kinds = _kinds(schema)
-    if text.strip() or "string" in kinds:
-        return text
-    return [] if "array" in kinds else {} if "object" in kinds else text
 
 
 def json_of(value: Any) -> str:

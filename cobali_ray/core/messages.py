@@ -176,8 +176,8 @@ class BlocksWritten(NamedTuple):
     """What all files take now."""
     missing: Collection[bytes] = ()
     """Blocks and states that could not be written."""
-    gone: Collection[bytes] = ()
-    """Those of them that were to be there, and are not: another engine made room."""
+    removed: Collection[bytes] = ()
+    """Missing ones that were there before: another engine made room."""
 
 
 class BlocksLoaded(NamedTuple):

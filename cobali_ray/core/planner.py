@@ -21,6 +21,7 @@ from cobali_ray.core.plan.leftover import Leftovers, Turnout, any_left
 from cobali_ray.core.plan.pace import Pacer, PrefillPlan
 from cobali_ray.core.plan.plan import Plan, cut_chunks, lay_out
 from cobali_ray.core.request.limits import EngineLimits
+from cobali_ray.core.request.request import MAX_PRIORITY
 from cobali_ray.core.request.sequence import Sequence
 
 Select: TypeAlias = Callable[[Seq[Sequence | None], int], list[Sequence]]
@@ -33,7 +34,7 @@ def select_decoding(by_slot: Seq[Sequence | None], budget: int) -> list[Sequence
 
 
 class NextPass(NamedTuple):
-    """What would be computed next, and what each planning part has to know if it is."""
+    """What would be computed next, and what each part of the plan records if it is."""
 
     plan: Plan
     shape: TickShape
@@ -92,15 +93,20 @@ class Planner:
         self._sort()
         by_slot, limits, n_adapters = self._slots.by_slot, self._limits, len(self._adapters)
         adapter, within_s = next(iter(self._adapters), ""), inf
+        members: Seq[Sequence] = self._slots.running
         streams: Seq[Sequence] = self._streams
         prompts: Seq[Sequence] = self._prompts
         if n_adapters > 1:
-            adapter, within_s = self._turns.next(self._slots.running, now_s, self.pacer)
+            members = self.leftovers.members(self._slots.running)
+            adapter, within_s = self._turns.next(members, now_s, self.pacer)
             streams = [s for s in streams if s.adapter == adapter]
             prompts = [s for s in prompts if s.adapter == adapter]
         turnout = None
         if self._any_left:
             turnout = self.leftovers.beside(streams, prompts, self.pacer, now_s)
+            others = [s for s in self._slots.running if s.adapter != adapter]
+            if members[0].priority != MAX_PRIORITY and any_left(others):
+                turnout = turnout._replace(whole=False)
             streams, prompts = turnout.streams, turnout.prompts
             within_s = min(within_s, turnout.within_s)
         texts_first = streams_gave and bool(streams)
@@ -117,14 +123,14 @@ class Planner:
         plan = plan._replace(adapter=adapter) if adapter else plan
         return NextPass(plan, shape, prefill, drafts, turnout)
 
-    def begin(self, asked: NextPass, now_s: float) -> int:
+    def begin(self, next_pass: NextPass, now_s: float) -> int:
         """Record that this pass is computed; return 1 if its adapter differs from the last one's, else 0."""
-        self.pacer.begin(asked.prefill)
+        self.pacer.begin(next_pass.prefill)
         if self.speculation is not None:
-            self.speculation.begin(asked.drafts)
-        if asked.turnout is not None:
-            self.leftovers.begin(asked.turnout)
-        return self._turns.begin(asked.plan.adapter, now_s)
+            self.speculation.begin(next_pass.drafts)
+        if next_pass.turnout is not None:
+            self.leftovers.begin(next_pass.turnout)
+        return self._turns.begin(next_pass.plan.adapter, now_s)
 
     def passed(self, plan: Plan) -> None:
         """Record for each prompt how many tokens of later prompts this plan computes before it."""

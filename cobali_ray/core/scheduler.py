@@ -39,7 +39,7 @@ from cobali_ray.core.request.embedding import EmbeddingKind, EmbeddingRequest
 from cobali_ray.core.request.events import End, FinishReason, RequestStats
 from cobali_ray.core.request.lifecycle import Status, StatusChange
 from cobali_ray.core.request.limits import EngineLimits
-from cobali_ray.core.request.request import Request
+from cobali_ray.core.request.request import MAX_PRIORITY, Request
 from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.core.story import Story
 from cobali_ray.core.tiers import Tiers
@@ -275,9 +275,9 @@ class Scheduler:
             wait_s = self.texts.wait_s
             self._displace(job, queue, 0, len(queue) / wait_s if wait_s else 0.0, now_s)
 
-    def _displace(self, one: _T, queue: WaitingQueue[_T], n_free: int, rps: float, now_s: float) -> None:
+    def _displace(self, admitted: _T, queue: WaitingQueue[_T], n_free: int, rps: float, now_s: float) -> None:
         """Keep a queue within its bounds if the door admitted a request to a full one; see `displaced`."""
-        while out := displaced(queue, one, n_free, self.limits, rps):
+        while out := displaced(queue, admitted, n_free, self.limits, rps):
             self._end(out[0], now_s, out[1])
 
     def _ready(self, event: messages.Ready) -> None:
@@ -285,8 +285,8 @@ class Scheduler:
             sequence.note_ready()
 
     def _cancelled(self, event: messages.Cancelled) -> None:
-        if one := self._open.get(event.request_id):
-            self._end(one, event.now_s, RequestCancelledError())
+        if open_request := self._open.get(event.request_id):
+            self._end(open_request, event.now_s, RequestCancelledError())
 
     def _pause(self, event: messages.Paused) -> None:
         self.paused = True
@@ -298,15 +298,15 @@ class Scheduler:
 
     def _failed(self, event: messages.Failed) -> None:
         if event.request_id is not None:
-            if one := self._open.get(event.request_id):
-                self._end(one, event.now_s, event.error)
+            if open_request := self._open.get(event.request_id):
+                self._end(open_request, event.now_s, event.error)
             return
-        self._out[:] = [one for one in self._out if isinstance(one, messages.Finish)]
-        for one in self._open.values():  # the books may be what is broken: they are not used
-            if isinstance(one, Sequence):
-                one.leave_slot(event.now_s, one.n_computed)
-            one.status = Status.ENDED
-            self._tell_end(one, event.now_s, event.error)
+        self._out[:] = [instruction for instruction in self._out if isinstance(instruction, messages.Finish)]
+        for open_request in self._open.values():  # the books may be what is broken: they are not used
+            if isinstance(open_request, Sequence):
+                open_request.leave_slot(event.now_s, open_request.n_computed)
+            open_request.status = Status.ENDED
+            self._tell_end(open_request, event.now_s, event.error)
         self._open.clear()
         self.queue, self.accounts, self._expires_s = WaitingQueue(), Accounts(), inf
         if self.texts is not None:
@@ -319,17 +319,19 @@ class Scheduler:
         self.head_waits = False
         self._instruct(messages.Clear())
 
-    def _end(self, one: Sequence | EmbeddingJob, now_s: float, why: FinishReason | CobaliError) -> None:
-        if isinstance(one, Sequence):
-            self._leave(one, now_s, why)
-            self.accounts.leave(one)
+    def _end(
+        self, open_request: Sequence | EmbeddingJob, now_s: float, why: FinishReason | CobaliError
+    ) -> None:
+        if isinstance(open_request, Sequence):
+            self._leave(open_request, now_s, why)
+            self.accounts.leave(open_request)
         else:
             if self.texts is not None:
-                self.texts.remove(one)
-            one.change(StatusChange.END)
-            self.accounts.close(one.account)
-        del self._open[one.request_id]  # last: whatever raises above, its end is still owed
-        self._tell_end(one, now_s, why)
+                self.texts.remove(open_request)
+            open_request.change(StatusChange.END)
+            self.accounts.close(open_request.account)
+        del self._open[open_request.request_id]  # last: if anything above raises, its end is still to be sent
+        self._tell_end(open_request, now_s, why)
 
     def _leave(self, sequence: Sequence, now_s: float, why: FinishReason | CobaliError) -> None:
         """Take an ending request out of the queue or its slot."""
@@ -347,18 +349,23 @@ class Scheduler:
                 self._release(sequence, now_s, sequence.n_computed, keep=clean)
             sequence.change(StatusChange.END)
 
-    def _tell_end(self, one: Sequence | EmbeddingJob, now_s: float, why: FinishReason | CobaliError) -> None:
+    def _tell_end(
+        self, open_request: Sequence | EmbeddingJob, now_s: float, why: FinishReason | CobaliError
+    ) -> None:
         self.counts.n_ended += 1
         reason, error = (why, None) if isinstance(why, str) else (None, why)
         stop = None
-        if isinstance(one, EmbeddingJob):
-            self.counts.texts_left.add(one.line, 1, one.n_tokens)
+        if isinstance(open_request, EmbeddingJob):
+            self.counts.texts_left.add(open_request.line, 1, open_request.n_tokens)
         else:
-            if one.assigned_s is None:
-                self.counts.left.add(one.line, 1, one.n_prompt)
-            stop = one.stop if reason == "stop" else None
+            if open_request.assigned_s is None:
+                self.counts.left.add(open_request.line, 1, open_request.n_prompt)
+            stop = open_request.stop if reason == "stop" else None
         self._instruct(
-            messages.Finish(one.request.reply_to, End(one.request_id, reason, error, one.stats(now_s), stop))
+            messages.Finish(
+                open_request.request.reply_to,
+                End(open_request.request_id, reason, error, open_request.stats(now_s), stop),
+            )
         )
 
     def _release(self, sequence: Sequence, now_s: float, n_computed: int, *, keep: bool) -> None:
@@ -404,26 +411,34 @@ class Scheduler:
 
     def _expire(self, now_s: float) -> None:
         """End the open requests whose deadline has passed."""
-        for one in [one for one in self._open.values() if one.deadline_s <= now_s]:
-            if one.status is not Status.FINISHED:
-                self._end(one, now_s, DeadlineExceededError(one.request.timeout_s or 0.0))
-        later_s = [one.deadline_s for one in self._open.values() if one.deadline_s > now_s]
+        for open_request in list(self._open.values()):
+            if open_request.deadline_s <= now_s and open_request.status is not Status.FINISHED:
+                self._end(open_request, now_s, DeadlineExceededError(open_request.request.timeout_s or 0.0))
+        later_s = [
+            open_request.deadline_s for open_request in self._open.values() if open_request.deadline_s > now_s
+        ]
         self._expires_s = min(later_s, default=inf)
 
     def _embed(self, texts: TextPasses, now_s: float) -> bool:
         """Embed texts in the time that streams can spare, if it is their turn; return whether it is."""
-        prompts_wait = len(texts.queue) > 0 and (self.n_prefilling > 0 or self.queue.has_ready)
+        if not texts.queue:
+            return False
+        others = any(running.priority != MAX_PRIORITY for running in self.slots.running)
+        last_class = not others or (texts.only_last_class and self.planner.leftovers.texts_turn())
+        if not last_class and texts.only_last_class:
+            return False
+        prompts_wait = self.n_prefilling > 0 or self.queue.has_ready
         if not texts.takes_turn(prompts_wait=prompts_wait):
             return False
         spare_s = inf
         if streams := self.planner.streams:
             decode_s = self.pacer.model.decode_s(len(streams), self.slots.n_cells_running)
             spare_s = self.pacer.most_s(decode_s) - decode_s
-        pieces = texts.begin(spare_s, now_s)
+        pieces = texts.begin(spare_s, now_s, last_class=last_class)
         if not pieces:
             return False
         requests = dict.fromkeys([piece.request for piece in pieces])
-        begun = tuple([one for one in requests if self._open[one.request_id].assigned_s == now_s])
+        begun = tuple([request for request in requests if self._open[request.request_id].assigned_s == now_s])
         self._instruct(messages.Embed(pieces, begun))
         return True
 
@@ -433,8 +448,8 @@ class Scheduler:
         pieces, now_s = self.texts.under_way, event.now_s
         self.counts.texts = self.texts.end(now_s - self._began_s)
         for request_id, error in event.failed.items():
-            if one := self._open.get(request_id):
-                self._end(one, now_s, error)
+            if open_request := self._open.get(request_id):
+                self._end(open_request, now_s, error)
         for piece in pieces:
             if isinstance(job := self._open.get(piece.request.request_id), EmbeddingJob):
                 self.texts.computed(piece, job)
@@ -498,7 +513,7 @@ class Scheduler:
             pays=self._state_pays,
         )
         rows = sequence.request.rows
-        return tuple([n for n in cuts if not any(one.start < n <= one.end + 1 for one in rows)])
+        return tuple([n for n in cuts if not any(part.start < n <= part.end + 1 for part in rows)])
 
     def _state_pays(self, start: int, end: int) -> bool:
         """Return whether computing these tokens takes clearly longer than saving and restoring a state."""
@@ -515,7 +530,7 @@ class Scheduler:
 
         Two kinds should: programs that began later than one for which a slot is kept, and prompts whose
         beginning is being computed for another and can be copied then. That is no later than computing both,
-        which would share the ticks; beside one that yields to it, it would be.
+        which would share the ticks; a prompt that yields to this one would be later, and does not count.
         """
         ready = self.queue.ready(now_s)
         if not self.slots.n_idle:
@@ -542,15 +557,15 @@ class Scheduler:
 
     def _plan(self, now_s: float) -> None:
         """Decide what is computed next, if anything, and make room for it."""
-        asked = self.planner.next(now_s, streams_gave=self._shared)
-        while asked.plan.n_tokens and (n := self.slots.n_short(asked.plan.n_tokens)) > 0:
+        next_pass = self.planner.next(now_s, streams_gave=self._shared)
+        while next_pass.plan.n_tokens and (n := self.slots.n_short(next_pass.plan.n_tokens)) > 0:
             if not self.tiers.drop_idle(n):
                 self._preempt_youngest(now_s, InternalError("no room when alone"))
-            asked = self.planner.next(now_s, streams_gave=self._shared)
-        if asked.plan.n_tokens:
-            self._pass, self.counts.shape = asked.plan, asked.shape
-            self.counts.n_adapter_changes += self.planner.begin(asked, now_s)
-            self._instruct(messages.Compute(asked.plan))
+            next_pass = self.planner.next(now_s, streams_gave=self._shared)
+        if next_pass.plan.n_tokens:
+            self._pass, self.counts.shape = next_pass.plan, next_pass.shape
+            self.counts.n_adapter_changes += self.planner.begin(next_pass, now_s)
+            self._instruct(messages.Compute(next_pass.plan))
 
     def _preempt_youngest(self, now_s: float, error: CobaliError) -> None:
         """Preempt the youngest sequence for its cells; the only one ends with `error`."""
@@ -749,8 +764,8 @@ class Scheduler:
             problems.append("the running requests and those in slots differ")
         if [s for s in self._open.values() if s.status.ended]:
             problems.append("an ended request is open")
-        untold = {s.request_id for s in sequences if s.status is Status.FINISHED}
-        if untold - {request_id for request_id, *_ in (self._emit.tokens if self._emit else ())}:
+        unsent = {s.request_id for s in sequences if s.status is Status.FINISHED}
+        if unsent - {request_id for request_id, *_ in (self._emit.tokens if self._emit else ())}:
             problems.append("a finished request has no text left to tell")
         releasing = {s.request_id for s in self.slots.running if s.status is Status.RELEASING}
         if releasing != {s.request_id for s, _ in self._releasing} or (releasing and self._pass is None):

@@ -57,28 +57,28 @@ def load(data: bytes) -> Story:
     return story
 
 
-def describe(one: messages.Event | messages.Instruction) -> str:
+def describe(message: messages.Event | messages.Instruction) -> str:
     """Describe an event or an instruction in a few words, without text of requests or what changes later."""
-    name = type(one).__name__
-    if isinstance(one, messages.Submitted):
-        request = one.request
-        wanted = f"{len(request.ends)} texts" if isinstance(request, EmbeddingRequest) else request.max_tokens
-        return f"{name}({request.request_id}, {request.n_prompt} + {wanted} at {one.now_s:.4f})"
-    if isinstance(one, messages.Embed):
-        return f"{name}({' '.join([f'{p.request.request_id}:{p.text_id}' for p in one.pieces])})"
-    if isinstance(one, messages.Compute):
-        plan = one.plan
+    name = type(message).__name__
+    if isinstance(message, messages.Submitted):
+        request = message.request
+        output = f"{len(request.ends)} texts" if isinstance(request, EmbeddingRequest) else request.max_tokens
+        return f"{name}({request.request_id}, {request.n_prompt} + {output} at {message.now_s:.4f})"
+    if isinstance(message, messages.Embed):
+        return f"{name}({' '.join([f'{p.request.request_id}:{p.text_id}' for p in message.pieces])})"
+    if isinstance(message, messages.Compute):
+        plan = message.plan
         streams = " ".join([str(slot_id) for slot_id in plan.streams])
         chunks = " ".join([f"{c.slot_id}:{c.start}+{c.length}" for c in plan.chunks])
         return f"{name}(streams {streams or '-'}, chunks {chunks or '-'})"
-    if isinstance(one, messages.Emit):
-        return f"{name}({' '.join([f'{request_id}:{token}' for request_id, token, *_ in one.tokens])})"
-    if isinstance(one, messages.Finish):
-        end = one.end
+    if isinstance(message, messages.Emit):
+        return f"{name}({' '.join([f'{request_id}:{token}' for request_id, token, *_ in message.tokens])})"
+    if isinstance(message, messages.Finish):
+        end = message.end
         return f"{name}({end.request_id}, {end.finish_reason or type(end.error).__name__})"
-    if isinstance(one, messages.Sampled):
-        return f"{name}({len(one.tokens)} rows, {len(one.failed)} failed at {one.now_s:.4f})"
-    return f"{name}({', '.join([f'{field}={_short(value)}' for field, value in one._asdict().items()])})"
+    if isinstance(message, messages.Sampled):
+        return f"{name}({len(message.tokens)} rows, {len(message.failed)} failed at {message.now_s:.4f})"
+    return f"{name}({', '.join([f'{field}={_short(value)}' for field, value in message._asdict().items()])})"
 
 
 def _short(value: object) -> str:
@@ -87,4 +87,4 @@ def _short(value: object) -> str:
 
 
 def _all(instructions: Seq[messages.Instruction]) -> str:
-    return "; ".join([describe(one) for one in instructions]) or "-"
+    return "; ".join([describe(instruction) for instruction in instructions]) or "-"

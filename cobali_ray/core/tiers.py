@@ -35,7 +35,7 @@ from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.errors import InvariantError
 
 _SAMPLE = 1024
-"""Tokens of a prompt whose time says what one takes."""
+"""Tokens of a prompt whose predicted time gives that of a token."""
 
 
 class _Part(NamedTuple):
@@ -173,8 +173,8 @@ class Tiers:
         """Put the slot, or a copy of its donor, back to a saved state, or let it stand where it does."""
         slot_id, n_keep, donor_id = place.slot_id, place.n_keep, place.donor_id
         n_there = self.slots.n_tokens(slot_id if donor_id is None else donor_id)
-        state = next((one for one in states if one.n == n_keep and self.states.keeps(one)), None)
-        if not n_keep or (n_keep < n_there and state is None):  # which had to make room just now
+        state = next((state for state in states if state.n == n_keep and self.states.keeps(state)), None)
+        if not n_keep or (n_keep < n_there and state is None):  # the state was evicted just now
             self._instruct(messages.Truncate(slot_id, 0))
             return place._replace(n_keep=0, donor_id=None)
         if donor_id is not None:
@@ -189,9 +189,9 @@ class Tiers:
         """Save the state of a slot that holds the first `n` of these tokens, if it is worth it."""
         if salt is None:
             return
-        new, gone = self.states.add(tokens, n, salt, self._limits.state_step)
-        if gone:
-            self._instruct(messages.ForgetStates(tuple(gone)))
+        new, evicted = self.states.add(tokens, n, salt, self._limits.state_step)
+        if evicted:
+            self._instruct(messages.ForgetStates(tuple(evicted)))
         if new is not None:
             self._instruct(messages.SaveState(slot_id, new.state_id, n))
 
@@ -224,7 +224,7 @@ class Tiers:
             self._store(tokens, salt, (), self.states.find(tokens, n, salt))
         if n < self._limits.host_block or not self.host.n_cells or not self.moves.affords(n):
             return
-        new, gone = self.host.insert(tokens, n, salt)
+        new, removed = self.host.insert(tokens, n, salt)
         states: Seq[State] = ()
         if self._limits.state_bytes:
             if sum([block.n_tokens for block in self.host.match(tokens, n, salt)]) >= n:
@@ -235,11 +235,11 @@ class Tiers:
             for state in reversed(states):
                 if state.n % self._limits.host_block:
                     more, less = self.host.insert(tokens, state.n, salt)
-                    new, gone = [*new, *more], [*gone, *less]
+                    new, removed = [*new, *more], [*removed, *less]
         unsaved = {block.block_id for block in new}
-        gone = [block_id for block_id in gone if block_id not in unsaved]
-        if gone:
-            self._instruct(messages.Forget(tuple(gone)))
+        removed = [block_id for block_id in removed if block_id not in unsaved]
+        if removed:
+            self._instruct(messages.Forget(tuple(removed)))
         if kept := [block for block in new if self.host.keeps(block)]:
             spans = tuple([(block.block_id, block.start, block.end) for block in kept])
             self._instruct(messages.Save(slot_id, spans))
@@ -259,8 +259,8 @@ class Tiers:
         n_there = n_keep if self._limits.states_alone else kept[-1].end if kept else 0
         n_keep, state = whole_prefix(min(n_there, n_keep), sequence.request.rows), None
         if self._limits.state_bytes:
-            there = [one for one in begin.states if one.n <= n_keep and self.states.keeps(one)]
-            state = there[-1] if there else None
+            kept_states = [s for s in begin.states if s.n <= n_keep and self.states.keeps(s)]
+            state = kept_states[-1] if kept_states else None
             n_keep = 0 if state is None else state.n
             kept = [block for block in kept if block.start < n_keep]
         if n_keep:
@@ -277,20 +277,20 @@ class Tiers:
     def moved(self, event: messages.Moved) -> None:
         """Learn how long moving cells took, and forget blocks that could not be saved."""
         self.moves.learn(event.n_tokens, event.seconds)
-        if event.lost and (gone := self.host.drop(event.lost)):
-            self._instruct(messages.Forget(tuple(gone)))
+        if event.lost and (dropped := self.host.drop(event.lost)):
+            self._instruct(messages.Forget(tuple(dropped)))
 
     def states_moved(self, event: messages.StatesMoved) -> None:
         """Learn how long moving states took, and forget those that could not be saved or restored."""
         self.states.learn(event.n, event.seconds)
         self.moves.spent_s += event.seconds
-        if event.lost and (gone := self.states.drop(event.lost)):
-            self._instruct(messages.ForgetStates(tuple(gone)))
+        if event.lost and (dropped := self.states.drop(event.lost)):
+            self._instruct(messages.ForgetStates(tuple(dropped)))
 
     def unrestored(self, event: messages.Unrestored) -> None:
         """Record that slots could not be restored: their prompts are computed."""
-        if gone := self.host.drop(event.block_ids):
-            self._instruct(messages.Forget(tuple(gone)))
+        if dropped := self.host.drop(event.block_ids):
+            self._instruct(messages.Forget(tuple(dropped)))
         for slot_id in event.slot_ids:
             if (sequence := self.slots.by_slot[slot_id]) is not None:
                 self.slots.empty(sequence)
@@ -312,12 +312,12 @@ class Tiers:
         self.slots.hold(event.slot_id, event.tokens, event.salt)
         self._hold_states([(event.tokens, n, event.salt, name) for n, name in event.states])
 
-    def _hold_states(self, came: Seq[tuple[array[int], int, str, bytes]]) -> None:
+    def _hold_states(self, states: Seq[tuple[array[int], int, str, bytes]]) -> None:
         """Book states that came from a file: their tokens, how many of them, the salt, the name."""
-        for tokens, n, salt, name in came:
-            new, gone = self.states.add(tokens, n, salt)
-            if gone:
-                self._instruct(messages.ForgetStates(tuple(gone)))
+        for tokens, n, salt, name in states:
+            new, evicted = self.states.add(tokens, n, salt)
+            if evicted:
+                self._instruct(messages.ForgetStates(tuple(evicted)))
             if new is not None:
                 self._instruct(messages.Hold((), ((new.state_id, name),)))
 
@@ -353,12 +353,12 @@ class Tiers:
         n_bytes = n_cells * self._limits.cell_bytes + n_states * self._limits.state_bytes
         if not self.disk.pays(n_bytes, compute_s):
             return
-        load_id, wanted = self.disk.load(
+        load_id, unread = self.disk.load(
             sequence, part.names, now_s,
             n_cells=part.n_cells, n_state=part.end * n_states, most_s=compute_s or WAIT_S,
         )  # fmt: skip
-        skipped = (len(part.names) - len(wanted)) * self._limits.host_block
-        self._instruct(messages.LoadBlocks(load_id, min(part.start + skipped, part.n_cells), tuple(wanted)))
+        skipped = (len(part.names) - len(unread)) * self._limits.host_block
+        self._instruct(messages.LoadBlocks(load_id, min(part.start + skipped, part.n_cells), tuple(unread)))
         sequence.hold_back()
 
     def _part_on_disk(self, tokens: array[int], most: int, salt: str, least: int) -> _Part | None:
@@ -385,8 +385,8 @@ class Tiers:
         held, block = self.host.match(tokens, n, salt), self._limits.host_block
         if held and held[-1].end >= n:
             return _Part(n, n, n, ())
-        known = whole(held, block)
-        start, name = (known[-1].end, known[-1].name) if known else (0, root_name(salt))
+        whole_blocks = whole(held, block)
+        start, name = (whole_blocks[-1].end, whole_blocks[-1].name) if whole_blocks else (0, root_name(salt))
         names = self.disk.behind(name, tokens, start, n)
         n_cells = start + len(names) * block
         if n - block < n_cells < n and self.disk.has(tail):
@@ -402,13 +402,14 @@ class Tiers:
         sequence, salt, block = loading.sequence, loading.sequence.salt or "", self._limits.host_block
         states = [name for name in event.names if is_state(name)]
         end = min(event.start + (len(event.names) - len(states)) * block, loading.n_cells)
-        new, gone = self.host.load(sequence.tokens, event.start, end, salt)
-        if gone:
-            self._instruct(messages.Forget(tuple(gone)))
+        new, removed = self.host.load(sequence.tokens, event.start, end, salt)
+        if removed:
+            self._instruct(messages.Forget(tuple(removed)))
         if new:
             self._instruct(messages.Hold(tuple([(block.block_id, block.name) for block in new])))
         self._hold_states([(sequence.tokens, loading.n_state, salt, name) for name in states])
-        if of_use := bool(new or states):
+        of_use = bool(new or states)
+        if of_use and loading.waits:
             sequence.cached_from = "disk"  # if it begins there
         n_new = sum([block.n_tokens for block in new])
         self.disk.loaded(loading, n_new, event.missing, of_use=of_use)
@@ -453,7 +454,7 @@ class Tiers:
         runs = [(0, parts)] if parts else []
         if self._limits.state_bytes and room >= 0:
             end = n if self._limits.states_alone else n_cells
-            runs += [self._state_part(one) for one in self._newest(held, salt) if one.n <= end]
+            runs += [self._state_part(state) for state in self._newest(held, salt) if state.n <= end]
         new = {part.name for _, run in runs for part in run if part.cells or part.state_id is not None}
         if new:
             self.disk.writing = new
@@ -466,8 +467,8 @@ class Tiers:
         newest = self.states.find(tokens, n, salt)[-1:]
         if n - (newest[0].n if newest else 0) >= self._limits.host_block:
             self.keep_state(held.slot_id, tokens, n, salt)
-            newest += [one for one in self.states.find(tokens, n, salt)[-1:] if one.n == n]
-        return [one for one in newest if self.states.keeps(one) and not self.disk.has(one.name)]
+            newest += [state for state in self.states.find(tokens, n, salt)[-1:] if state.n == n]
+        return [state for state in newest if self.states.keeps(state) and not self.disk.has(state.name)]
 
     def _state_part(self, state: State) -> tuple[int, list[messages.BackupPart]]:
         """Return how a state is written, behind the shorter block in which it may stand."""
@@ -483,20 +484,22 @@ class Tiers:
         """Save all that slots hold, and so to disk: the busy ones, then by worth."""
         del event
         if self.disk.open:
-            for one in sorted(self.slots.contents(), key=lambda one: (one.idle, -one.worth_until)):
+            for held in sorted(self.slots.contents(), key=lambda held: (held.idle, -held.worth_until)):
                 self.moves.begin()
-                self.save(one.slot_id, one.tokens, one.n_tokens, one.salt)
+                self.save(held.slot_id, held.tokens, held.n_tokens, held.salt)
 
     def _store(self, tokens: array[int], salt: str, blocks: Seq[Block], states: Seq[State]) -> None:
         """Write blocks and states of a text to disk, or count those that are there as used."""
         if not self.disk.open:
             return
-        known = whole(blocks, block := self._limits.host_block)
-        if known:
-            self._instruct(messages.StoreBlocks(tuple([(one.block_id, one.name) for one in known])))
+        block = self._limits.host_block
+        whole_blocks = whole(blocks, block)
+        if whole_blocks:
+            self._instruct(messages.StoreBlocks(tuple([(b.block_id, b.name) for b in whole_blocks])))
         for state in reversed(states):  # the deepest first: there the next turn begins
             n_before = state.n // block
-            tail = self.host.tail(tokens, state.n, salt, known) if n_before <= len(known) else None
+            has_blocks = n_before <= len(whole_blocks)
+            tail = self.host.tail(tokens, state.n, salt, whole_blocks) if has_blocks else None
             cells = None if tail is None else (tail.block_id, tail.name)
             if self.states.keeps(state):
                 self._instruct(messages.StoreState(state.state_id, state.name, cells, n_before))

@@ -23,11 +23,11 @@ class Batches:
     def filled(self, plan: Plan) -> TickBatch:
         """Return the batch with all that a plan computes; the next call overwrites it."""
         slots = self._scheduler.slots
-        known = [slots.tokens(span.slot_id) for span in plan.spans]
+        tokens = [slots.tokens(span.slot_id) for span in plan.spans]
         if plan.drafts:
             drafts = [array("i", plan.draft(span.slot_id)) for span in plan.spans]
-            known = [tokens + draft for tokens, draft in zip(known, drafts, strict=True)]
-        self._batch.fill(plan.spans, known)
+            tokens = [own + draft for own, draft in zip(tokens, drafts, strict=True)]
+        self._batch.fill(plan.spans, tokens)
         if plan.chunks and self.rows:
             self._fill_images(plan)
         return self._batch
@@ -37,22 +37,22 @@ class Batches:
         for number, span in enumerate(plan.spans):
             if (sequence := self._scheduler.slots.by_slot[span.slot_id]) is None:
                 continue
-            for one in sequence.request.rows:
-                if one.start <= span.start < one.end:
-                    rows = self.rows[sequence.request_id][one.digest, one.part]
-                    start = span.start - one.start
+            for image in sequence.request.rows:
+                if image.start <= span.start < image.end:
+                    rows = self.rows[sequence.request_id][image.digest, image.part]
+                    start = span.start - image.start
                     self._batch.embed(number, rows.part(start, start + span.length))
 
     def prompts(self, plan: Plan) -> list[tuple[Sequence, PromptRows]]:
         """Return the prompts of a computed plan whose logprobs are wanted, and the rows that are for them."""
         if not plan.chunks:
             return []
-        found, at = [], 0
+        prompts, at = [], 0
         for slot_id, start, length, n_rows in plan.spans:
             sequence = self._scheduler.slots.by_slot[slot_id]
             if n_rows and sequence is not None and sequence.n_unscored is not None:
                 # Behind the last row of a prompt comes what is drawn from it.
-                known = sequence.tokens[start + length - n_rows + 1 : start + length + 1]
-                found.append((sequence, PromptRows(at, known, sequence.request.n_prompt_logprobs or 0)))
+                tokens = sequence.tokens[start + length - n_rows + 1 : start + length + 1]
+                prompts.append((sequence, PromptRows(at, tokens, sequence.request.n_prompt_logprobs or 0)))
             at += n_rows
-        return found
+        return prompts

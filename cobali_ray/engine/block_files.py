@@ -2,10 +2,10 @@
 
     FOLDER/KIND/NAME.kv     a head (magic, name, length, checksum), then the cells, or the state
 
-`KIND` stands for all that makes cells unreadable to others. A file is all or nothing: it is written beside
-its name and then moved there, and what has not the head, length and checksum that it should is not read. The
-time of a file is that of its last use, and a microsecond earlier for each block before it in its sequence, so
-that nothing lies behind the oldest file.
+`KIND` stands for all that makes cells unreadable to others. A file is whole or absent: it is written under
+another name and then renamed, and one whose head, length or checksum is wrong is not read. The time of a file
+is that of its last use, and a microsecond earlier for each block before it in its sequence, so that no block
+is left without those before it when the oldest file is deleted.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class DamagedError(ValueError):
     """A file's content is not what its name promises."""
 
 
-class _Found(NamedTuple):
+class _BlockFile(NamedTuple):
     used_ns: int
     n_bytes: int
     path: Path
@@ -64,14 +64,14 @@ class BlockFiles:
         most_bytes: int,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`cell_bytes`: of one of `block` tokens. `most_bytes`: of all files in the folder, of any kind."""
+        """`cell_bytes`: of one token, of `block` in a block. `most_bytes`: of all files here, of any kind."""
         self._folder, self._home = folder, folder / kind
         self._cell_bytes, self._block_bytes = cell_bytes, block * cell_bytes
         self._most_bytes, self._now_ns = most_bytes, now_ns
         self.n_bytes = 0
         """What all files take, as far as is known."""
         self._n_unseen = 0
-        """Bytes written since the folder was looked at."""
+        """Bytes written since the folder was listed."""
 
     def open(self) -> set[bytes]:
         """Make the folder, make it small enough, and return the names of the blocks that are there."""
@@ -93,21 +93,21 @@ class BlockFiles:
 
         Returns the names of our kind that are left. Whatever else lies there is left alone.
         """
-        found: list[_Found] = []
+        files: list[_BlockFile] = []
         for kind in os.scandir(self._folder):
             if _KIND.fullmatch(kind.name) and kind.is_dir(follow_symlinks=False):
-                found += self._look(Path(kind.path))
-        found.sort()
-        in_all, n_gone = sum([one.n_bytes for one in found]), 0
-        asked = min(_HEAD.size + max(n_bytes, self._block_bytes), self._most_bytes // _FAIR)
-        most = self._most_bytes - max(self._most_bytes // _LOOK, asked)
-        while in_all > most and n_gone < len(found):
-            found[n_gone].path.unlink(missing_ok=True)
-            in_all -= found[n_gone].n_bytes
-            n_gone += 1
+                files += self._look(Path(kind.path))
+        files.sort()
+        in_all, n_removed = sum([file.n_bytes for file in files]), 0
+        room_bytes = min(_HEAD.size + max(n_bytes, self._block_bytes), self._most_bytes // _FAIR)
+        most = self._most_bytes - max(self._most_bytes // _LOOK, room_bytes)
+        while in_all > most and n_removed < len(files):
+            files[n_removed].path.unlink(missing_ok=True)
+            in_all -= files[n_removed].n_bytes
+            n_removed += 1
         self.n_bytes, self._n_unseen = in_all, 0
-        ours = [one for one in found[n_gone:] if one.path.parent == self._home]
-        names = [(bytes.fromhex(one.path.stem), one.n_bytes) for one in ours]
+        ours = [file for file in files[n_removed:] if file.path.parent == self._home]
+        names = [(bytes.fromhex(file.path.stem), file.n_bytes) for file in ours]
         return {name for name, size in names if self._fits(name, size)}
 
     def _fits(self, name: bytes, n_bytes: int) -> bool:
@@ -117,19 +117,19 @@ class BlockFiles:
             return size > 0
         return 0 < size <= self._block_bytes and size % self._cell_bytes == 0
 
-    def _look(self, home: Path) -> list[_Found]:
-        found = []
+    def _look(self, home: Path) -> list[_BlockFile]:
+        block_files = []
         with os.scandir(home) as files:
             for file in files:
                 with suppress(FileNotFoundError):  # another engine tidies too
                     if _FILE.fullmatch(file.name):
                         stat = file.stat(follow_symlinks=False)
-                        found.append(_Found(stat.st_mtime_ns, stat.st_size, Path(file.path)))
+                        block_files.append(_BlockFile(stat.st_mtime_ns, stat.st_size, Path(file.path)))
                     elif _PART.fullmatch(file.name):
                         age_ns = self._now_ns() - file.stat(follow_symlinks=False).st_mtime_ns
                         if age_ns > _STALE_NS:
                             Path(file.path).unlink()
-        return found
+        return block_files
 
     def use(self, name: bytes, depth: int) -> bool:
         """Mark a block, the one with this number in its sequence, as used; False if it is gone."""

@@ -57,24 +57,24 @@ def calibration(
         limits.token_budget, limits.grain,
     )  # fmt: skip
     times, was_known = kept_or_measured(kept, "ticks", path, facts, TIMES, partial(measured, backend, limits))
-    found = [(shape, min(taken)) for shape, taken in times or ()]
-    ms = {_name(shape): round(1000 * seconds, 2) for shape, seconds in found}
+    shortest = [(shape, min(durations)) for shape, durations in times or ()]
+    ms = {_name(shape): round(1000 * seconds, 2) for shape, seconds in shortest}
     _log.info("tick_times", ms=ms, known=was_known, took_s=round(time.perf_counter() - began, 3))
-    return found
+    return shortest
 
 
 def measured(
     backend: Backend,
     limits: EngineLimits,
-    known: Times | None = None,
+    earlier: Times | None = None,
     now: Callable[[], float] = time.perf_counter,
 ) -> Times:
     """Compute passes of more and more rows, then prompts, then deeper ones, while there is time.
 
-    Return how long each took, every time; `known` itself if there is nothing to add to it.
+    Return how long each took, every time; `earlier` itself if there is nothing to add to it.
     """
     batch, tokens = TickBatch(backend.n_batch), array("i", [0]) * max(limits.n_ctx_slot, 1)
-    times = {shape: list(taken) for shape, taken in known or ()}
+    times = {shape: list(durations) for shape, durations in earlier or ()}
     began, cold = now(), True
 
     def seconds(spans: tuple[Span, ...]) -> float:
@@ -98,13 +98,13 @@ def measured(
                     seconds((Span(0, start, spans[0].length, 0),))
             times.setdefault(shape, []).append(seconds(spans))
             backend.clear()
-    return list(times.items()) if known is None or not cold else known
+    return list(times.items()) if earlier is None or not cold else earlier
 
 
 def passes(limits: EngineLimits, n_slots: int) -> Iterator[tuple[TickShape, tuple[Span, ...]]]:
-    """Yield what is measured, in this order, and the spans that come to it."""
+    """Yield the shapes to measure, in this order, each with its spans."""
     most = min(limits.n_ctx_slot - 1, limits.prefill_chunk)
-    for size in KNOTS:  # rows and chunks in turns, so that something is known of both
+    for size in KNOTS:  # rows and chunks in turns, so that both are measured if time is short
         if size <= n_slots:
             yield TickShape(size, 0, ()), tuple([Span(slot_id, 0, 1, 1) for slot_id in range(size)])
         if size in CHUNKS and size <= most:
@@ -117,14 +117,16 @@ def passes(limits: EngineLimits, n_slots: int) -> Iterator[tuple[TickShape, tupl
 def _likely_s(shape: TickShape, times: Mapping[TickShape, Sequence[float]]) -> float:
     """Return what a pass took, or may take if a token takes as long as in the last of its kind.
 
-    With what has to be computed before it.
+    Both include what has to be computed before it.
     """
     if shape in times:
         before = sum([start / length for start, length in shape.chunks])
         return max(times[shape]) * (1 + before)
     size = _size(shape)
     kind = [
-        (_size(one), max(taken)) for one, taken in times.items() if bool(one.chunks) == bool(shape.chunks)
+        (_size(other), max(durations))
+        for other, durations in times.items()
+        if bool(other.chunks) == bool(shape.chunks)
     ]
     if not kind:
         return max(map(max, times.values()), default=0.0)

@@ -43,18 +43,18 @@ DIFFUSION: Final = frozenset({"dream", "llada", "llada-moe", "rnd1"})
 
 def require_servable(settings: EngineSettings, path: Path) -> None:
     """Raise ConfigError for what a file's header says cannot be served, before anything is loaded."""
-    said = read_header(path).metadata
-    name, what = said.get("general.architecture"), None
+    metadata = read_header(path).metadata
+    name, what = metadata.get("general.architecture"), None
     if name in DIFFUSION:
         what = f"a diffusion model ({name}): only models that write one token after another are supported"
     elif name == "clip":
         what = "a projector: set mmproj to it, and model to the model it was made for"
-    elif said.get("general.type") == "adapter":
+    elif metadata.get("general.type") == "adapter":
         what = "a LoRA adapter: name it in adapters, and set model to the model it was made for"
     if what is not None:
         raise ConfigError("model", f"{path.name} is {what}")
     type_k, type_v = settings.llama.type_k, settings.llama.type_v
-    if type_k != type_v and _number(said, "attention.key_length_mla"):
+    if type_k != type_v and _number(metadata, "attention.key_length_mla"):
         raise ConfigError(
             "type_k",
             f"{path.name} has latent attention, which stores keys and values as one: set type_k "
@@ -68,12 +68,14 @@ def brings_head(path: Path) -> bool:
         return False
     files = [path.with_name(name) for name in parts_of(path.name)]
     return any(
-        one.name.endswith(".nextn.eh_proj.weight") for file in files for one in read_header(file).tensors
+        tensor.name.endswith(".nextn.eh_proj.weight")
+        for file in files
+        for tensor in read_header(file).tensors
     )
 
 
-def _has_head(said: Mapping[str, Any]) -> bool:
-    return said.get("general.architecture") in HEADS and _number(said, "nextn_predict_layers") == 1
+def _has_head(metadata: Mapping[str, Any]) -> bool:
+    return metadata.get("general.architecture") in HEADS and _number(metadata, "nextn_predict_layers") == 1
 
 
 class Sizes(NamedTuple):
@@ -84,9 +86,9 @@ class Sizes(NamedTuple):
 
 
 def autos(settings: EngineSettings) -> tuple[str, ...]:
-    """Return which of the two sizes are left to the memory."""
-    asked = {"n_ctx": settings.llama.n_ctx, "n_slots": settings.limits.n_slots}
-    return tuple([name for name, value in asked.items() if value == "auto"])
+    """Return which of the two sizes are auto."""
+    sizes = {"n_ctx": settings.llama.n_ctx, "n_slots": settings.limits.n_slots}
+    return tuple([name for name, value in sizes.items() if value == "auto"])
 
 
 def sizes_of(settings: EngineSettings, path: Path | None, need: CacheNeed | None) -> Sizes:
@@ -104,11 +106,11 @@ def sizes_of(settings: EngineSettings, path: Path | None, need: CacheNeed | None
     available = memory.available_bytes()
     free = None if available is None else max(available - header.size_bytes, 0)
     sizes = largest_sizes(settings, n_trained=n_trained, need=need, free_bytes=free)
-    told = {}
+    cache = {}
     if need is not None:
-        told = {"cache_bytes": cache_bytes(settings, need, sizes), **need._asdict()}
+        cache = {"cache_bytes": cache_bytes(settings, need, sizes), **need._asdict()}
     _log.info(
-        "sizes", auto=autos(settings), **sizes._asdict(), n_ctx_train=n_trained, free_bytes=free, **told
+        "sizes", auto=autos(settings), **sizes._asdict(), n_ctx_train=n_trained, free_bytes=free, **cache
     )
     return sizes
 
@@ -149,13 +151,13 @@ def refusal_of_cache(settings: EngineSettings, path: Path) -> ConfigError | None
 
     Weights are not counted: they are mapped, and a model larger than the memory is slow but works.
     """
-    most, said = memory.most_bytes(), (header := read_header(path)).metadata
-    name = said.get("general.architecture")
-    per_layer = isinstance(said.get(f"{name}.attention.head_count_kv"), list)
-    if autos(settings) or most is None or name not in PLAIN or per_layer or _only_embeds(said):
+    most, metadata = memory.most_bytes(), (header := read_header(path)).metadata
+    name = metadata.get("general.architecture")
+    per_layer = isinstance(metadata.get(f"{name}.attention.head_count_kv"), list)
+    if autos(settings) or most is None or name not in PLAIN or per_layer or _only_embeds(metadata):
         return None
     sizes = sizes_of(settings, path, None)
-    need, n_cells = need_of(said, settings), _n_cells(settings, sizes)
+    need, n_cells = need_of(metadata, settings), _n_cells(settings, sizes)
     cell_bytes = 0 if need is None else need.cell_bytes
     if n_cells * cell_bytes <= most:
         return None
@@ -187,25 +189,29 @@ def largest_sizes(
     n_slots, n_ctx = settings.limits.n_slots, settings.llama.n_ctx
     if n_slots == "auto":
         each = min(n_trained or DEFAULT_N_CTX, DEFAULT_N_CTX) if n_ctx == "auto" else n_ctx
-        n_slots = _most_slots(settings, each, need, free_bytes)
+        n_slots = _fitting_slots(settings, each, need, free_bytes)
     if n_ctx == "auto":
         n_ctx = _largest_context(settings, n_slots, n_trained, need, free_bytes)
     return Sizes(n_slots, n_ctx)
 
 
 def _max_slots(settings: EngineSettings) -> int:
-    """Return the slots that were asked for, or those that there are at most."""
+    """Return the slots that were set, or the most that auto can come to."""
     n_slots, budget = settings.limits.n_slots, settings.limits.token_budget
     return min(DEFAULT_SLOTS, budget or DEFAULT_SLOTS) if n_slots == "auto" else n_slots
 
 
-def _most_slots(settings: EngineSettings, n_ctx: int, need: CacheNeed | None, free_bytes: int | None) -> int:
+def _fitting_slots(
+    settings: EngineSettings, n_ctx: int, need: CacheNeed | None, free_bytes: int | None
+) -> int:
     """Return how many slots of so many tokens there is room for, at most the default number."""
     most = _max_slots(settings)
     if need is None or free_bytes is None:
         return most
     choices = [Sizes(n, n_ctx) for n in range(most, 1, -1)]
-    fit = (one.n_slots for one in choices if cache_bytes(settings, need, one) <= MEMORY_SHARE * free_bytes)
+    fit = (
+        sizes.n_slots for sizes in choices if cache_bytes(settings, need, sizes) <= MEMORY_SHARE * free_bytes
+    )
     return next(fit, 1)
 
 
@@ -216,7 +222,7 @@ def _largest_context(
     need: CacheNeed | None,
     free_bytes: int | None,
 ) -> int:
-    """Return the tokens of one slot of so many: nothing that is unknown makes it longer than 4,096.
+    """Return the tokens of each of these slots; at most 4,096 where what bounds it is unknown.
 
     `kv_cells` bounds the memory already, where it is set.
     """
@@ -245,16 +251,16 @@ def find_need(settings: EngineSettings, path: Path | None) -> CacheNeed | None:
     """
     if path is None:
         return None
-    said, drafts = read_header(path).metadata, settings.speculation == "auto"
-    if (need := need_of(said, settings)) is not None or _only_embeds(said):
+    metadata, drafts = read_header(path).metadata, settings.speculation == "auto"
+    if (need := need_of(metadata, settings)) is not None or _only_embeds(metadata):
         return need
-    from cobali_ray.backend.fit import asked_need
+    from cobali_ray.backend.fit import estimated_need
 
     n_slots = _max_slots(settings)
-    asked = {"n_ctx": DEFAULT_N_CTX, "n_threads": 1, "n_gpu_layers": 0}
-    return asked_need(
+    overrides = {"n_ctx": DEFAULT_N_CTX, "n_threads": 1, "n_gpu_layers": 0}
+    return estimated_need(
         LlamaConfig(
-            **asdict(settings.llama) | asked,
+            **asdict(settings.llama) | overrides,
             path=path,
             n_slots=n_slots,
             n_batch=min(settings.limits.budget(n_slots, DEFAULT_N_CTX), n_slots * DEFAULT_N_CTX),
@@ -264,27 +270,27 @@ def find_need(settings: EngineSettings, path: Path | None) -> CacheNeed | None:
     )
 
 
-def need_of(said: Mapping[str, Any], settings: EngineSettings) -> CacheNeed | None:
+def need_of(metadata: Mapping[str, Any], settings: EngineSettings) -> CacheNeed | None:
     """Return what a cache will take by a file's metadata; None where they do not tell."""
     llama, drafts = settings.llama, settings.speculation == "auto"
     return cache_need(
-        said,
+        metadata,
         type_k=llama.type_k,
         type_v=llama.type_v,
         n_drafted=STATE_DRAFT if drafts and not llama.unified else 0,
-        head=drafts and _has_head(said),
+        head=drafts and _has_head(metadata),
     )
 
 
-def _only_embeds(said: Mapping[str, Any]) -> bool:
+def _only_embeds(metadata: Mapping[str, Any]) -> bool:
     """Whether the file is of a model without a KV cache, or one that is not used to generate."""
-    name = said.get("general.architecture")
-    pools = _number(said, "pooling_type") not in {None, UNSPECIFIED}
-    return pools or said.get(f"{name}.attention.causal") is False
+    name = metadata.get("general.architecture")
+    pools = _number(metadata, "pooling_type") not in {None, UNSPECIFIED}
+    return pools or metadata.get(f"{name}.attention.causal") is False
 
 
-def _number(said: Mapping[str, Any], key: str) -> int | None:
-    value = said.get(f"{said.get('general.architecture')}.{key}")
+def _number(metadata: Mapping[str, Any], key: str) -> int | None:
+    value = metadata.get(f"{metadata.get('general.architecture')}.{key}")
     if isinstance(value, list):  # one per layer
         value = max(value, default=None)
     return value if isinstance(value, int) and value > 0 else None

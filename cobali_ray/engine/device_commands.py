@@ -65,14 +65,14 @@ def devices(
     opened = open_devices(config)
     try:
         if config.fewer_slots:
-            with contextlib.suppress(ConfigError):  # of what cannot be, it is shown by how much
+            with contextlib.suppress(ConfigError):  # where none fits, the table shows by how much
                 config = fitting(config, opened)
-        found = needs(config, opened) if model is not None else None
-        shown = [*local_devices(), *(device for device in opened.used if device.lent)]
-        here = None if found is None else need_here(config, opened)
-        told = [*(found or ()), *([here] if here else ())]
-        rows = [_row(device, holds_layers(device), told) for device in shown]
-        refusal = None if found is None else refusal_of(config, found)
+        of_devices = needs(config, opened) if model is not None else None
+        all_devices = [*local_devices(), *(device for device in opened.used if device.lent)]
+        here = None if of_devices is None else need_here(config, opened)
+        all_needs = [*(of_devices or ()), *([here] if here else ())]
+        rows = [_row(device, holds_layers(device), all_needs) for device in all_devices]
+        refusal = None if of_devices is None else refusal_of(config, of_devices)
     finally:
         opened.close()
     if as_json:
@@ -87,13 +87,13 @@ def devices(
         typer.echo("No layers lie on a device: the CPU computes all of them.")
 
 
-def _row(device: ComputeDevice, able: bool, told: list[MemoryNeed]) -> dict[str, Any]:
+def _row(device: ComputeDevice, able: bool, needs: list[MemoryNeed]) -> dict[str, Any]:
     free, total = device.memory
     row: dict[str, Any] = {
         "name": device.name, "kind": device.kind, "description": device.description, "holds_layers": able,
         "free_bytes": free, "total_bytes": total,
     }  # fmt: skip
-    for need in told:
+    for need in needs:
         if need.device == device.name:
             row |= {
                 "weights_bytes": need.weights, "cells_bytes": need.cells, "buffers_bytes": need.buffers,

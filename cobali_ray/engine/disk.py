@@ -1,8 +1,8 @@
 """Disk: reads and writes the blocks of the disk tier, beside the tick thread.
 
-Two threads, so that whoever waits for a file does not wait for those that are written. What they have to tell
-is fetched by the tick thread (`events`), which they wake. Before `start`, or without it, everything is done
-at once: offline runs and tests need no threads.
+Two threads, so that no read waits for files that are written. Their events are fetched by the tick thread
+(`events`), which they wake. Before `start`, or without it, everything is done at once: offline runs and tests
+need no threads.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = structlog.get_logger(__name__)
 MAX_BEHIND = 256 << 20
 """Bytes that may wait to be written; what comes then is not kept."""
 PART_S = 4.0
-"""What the engine's end may take, so that all is written."""
+"""How long the engine's end may wait until all is written."""
 _TELL_S = 0.05
 """How often blocks that were read are reported."""
 _PAUSE_S = 60.0
@@ -47,7 +47,7 @@ class Disk:
     def __init__(self, find: Callable[[], BlockFiles], clock: Clock, *, block: int = 64) -> None:
         self._find, self._clock, self._block = find, clock, block
         self._files: BlockFiles | None = None
-        self._news: queue.SimpleQueue[DiskEvent] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[DiskEvent] = queue.SimpleQueue()
         self._wake: Job = lambda: None
         self._read: Callable[[Job], None] = lambda job: job()
         self._write: Callable[[Job], None] = self._read
@@ -87,10 +87,10 @@ class Disk:
         """Yield the events since the last call."""
         with suppress(queue.Empty):
             while True:
-                yield self._news.get_nowait()
+                yield self._events.get_nowait()
 
-    def load(self, one: messages.LoadBlocks) -> None:
-        self._read(lambda: self._load(one))
+    def load(self, load: messages.LoadBlocks) -> None:
+        self._read(lambda: self._load(load))
 
     def store(self, blocks: Sequence[tuple[bytes, Cells | None]], depth: int = 0) -> None:
         """Write blocks of a sequence that follow each other, where they are not there yet.
@@ -129,7 +129,7 @@ class Disk:
     # -- done in threads --------------------------------------------------------------------------------
 
     def _tell(self, event: messages.Event, cells: Mapping[bytes, Cells] | None = None) -> None:
-        self._news.put(DiskEvent(event, cells or {}))
+        self._events.put(DiskEvent(event, cells or {}))
         self._wake()
 
     def _open(self) -> None:
@@ -145,28 +145,28 @@ class Disk:
         _log.info("disk_cache", n_blocks=len(names), mib=files.n_bytes >> 20)
         self._tell(messages.BlocksListed(names, files.n_bytes))
 
-    def _load(self, one: messages.LoadBlocks) -> None:
+    def _load(self, load: messages.LoadBlocks) -> None:
         names: list[bytes] = []
         cells: dict[bytes, Cells] = {}
         missing: list[bytes] = []
-        start, told_s, n_bytes = one.start, self._clock.now(), 0
-        for i, name in enumerate(one.names):
-            if (block := self._read_block(one.names[i:], one.start // self._block + i)) is None:
-                missing = [*one.names[i:]]
+        start, reported_s, n_bytes = load.start, self._clock.now(), 0
+        for i, name in enumerate(load.names):
+            if (block := self._read_block(load.names[i:], load.start // self._block + i)) is None:
+                missing = [*load.names[i:]]
                 break
             names.append(name)
             cells[name] = block
             n_bytes += len(block)
-            if (took_s := self._clock.now() - told_s) > _TELL_S:
+            if (took_s := self._clock.now() - reported_s) > _TELL_S:
                 part = messages.BlocksLoaded(
-                    one.load_id, start, names, done=False, n_bytes=n_bytes, seconds=took_s
+                    load.load_id, start, names, done=False, n_bytes=n_bytes, seconds=took_s
                 )
                 self._tell(part, cells)
-                start, told_s, n_bytes = start + len(names) * self._block, self._clock.now(), 0
+                start, reported_s, n_bytes = start + len(names) * self._block, self._clock.now(), 0
                 names, cells = [], {}
-        took_s = self._clock.now() - told_s
+        took_s = self._clock.now() - reported_s
         self._tell(
-            messages.BlocksLoaded(one.load_id, start, names, missing, n_bytes=n_bytes, seconds=took_s), cells
+            messages.BlocksLoaded(load.load_id, start, names, missing, n_bytes=n_bytes, seconds=took_s), cells
         )
 
     def _read_block(self, names: Sequence[bytes], depth: int) -> Cells | None:
@@ -188,12 +188,12 @@ class Disk:
 
     def _store(self, blocks: Sequence[tuple[bytes, Cells | None]], depth: int, n_bytes: int) -> None:
         n_there = n_whole = 0
-        gone: list[bytes] = []
+        removed: list[bytes] = []
         try:
             for at, (name, cells) in enumerate(blocks, depth):
                 is_new = self._write_block(name, cells, at)
                 if is_new is None:
-                    gone = [] if cells is not None or self.paused_s else [name]
+                    removed = [] if cells is not None or self.paused_s else [name]
                     break
                 n_there += 1
                 if is_new:
@@ -205,22 +205,22 @@ class Disk:
         finally:  # whatever happened, nobody waits for these blocks any longer
             self._n_done += n_bytes
             self._done.set()
-            self._tell_written(n_there, blocks, n_whole, gone)
+            self._tell_written(n_there, blocks, n_whole, removed)
 
     def _tell_written(
         self,
         n_there: int,
         blocks: Sequence[tuple[bytes, Cells | None]],
         n_whole: int,
-        gone: Sequence[bytes] = (),
+        removed: Sequence[bytes] = (),
     ) -> None:
         names = [name for name, _ in blocks]
         if self._files is not None and names:
             n_bytes = self._files.n_bytes
-            self._tell(messages.BlocksWritten(names[:n_there], n_whole, n_bytes, names[n_there:], gone))
+            self._tell(messages.BlocksWritten(names[:n_there], n_whole, n_bytes, names[n_there:], removed))
 
     def _write_block(self, name: bytes, cells: Cells | None, depth: int) -> bool | None:
-        """Write a block unless it is there; return whether it was written; None if none can be now."""
+        """Write a block unless it is there; return whether it was written; None if it cannot be now."""
         files = self._files
         if files is None or self.paused_s:
             return None
@@ -245,9 +245,9 @@ class Disk:
     def _pause(self, event: str, error: OSError | DamagedError) -> None:
         """Write nothing for a while; logged once for each cause, until it works again."""
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        known, self.trouble = why == self.trouble, why
+        repeated, self.trouble = why == self.trouble, why
         self._paused_until_s = self._clock.now() + _PAUSE_S
-        if not known:
+        if not repeated:
             until = f"nothing is written there for {_PAUSE_S:.0f} s, then it is tried again"
             detail = f"{until}; the trouble in /v1/cache says why"
             _log.warning(event, setting="disk_cache_dir", error=str(error), detail=detail)

@@ -25,19 +25,19 @@ def embed(
         rows = embedder.embed(pieces)
     except BackendError as error:
         return [], {piece.request.request_id: InternalError(str(error)) for piece in pieces}
-    found: dict[EmbeddingRequest, tuple[list[int], list[bytes]]] = {}
+    by_request: dict[EmbeddingRequest, tuple[list[int], list[bytes]]] = {}
     for piece, row in zip(pieces, rows, strict=True):
         if not piece.last:
             continue
         if not isfinite(float(np.dot(row, row))):
             failed[piece.request.request_id] = InternalError(f"text {piece.text_id} has no finite vector")
             continue
-        texts, data = found.setdefault(piece.request, ([], []))
+        texts, data = by_request.setdefault(piece.request, ([], []))
         texts.append(piece.text_id)
         data.append(row.astype("<f4").tobytes())
     vectors = [
-        (one.reply_to, Vectors(one.request_id, b"".join(data), tuple(texts)))
-        for one, (texts, data) in found.items()
-        if one.request_id not in failed
+        (request.reply_to, Vectors(request.request_id, b"".join(data), tuple(texts)))
+        for request, (texts, data) in by_request.items()
+        if request.request_id not in failed
     ]
     return vectors, failed

@@ -46,9 +46,9 @@ class Emitter:
         """Begin an answer, or continue after the tokens that another engine has sent."""
         answer = self._answers[request.request_id] = _Answer(request, self._pieces.end_tokens)
         if request.sent_tokens:
-            shown = request.shown_tokens
+            shown_tokens = request.shown_tokens
             pieces = [
-                b"" if self._is_silent(answer, token, None) else self._pieces.of(token, shown)
+                b"" if self._is_silent(answer, token, None) else self._pieces.of(token, shown_tokens)
                 for token in request.sent_tokens
             ]
             answer.stops.feed(answer.text.feed(b"".join(pieces)))
@@ -83,11 +83,11 @@ class Emitter:
         self, answer: _Answer, token: int, logprobs: TokenLogprobs | None, ending: FinishReason | None
     ) -> tuple[Delta | None, bool]:
         """Return the delta, if there is text to send, and whether a stop string ended it."""
-        request, shown = answer.request, answer.request.shown_tokens
+        request, shown_tokens = answer.request, answer.request.shown_tokens
         answer.held.append(token)
         if logprobs is not None:
-            answer.held_logprobs.append(self._named(token, logprobs, shown))
-        piece = b"" if self._is_silent(answer, token, ending) else self._pieces.of(token, shown)
+            answer.held_logprobs.append(self._named(token, logprobs, shown_tokens))
+        piece = b"" if self._is_silent(answer, token, ending) else self._pieces.of(token, shown_tokens)
         text, hit = answer.stops.feed(answer.text.feed(piece))
         if ending and not hit:
             rest, hit = answer.stops.feed(answer.text.flush())
@@ -104,18 +104,18 @@ class Emitter:
         return Delta(request.request_id, text, tokens, logprobs_of, stats), hit
 
     def prompt(
-        self, request: Request, known: Seq[int], first: int, scored: Seq[TokenLogprobs]
+        self, request: Request, tokens: Seq[int], first: int, scored: Seq[TokenLogprobs]
     ) -> Iterator[Delta]:
-        """Yield deltas with the next tokens of a prompt, from `first` on; of the very first nothing is known.
+        """Yield deltas with the next tokens of a prompt, from `first` on; the very first has no logprob.
 
-        None of them has many values, so that whoever reads them lets others have their turn.
+        Each has few values, so that whoever reads one does not hold others up for long.
         """
         of = self._pieces.written
-        items = [] if first else [TokenLogprob(known[0], of(known[0]), None, ())]
+        items = [] if first else [TokenLogprob(tokens[0], of(tokens[0]), None, ())]
         first = max(first, 1)
-        for token, found in zip(known[first : first + len(scored)], scored, strict=True):
-            top = tuple([(other, of(other), logprob) for other, logprob in found.top])
-            items.append(TokenLogprob(token, of(token), found.logprob, top, found.rank))
+        for token, logprobs in zip(tokens[first : first + len(scored)], scored, strict=True):
+            top = tuple([(other, of(other), logprob) for other, logprob in logprobs.top])
+            items.append(TokenLogprob(token, of(token), logprobs.logprob, top, logprobs.rank))
         step = max(1, MAX_VALUES // (1 + (request.n_prompt_logprobs or 0)))
         for start in range(0, len(items), step):
             part = tuple(items[start : start + step])
@@ -129,7 +129,7 @@ class Emitter:
         stops = ending == "stop" and token in answer.end_tokens
         return stops and not answer.request.include_stop
 
-    def _named(self, token: int, logprobs: TokenLogprobs, shown: Collection[int]) -> TokenLogprob:
+    def _named(self, token: int, logprobs: TokenLogprobs, shown_tokens: Collection[int]) -> TokenLogprob:
         of = self._pieces.of
-        top = tuple((other, of(other, shown), logprob) for other, logprob in logprobs.top)
-        return TokenLogprob(token, of(token, shown), logprobs.logprob, top)
+        top = tuple((other, of(other, shown_tokens), logprob) for other, logprob in logprobs.top)
+        return TokenLogprob(token, of(token, shown_tokens), logprobs.logprob, top)

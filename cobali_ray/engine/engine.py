@@ -101,7 +101,7 @@ class Engine:
         """Tokens to emit, and the logprobs of those rows that asked for them."""
         self._out: list[tuple[str, EngineEvent]] = []
         self._recorder, self._progress = TickRecorder(), ProgressReports()
-        self._told_unmet = False
+        self._warned_unmet = False
 
     # -- queries, between ticks -----------------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class Engine:
             if self._disk is not None:
                 self._disk.open()
                 self.take_disk_events()
-        finally:  # what fails here ends all open requests, and this shall be one of them
+        finally:  # an error here ends all open requests, and this shall be one of them
             sequence = self._enter(request, ready, arrived_s)
         self.take_disk_events()
         return sequence
@@ -188,16 +188,16 @@ class Engine:
         return sequence
 
     def ready(
-        self, sequence: Sequence, found: Matcher | CobaliError | None, rows: RowsOf | None = None
+        self, sequence: Sequence, result: Matcher | CobaliError | None, rows: RowsOf | None = None
     ) -> None:
         """Continue a request with its compiled grammar and its images' rows, or end it with an error."""
         if sequence.status is not Status.NOT_READY:  # it has ended meanwhile
             return
         now_s = self._clock.now()
-        if isinstance(found, CobaliError):
-            self._tell(messages.Failed(found, now_s, sequence.request_id))
+        if isinstance(result, CobaliError):
+            self._tell(messages.Failed(result, now_s, sequence.request_id))
             return
-        self.samplers.of(sequence.request_id).matcher = found
+        self.samplers.of(sequence.request_id).matcher = result
         if rows:
             self._batches.rows[sequence.request_id] = rows
         self._tell(messages.Ready(sequence.request_id, now_s))
@@ -273,8 +273,8 @@ class Engine:
             times.publish_s = self._publish()
         ended_s = self._clock.now()
         self._tell(messages.TickEnded(ended_s))
-        if self.scheduler.pacer.unmet_s and not self._told_unmet:
-            self._told_unmet = True
+        if self.scheduler.pacer.unmet_s and not self._warned_unmet:
+            self._warned_unmet = True
             _log.warning(
                 "itl_target_unmet",
                 setting="itl_target_ms",
@@ -285,12 +285,12 @@ class Engine:
             self.scheduler, times, ended_s=ended_s, plan=plan, n_reused=self.backend.n_reused()
         )
 
-    def _embed_texts(self, asked: messages.Embed) -> float:
+    def _embed_texts(self, instruction: messages.Embed) -> float:
         """Embed texts and send their vectors; return when that was done."""
         self._embed = None
         if (embedder := self.backend.embedder) is None:
             raise InternalError("this model does not embed")
-        vectors, failed = embed(embedder, asked.pieces)
+        vectors, failed = embed(embedder, instruction.pieces)
         self._out += vectors
         embedded_s = self._clock.now()
         self._tell(messages.Embedded(failed, embedded_s))
@@ -301,24 +301,24 @@ class Engine:
         """Pass an event to the scheduler and carry out its instructions. Those for clients cannot fail."""
         instructions = self.scheduler.handle(event)
         begun: list[Request | EmbeddingRequest] = []
-        for one in instructions:
-            if isinstance(one, messages.Finish):
-                self._out.append((one.reply_to, one.end))
-                request_id = one.end.request_id
+        for instruction in instructions:
+            if isinstance(instruction, messages.Finish):
+                self._out.append((instruction.reply_to, instruction.end))
+                request_id = instruction.end.request_id
                 self._batches.rows.pop(request_id, None)
                 self.samplers.close(request_id)
                 self._emitter.close(request_id)
-                self._progress.ended(request_id, one.end.stats, well=one.end.error is None)
-            elif isinstance(one, messages.Emit):
-                self._emit = (one, logprobs or {})
-            elif isinstance(one, messages.Compute):
-                self._compute = one.plan
-            elif isinstance(one, messages.Embed):
-                self._embed = one
-                begun += one.begun
-            elif isinstance(one, messages.Assign):
-                self.samplers.assign(one.request_id, one.slot_id)
-                if (sequence := self.slots.by_slot[one.slot_id]) is not None:
+                self._progress.ended(request_id, instruction.end.stats, well=instruction.end.error is None)
+            elif isinstance(instruction, messages.Emit):
+                self._emit = (instruction, logprobs or {})
+            elif isinstance(instruction, messages.Compute):
+                self._compute = instruction.plan
+            elif isinstance(instruction, messages.Embed):
+                self._embed = instruction
+                begun += instruction.begun
+            elif isinstance(instruction, messages.Assign):
+                self.samplers.assign(instruction.request_id, instruction.slot_id)
+                if (sequence := self.slots.by_slot[instruction.slot_id]) is not None:
                     begun.append(sequence.request)
         if begun:  # before anything is copied or computed for them
             self._say(begun, computing=True)
@@ -330,11 +330,9 @@ class Engine:
         """Return the plan with the head's guesses, if it has any."""
         if not plan.by_head:
             return plan
-        wanted = [(slot_id, self.slots.tokens(slot_id)[-1], len(draft)) for slot_id, draft in plan.drafts]
-        drafts = [
-            (slot_id, tuple(said))
-            for (slot_id, *_), said in zip(wanted, self.backend.guess(wanted), strict=True)
-        ]
+        ends = [(slot_id, self.slots.tokens(slot_id)[-1], len(draft)) for slot_id, draft in plan.drafts]
+        guesses = self.backend.guess(ends)
+        drafts = [(slot_id, tuple(guess)) for (slot_id, *_), guess in zip(ends, guesses, strict=True)]
         return plan._replace(drafts=tuple(drafts), by_head=False)
 
     def _forward(self, plan: Plan) -> bool:
@@ -357,13 +355,13 @@ class Engine:
 
     def _sample(self, plan: Plan) -> SampleResult:
         rows = self.samplers.in_slots(plan.rows)
-        asked = self._batches.prompts(plan)
+        prompts = self._batches.prompts(plan)
         if plan.drafts:
             return self.backend.sample(rows, [plan.draft(slot_id) for slot_id in plan.rows])
-        if not asked:
+        if not prompts:
             return self.backend.sample(rows) if rows else SampleResult([], {}, {})
-        sampled = self.backend.sample(rows, prompts=[of_prompt for _, of_prompt in asked])
-        for (sequence, _), scored in zip(asked, sampled.scored, strict=True):
+        sampled = self.backend.sample(rows, prompts=[prompt_rows for _, prompt_rows in prompts])
+        for (sequence, _), scored in zip(prompts, sampled.scored, strict=True):
             if sequence.status is not Status.RUNNING:
                 continue
             if scored is None:
@@ -374,7 +372,7 @@ class Engine:
             self._out += [(to, delta) for delta in deltas]
         return sampled
 
-    # -- what clients are told ------------------------------------------------------------------------
+    # -- events for clients ---------------------------------------------------------------------------
 
     def _publish(self) -> float:
         """Turn sampled tokens into deltas and send all events. Returns seconds."""
@@ -391,9 +389,9 @@ class Engine:
 
     def _say(self, requests: Seq[Request | EmbeddingRequest], *, computing: bool) -> None:
         """Send at once whether something is computed for requests; offline there is no address."""
-        said = [(r.reply_to, Computing(r.request_id, computing)) for r in requests if r.reply_to]
-        if said:
-            self._out += said
+        events = [(r.reply_to, Computing(r.request_id, computing)) for r in requests if r.reply_to]
+        if events:
+            self._out += events
             self._send_out()
 
     def _send_out(self) -> None:

@@ -35,15 +35,15 @@ class HostMemory:
 
     def carry_out(self, instructions: Sequence[messages.Instruction]) -> None:
         """Carry out the instructions about cells, in slots, here and on disk."""
-        for one in instructions:
-            match one:
+        for instruction in instructions:
+            match instruction:
                 case messages.Truncate(slot_id, n_keep):
                     self._empty.pop(slot_id, None)
                     self._backend.truncate(slot_id, n_keep)
                 case messages.SaveState():
-                    self._save_state(one)
+                    self._save_state(instruction)
                 case messages.RestoreState():
-                    self._restore_state(one)
+                    self._restore_state(instruction)
                 case messages.ForgetStates(state_ids):
                     for state_id in state_ids:
                         self._states.pop(state_id, None)
@@ -57,9 +57,9 @@ class HostMemory:
                     self._backend.swap(slot_id, other_id)
                     self._took(2 * n_cells, began_s)
                 case messages.Save():
-                    self._save(one)
+                    self._save(instruction)
                 case messages.Restore():
-                    self._restore(one)
+                    self._restore(instruction)
                 case messages.Forget(block_ids):
                     for block_id in block_ids:
                         self._cells.pop(block_id, None)  # what could not be saved is not here
@@ -69,14 +69,14 @@ class HostMemory:
                 case messages.StoreBlocks(blocks) if (
                     self._disk is not None
                 ):  # up to the first that could not be saved
-                    known = takewhile(lambda block: block[0] in self._cells, blocks)
-                    self._disk.store([(name, self._cells[block_id]) for block_id, name in known])
+                    saved = takewhile(lambda block: block[0] in self._cells, blocks)
+                    self._disk.store([(name, self._cells[block_id]) for block_id, name in saved])
                 case messages.StoreState() if self._disk is not None:
-                    self._store_state(one, self._disk)
+                    self._store_state(instruction, self._disk)
                 case messages.BackUp() if self._disk is not None:
-                    self._back_up(one, self._disk)
+                    self._back_up(instruction, self._disk)
                 case messages.LoadBlocks() if self._disk is not None:
-                    self._disk.load(one)
+                    self._disk.load(instruction)
                 case messages.Clear():
                     self._read = {}
                     self._cells.clear()
@@ -92,70 +92,70 @@ class HostMemory:
         """Return a saved state; None for one that could not be saved."""
         return self._states.get(state_id)
 
-    def _store_state(self, one: messages.StoreState, disk: Disk) -> None:
-        if one.state_id in self._states:
-            tails = [] if one.tail is None or one.tail[0] not in self._cells else [one.tail]
+    def _store_state(self, store: messages.StoreState, disk: Disk) -> None:
+        if store.state_id in self._states:
+            tails = [] if store.tail is None or store.tail[0] not in self._cells else [store.tail]
             cells = [(name, self._cells[block_id]) for block_id, name in tails]
-            disk.store([*cells, (one.name, self._states[one.state_id])], one.depth)
+            disk.store([*cells, (store.name, self._states[store.state_id])], store.depth)
 
-    def _back_up(self, one: messages.BackUp, disk: Disk) -> None:
-        parts = [part for _, run in one.runs for part in run]
+    def _back_up(self, backup: messages.BackUp, disk: Disk) -> None:
+        parts = [part for _, run in backup.runs for part in run]
         spans = {part.name: part.cells for part in parts if part.cells is not None}
         data = {part.name: self._states.get(part.state_id) for part in parts if part.state_id is not None}
         if spans:
             began_s = self._clock.now()
             try:
-                data.update(zip(spans, self._backend.save(one.slot_id, [*spans.values()]), strict=True))
+                data.update(zip(spans, self._backend.save(backup.slot_id, [*spans.values()]), strict=True))
             except (BackendError, MemoryError) as error:
-                _log.warning("cells_not_saved", slot_id=one.slot_id, error=str(error))
-            self._took(one.n_tokens, began_s)
-        for depth, run in one.runs:
+                _log.warning("cells_not_saved", slot_id=backup.slot_id, error=str(error))
+            self._took(backup.n_tokens, began_s)
+        for depth, run in backup.runs:
             disk.store([(part.name, data.get(part.name)) for part in run], depth)
 
-    def _save(self, one: messages.Save) -> None:
+    def _save(self, save: messages.Save) -> None:
         began_s = self._clock.now()
         try:
-            saved = self._backend.save(one.slot_id, [span[1:] for span in one.blocks])
+            saved = self._backend.save(save.slot_id, [span[1:] for span in save.blocks])
         except (BackendError, MemoryError) as error:
-            _log.warning("cells_not_saved", slot_id=one.slot_id, error=str(error))
-            self._lost += [block_id for block_id, *_ in one.blocks]
+            _log.warning("cells_not_saved", slot_id=save.slot_id, error=str(error))
+            self._lost += [block_id for block_id, *_ in save.blocks]
         else:
-            self._cells.update((span[0], cells) for span, cells in zip(one.blocks, saved, strict=True))
-        self._took(max([end for *_, end in one.blocks]), began_s)
+            self._cells.update((span[0], cells) for span, cells in zip(save.blocks, saved, strict=True))
+        self._took(max([end for *_, end in save.blocks]), began_s)
 
-    def _restore(self, one: messages.Restore) -> None:
+    def _restore(self, restore: messages.Restore) -> None:
         began_s = self._clock.now()
         try:
-            cells = [self._cells[block_id] for block_id in one.block_ids]
-            state = None if one.state_id is None else self._states[one.state_id]
-            self._backend.restore(one.slot_id, cells, one.n_keep, state)
+            cells = [self._cells[block_id] for block_id in restore.block_ids]
+            state = None if restore.state_id is None else self._states[restore.state_id]
+            self._backend.restore(restore.slot_id, cells, restore.n_keep, state)
         except (BackendError, MemoryError, KeyError) as error:
-            _log.warning("cells_not_restored", slot_id=one.slot_id, error=repr(error))
-            self._empty[one.slot_id] = one.block_ids
-            if one.state_id is not None:
-                self._lost_states.append(one.state_id)
-        self._took(one.n_keep, began_s)
+            _log.warning("cells_not_restored", slot_id=restore.slot_id, error=repr(error))
+            self._empty[restore.slot_id] = restore.block_ids
+            if restore.state_id is not None:
+                self._lost_states.append(restore.state_id)
+        self._took(restore.n_keep, began_s)
 
-    def _save_state(self, one: messages.SaveState) -> None:
+    def _save_state(self, save: messages.SaveState) -> None:
         began_s = self._clock.now()
         try:
-            self._states[one.state_id] = self._backend.save_state(one.slot_id, one.n_tokens)
+            self._states[save.state_id] = self._backend.save_state(save.slot_id, save.n_tokens)
         except (BackendError, MemoryError) as error:
-            _log.warning("state_not_saved", slot_id=one.slot_id, error=str(error))
-            self._lost_states.append(one.state_id)
+            _log.warning("state_not_saved", slot_id=save.slot_id, error=str(error))
+            self._lost_states.append(save.state_id)
         self._took_state(began_s)
 
-    def _restore_state(self, one: messages.RestoreState) -> None:
-        if one.slot_id in self._empty:  # its donor could not be filled
+    def _restore_state(self, restore: messages.RestoreState) -> None:
+        if restore.slot_id in self._empty:  # its donor could not be filled
             return
         began_s = self._clock.now()
         try:
-            self._backend.restore_state(one.slot_id, self._states[one.state_id], one.n_keep)
+            self._backend.restore_state(restore.slot_id, self._states[restore.state_id], restore.n_keep)
         except (BackendError, MemoryError, KeyError) as error:
-            _log.warning("state_not_restored", slot_id=one.slot_id, error=repr(error))
-            self._backend.truncate(one.slot_id, 0)
-            self._empty[one.slot_id] = ()
-            self._lost_states.append(one.state_id)
+            _log.warning("state_not_restored", slot_id=restore.slot_id, error=repr(error))
+            self._backend.truncate(restore.slot_id, 0)
+            self._empty[restore.slot_id] = ()
+            self._lost_states.append(restore.state_id)
         self._took_state(began_s)
 
     def moved(self) -> Iterator[messages.Moved | messages.StatesMoved]:

@@ -54,13 +54,17 @@ class IdleSlots:
         if min(tokens) < 0:  # nothing says which projector made them
             raise InvalidParameterError("id_slot", f": slot {slot_id} holds an image, which cannot be saved")
         self._require()
-        cells = [] if self._limits.states_alone else self._backend.save(slot_id, [(0, n)])
         states: list[tuple[int, State]] = []
         if self._limits.state_bytes:
-            books = self._scheduler.tiers.states.find(tokens, n - 1, salt)
-            kept = [(one.n, self._host.state(one.state_id)) for one in books]
+            saved = self._scheduler.tiers.states.find(tokens, n - 1, salt)
+            kept = [(entry.n, self._host.state(entry.state_id)) for entry in saved]
             states = [(at, state) for at, state in kept if state is not None]
-            states.append((n, self._backend.save_state(slot_id, n)))
+        try:
+            cells = [] if self._limits.states_alone else self._backend.save(slot_id, [(0, n)])
+            if self._limits.state_bytes:
+                states.append((n, self._backend.save_state(slot_id, n)))
+        except (BackendError, MemoryError) as error:
+            raise SlotFileError(f"slot {slot_id} cannot be copied: {error!r}") from error
         return KeptSlot(tokens, salt, cells, states)
 
     def put_in(self, slot_id: int, kept: KeptSlot) -> None:
@@ -77,7 +81,7 @@ class IdleSlots:
         self._tell(messages.Filled(slot_id, tokens, kept.salt, [(int(name), name) for name in names]))
         try:
             self._backend.restore(slot_id, kept.cells, n, dict(kept.states).get(n))
-        except BackendError as error:
+        except (BackendError, MemoryError) as error:
             self._tell(messages.Emptied(slot_id))
             raise SlotFileError(f"the cache does not take it: {error}") from error
 

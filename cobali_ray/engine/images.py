@@ -42,7 +42,7 @@ class ImageReader:
     """The images of requests. `expand` is for any thread, `encode` for one."""
 
     def __init__(self, projector: ImageEncoder | None, limits: EngineLimits) -> None:
-        self._projector, self._most = projector, limits.token_budget - limits.n_slots
+        self._projector, self._max_rows = projector, limits.token_budget - limits.n_slots
         self._parts: dict[_Key, list[ImagePart]] = {}
         self._rows: OrderedDict[_Key, list[ImageRows]] = OrderedDict()
         self._n_bytes = 0
@@ -86,22 +86,24 @@ class ImageReader:
                     self._parts.clear()
                 self._parts[key] = parts
         most = max([part.n_rows for part in parts])
-        if projector.whole and most > self._most:
-            why = f"comes to {most} rows, which one pass must compute, and one has room for {self._most}"
+        if projector.whole and most > self._max_rows:
+            why = f"comes to {most} rows, which one pass must compute, and one has room for {self._max_rows}"
             raise InvalidImageError(image.field, f"{why}; operators can raise the setting token_budget")
         return parts
 
     def encode(self, request: Request, images: Sequence[Image]) -> RowsOf:
         """Return the rows that a request wants of its images. Raises InternalError where that fails."""
-        found: dict[tuple[bytes, int], ImageRows] = {}
+        encoded: dict[tuple[bytes, int], ImageRows] = {}
         data = {image.digest: image.data for image in images}
         numbers: dict[bytes, list[int]] = {}
-        for one in request.rows:
-            numbers.setdefault(one.digest, []).append(one.part)
+        for image_part in request.rows:
+            numbers.setdefault(image_part.digest, []).append(image_part.part)
         for digest, parts in numbers.items():
             rows = self._encoded((request.cache_salt, digest), data[digest])
-            found |= {(digest, part): one for part, one in zip(dict.fromkeys(parts), rows, strict=True)}
-        return found
+            encoded |= {
+                (digest, part): values for part, values in zip(dict.fromkeys(parts), rows, strict=True)
+            }
+        return encoded
 
     def _encoded(self, key: _Key, data: bytes) -> list[ImageRows]:
         if (rows := self._rows.get(key)) is not None:
@@ -111,7 +113,7 @@ class ImageReader:
             raise InternalError("there is no projector")
         began_s = perf_counter()
         rows = self._projector.encode(data)
-        n_rows, seconds = sum([len(one.values) for one in rows]), round(perf_counter() - began_s, 3)
+        n_rows, seconds = sum([len(part.values) for part in rows]), round(perf_counter() - began_s, 3)
         _log.info("image_encoded", n_rows=n_rows, seconds=seconds)
         if key[0] is None:
             return rows
@@ -124,4 +126,4 @@ class ImageReader:
 
 
 def _bytes_of(rows: list[ImageRows]) -> int:
-    return sum([one.values.nbytes for one in rows])
+    return sum([part.values.nbytes for part in rows])

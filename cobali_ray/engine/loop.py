@@ -34,7 +34,6 @@ from cobali_ray.core.request.request import Request
 from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.core.views.stats import EngineState, EngineStatus, TickStats
 from cobali_ray.engine.engine import Engine, Sink
-from cobali_ray.engine.images import RowsOf
 from cobali_ray.engine.turns import TurnThreads
 from cobali_ray.errors import (
     BadRequestError,
@@ -67,7 +66,7 @@ class Observer(Protocol):
     def on_tick(self, stats: TickStats) -> None: ...
     def on_end(self, end: End) -> None: ...
     def on_refusal(self, reason: str) -> None: ...
-    def on_idle(self, n_cells: int) -> None: ...
+    def on_idle(self, n_cells: int, n_queued: int, n_queued_tokens: int, n_texts_queued: int) -> None: ...
 
 
 Build: TypeAlias = Callable[[Sink], tuple[Engine, Observer]]
@@ -78,10 +77,10 @@ class EngineLoop:
     """Runs `Engine.tick` while there is work and sleeps on its mailbox while there is none.
 
     Others reach the engine only by its mail: with `submit` from one other thread, with `cancel`, `ask`,
-    `act`, `look` and `stop` from any. The door counts without a lock: who came in is written by the caller
-    of `submit`, who left by the tick thread. The sink is called by the tick thread and must not raise. After
-    a failure the thread goes on answering its mail, with an error, until `stop`: whoever slips in before the
-    failure shows gets an end event too.
+    `act`, `look` and `stop` from any. The door counts without a lock: requests that entered are counted by
+    the caller of `submit`, those that left by the tick thread. The sink is called by the tick thread and must
+    not raise. After a failure the thread goes on answering its mail, with an error, until `stop`: a request
+    that enters before the failure shows gets an end event too.
     """
 
     def __init__(
@@ -102,7 +101,7 @@ class EngineLoop:
         self._draining = self._is_over = False
         """Whether new requests are refused; whether mail that comes now may never be read."""
         self._last_word: CobaliError = DrainingError()
-        """What requests end with that are open when it stops."""
+        """The error of requests that are open when it stops."""
         self.failure: Exception | None = None
         """What killed the loop, if anything did."""
         self._n_failures = 0
@@ -111,7 +110,7 @@ class EngineLoop:
         """When the tick under way began; None while idle."""
         self._compilers = TurnThreads(_N_COMPILERS, "grammar")
         self._readers = ThreadPoolExecutor(_N_READERS, thread_name_prefix="read", initializer=give_way)
-        self._encoder = ThreadPoolExecutor(1, thread_name_prefix="images", initializer=give_way)
+        self._encoder = TurnThreads(1, "images")
         self._thread = threading.Thread(target=self._run, name="tick", daemon=True)
 
     # -- from outside -----------------------------------------------------------------------------------
@@ -153,7 +152,7 @@ class EngineLoop:
             raise LoadingError
         try:
             return self._readers.submit(self._expanded, engine, request)
-        except RuntimeError:  # the model is being given back
+        except RuntimeError:  # the loop has ended
             raise DrainingError from None
 
     def _expanded(self, engine: Engine, request: Request) -> Request:
@@ -172,27 +171,34 @@ class EngineLoop:
         ready = request.grammar is None and not request.rows
         sequence = engine.submit(request, ready=ready, arrived_s=arrived_s)
         self._watch(lambda observer: observer.on_submit(sequence))
-        if request.rows:
-            self._encoder.submit(self._prepare, engine, sequence, images)
-        elif request.grammar is not None:
-            self._compilers.submit(request.tenant, partial(self._prepare, engine, sequence))
+        if request.grammar is not None:
+            self._compilers.submit(request.tenant, partial(self._compile, engine, sequence, images))
+        elif request.rows:
+            self._encoder.submit(request.tenant, partial(self._encode, engine, sequence, images, None))
 
-    def _prepare(self, engine: Engine, sequence: Sequence, images: Seq[Image] = ()) -> None:
-        """Encode a request's images and compile its grammar, in a thread, and mail the results."""
+    def _compile(self, engine: Engine, sequence: Sequence, images: Seq[Image]) -> None:
+        """Compile a request's grammar, in a thread; then encode its images, or mail the result."""
         if sequence.status.ended:
             return
-        found: Matcher | CobaliError | None
-        rows: RowsOf | None = None
-        try:
-            found = engine.samplers.matcher(sequence.request)
-            if sequence.request.rows:
-                rows = engine.images.encode(sequence.request, images)
-        except CobaliError as error:
-            found = error
-        except Exception as error:  # the thread has others to work for, and this request must end
-            _complain("not_prepared")
-            found = InternalError(repr(error))
-        self._mailbox.put(lambda engine: engine.ready(sequence, found, rows))
+        request = sequence.request
+        result = _tried(lambda: engine.samplers.matcher(request))
+        if request.rows and not isinstance(result, CobaliError):
+            self._encoder.submit(request.tenant, partial(self._encode, engine, sequence, images, result))
+        else:
+            self._mailbox.put(lambda engine: engine.ready(sequence, result, None))
+
+    def _encode(
+        self, engine: Engine, sequence: Sequence, images: Seq[Image], matcher: Matcher | None
+    ) -> None:
+        """Encode a request's images, in a thread, and mail the result."""
+        if sequence.status.ended:
+            return
+        rows = _tried(lambda: engine.images.encode(sequence.request, images))
+        if isinstance(rows, CobaliError):
+            error = rows
+            self._mailbox.put(lambda engine: engine.ready(sequence, error, None))
+        else:
+            self._mailbox.put(lambda engine: engine.ready(sequence, matcher, rows))
 
     def _open_engine(self) -> Engine:
         """Return the engine, if it takes requests."""
@@ -235,14 +241,14 @@ class EngineLoop:
     def ask(self, question: Callable[[Engine], _T]) -> Future[_T]:
         """Have the tick thread compute something that changes nothing, between two ticks.
 
-        What it raises is raised by the result, and concerns nobody else; UnloadedError when it has ended.
+        What it raises is raised by the result, and fails nothing else; UnloadedError after the loop's end.
         """
         return self._between_ticks(question, changes=False)
 
     def act(self, action: Callable[[Engine], _T]) -> Future[_T]:
         """Have the tick thread change something between two ticks.
 
-        What was wrongly asked is raised by the result; any other error ends every open request, too.
+        Errors are raised by the result; those that are no fault of the caller's end every open request, too.
         """
         return self._between_ticks(action, changes=True)
 
@@ -265,7 +271,7 @@ class EngineLoop:
         return answer
 
     def _post(self, answer: Future[Any], act: Callable[[Engine], None]) -> bool:
-        """Mail what is to be done, unless `answer` is cancelled; return whether anybody will read it."""
+        """Mail what is to be done, unless `answer` is cancelled; return whether it will be read."""
 
         def mail(engine: Engine) -> None:
             if answer.set_running_or_notify_cancel():
@@ -344,7 +350,7 @@ class EngineLoop:
                 mail = mailbox.get()
             else:
                 self._busy_since_s = None
-                self._watch(lambda observer: observer.on_idle(engine.slots.n_used_idle()))
+                self._watch(lambda observer: observer.on_idle(*_idle(engine)))
                 try:
                     mail = mailbox.get(timeout=engine.patience_s)
                 except queue.Empty:  # a deadline has passed
@@ -405,8 +411,8 @@ class EngineLoop:
             else:
                 self._guard(engine, mail)
         self._compilers.shutdown()  # they may still read the vocabulary
-        self._readers.shutdown()  # they use the projector; whoever waits for one is told
-        self._encoder.shutdown(cancel_futures=True)
+        self._readers.shutdown()  # they use the projector; what waits for one ends
+        self._encoder.shutdown()
         engine.close()
 
     def _publish(self, batch: list[tuple[str, EngineEvent]]) -> None:
@@ -414,6 +420,23 @@ class EngineLoop:
             if isinstance(event, End):
                 self._watch(methodcaller("on_end", event))
         self._sink(batch)
+
+
+def _tried(work: Callable[[], _T]) -> _T | CobaliError:
+    """Return what work gives, or why it failed: the thread goes on with others, and its request must end."""
+    try:
+        return work()
+    except CobaliError as error:
+        return error
+    except Exception as error:
+        _complain("not_prepared")
+        return InternalError(repr(error))
+
+
+def _idle(engine: Engine) -> tuple[int, int, int, int]:
+    """Return what an engine without work holds, and what waits in it."""
+    queue, texts = engine.scheduler.queue, engine.scheduler.texts
+    return engine.slots.n_used_idle(), len(queue), queue.n_tokens, 0 if texts is None else texts.n_texts
 
 
 def _complain(event: str) -> None:

@@ -137,7 +137,7 @@ def _folders(settings: EngineSettings) -> Iterator[tuple[str, Path]]:
 def require_folder(setting: str, folder: Path) -> None:
     """Check that a folder can be written or, where it is not there, made. Raises ConfigError."""
     try:
-        there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     except OSError as error:  # a name that is too long
         raise ConfigError(setting, f"{folder} cannot be made: {error.strerror}") from None
     if not there.is_dir():
@@ -148,7 +148,7 @@ def require_folder(setting: str, folder: Path) -> None:
 
 
 def _open_log(path: Path, flags: int) -> None:
-    """Open the log of ticks once; without O_CREAT a file that is not there is one that could be made."""
+    """Check that the log of ticks can be written; without O_CREAT, a missing file is not made."""
     try:
         if flags or path.exists():
             # Nobody may read a pipe yet.
@@ -163,8 +163,7 @@ def _open_log(path: Path, flags: int) -> None:
 def find_model(settings: EngineSettings, progress: Progress) -> None:
     """Find, make or download the model file, and check what is read next to it. Raises ConfigError.
 
-    Also that this machine can hold its KV cache, where that is not a GPU's to hold, and build what workers
-    need.
+    Also check that this machine can hold its KV cache, unless a GPU does, and build what workers need.
     """
     chat_template(settings)
     if any(map(is_lent, settings.llama.devices)):
@@ -197,11 +196,11 @@ def projector_path(settings: EngineSettings) -> Path | None:
 def require_projector(path: Path) -> None:
     """Raise ConfigError if the file is no projector, or none that is supported."""
     try:
-        said = read_header(path).metadata
+        metadata = read_header(path).metadata
     except ConfigError as error:
         raise type(error)("mmproj", error.message) from error
-    kind = said.get("clip.projector_type") or said.get("clip.vision.projector_type")
-    if said.get("general.architecture") != "clip" or kind in UNSUPPORTED_PROJECTORS:
+    kind = metadata.get("clip.projector_type") or metadata.get("clip.vision.projector_type")
+    if metadata.get("general.architecture") != "clip" or kind in UNSUPPORTED_PROJECTORS:
         raise ConfigError("mmproj", f"{path} is not a supported projector; its kind is {kind}")
 
 
@@ -210,7 +209,7 @@ def adapters_of(settings: EngineSettings, path: Path | None) -> tuple[Adapter, .
 
     The scripted model takes any. Raises ConfigError that names the adapter.
     """
-    found = []
+    adapters = []
     for name, own in settings.adapters.items():
         file, digest = own.file, hashlib.sha256(own.file.encode()).hexdigest()
         invocation: tuple[int, ...] = ()
@@ -222,15 +221,15 @@ def adapters_of(settings: EngineSettings, path: Path | None) -> tuple[Adapter, .
             except ConfigError as error:
                 raise ConfigError(f"adapters.{name}", error.message) from error
         key = f"{digest[:32]} {own.scale!r}" if own.scale else ""
-        found.append(Adapter(name, key, file, own.scale, invocation))
-    return tuple(found)
+        adapters.append(Adapter(name, key, file, own.scale, invocation))
+    return tuple(adapters)
 
 
 def files_beside(settings: EngineSettings, path: Path | None) -> set[Path]:
     """Return the files that are loaded beside the model's own. Raises ConfigError."""
     projector = projector_path(settings)
     adapters = () if path is None else adapters_of(settings, path)
-    return {Path(one.path) for one in adapters} | ({projector} if projector else set())
+    return {Path(adapter.path) for adapter in adapters} | ({projector} if projector else set())
 
 
 def chat_template(settings: EngineSettings) -> str | None:
@@ -255,13 +254,13 @@ def open_engine(
 ) -> Engine:
     """Find the model, load it and put an engine on it. Raises ConfigError that names the setting at fault.
 
-    `placed` are the workers that Ray has started for the settings; None of those that it had no room for.
+    `placed` are the workers that Ray has started for the settings; None for those that it had no room for.
     """
     path = path or model_path(settings)
     backend = open_backend(settings, path, placed)
     try:
         return engine_on(backend, settings, sink, clock=clock, path=path, story=story)
-    except BaseException:  # else its memory would be gone as long as the process lives
+    except BaseException:  # else its memory would stay taken as long as the process lives
         backend.close()
         raise
 
@@ -279,9 +278,10 @@ def engine_on(
     """Return a new engine on a loaded model, with what the settings name.
 
     `path` is the model's file: nothing is kept on disk of a model whose file is not known. Only experiments
-    have another `prefill_order`; a `Story(None)` keeps all that the scheduler is told.
+    have another `prefill_order`; a `Story(None)` keeps all of the scheduler's events.
     """
-    if settings.speculation == "auto" and not backend.max_draft:
+    drafts = settings.speculation == "auto" and backend.max_draft > 0
+    if settings.speculation == "auto" and not drafts:
         _log.warning("no_speculation", detail=NO_DRAFTS)
     limits = limits_of(backend, settings, prefill_order)
     clock = clock or MonotonicClock()
@@ -296,13 +296,9 @@ def engine_on(
         pacer=pacer,
         select=choose_select(settings.selector),
         disk=_disk(backend, settings, limits, clock, path),
-        speculation=_speculation(backend) if settings.speculation == "auto" else None,
+        speculation=Speculation(backend.max_draft, head=backend.has_head) if drafts else None,
         story=story,
     )
-
-
-def _speculation(backend: Backend) -> Speculation | None:
-    return Speculation(backend.max_draft, head=backend.has_head) if backend.max_draft else None
 
 
 def model_hash(settings: EngineSettings, path: Path | None) -> str:
@@ -344,29 +340,29 @@ def _disk(
 
 
 def _measurements(settings: EngineSettings) -> Path:
-    """Return the folder that remembers what was found out about models."""
+    """Return the folder of what was measured of models."""
     return (settings.cache_dir or default_cache_dir()) / "measurements"
 
 
 def limits_of(
     backend: Backend, settings: EngineSettings, prefill_order: PrefillOrder = "shortest"
 ) -> EngineLimits:
-    """Return the scheduler's bounds: what was asked for, as far as the backend has it.
+    """Return the scheduler's limits: those of the settings, as far as the backend can meet them.
 
-    Asked before anything is computed, because the cells of a token are measured.
+    Called before anything is computed, because the bytes of a cell are measured.
     """
     if not backend.generates:
         settings = settings.replaced(host_cache_mib=0)
     state_bytes, n_states = _state_cache(backend, settings)
     cell_bytes, host_bytes = _host_cache(backend, settings)
-    asked, n_ctx = settings.limits, settings.llama.n_ctx
-    return asked.on(
-        backend.n_slots,  # one without text, and fewer than asked for where there is less room
+    limits, n_ctx = settings.limits, settings.llama.n_ctx
+    return limits.on(
+        backend.n_slots,  # one for a model without text, fewer than were set where there is less room
         backend.n_ctx_slot if n_ctx == "auto" else n_ctx,
         n_ctx_slot=backend.n_ctx_slot,
         n_cells=backend.n_cells,
         prefill_order=prefill_order,
-        min_prefix=asked.min_prefix if backend.cuts_tails or state_bytes else 0,
+        min_prefix=limits.min_prefix if backend.cuts_tails or state_bytes else 0,
         copies=backend.copies,
         shares=backend.shares,
         dense=backend.dense,
@@ -395,8 +391,8 @@ def _state_cache(backend: Backend, settings: EngineSettings) -> tuple[int, int]:
 
 def _host_cache(backend: Backend, settings: EngineSettings) -> tuple[int, int]:
     """Return the bytes of a cell outside the cache, and those that all may take in host memory."""
-    wanted = settings.kept.host_cache_mib or settings.kept.slot_save_path is not None
-    if backend.states_alone or not wanted or not settings.limits.min_prefix:
+    enabled = settings.kept.host_cache_mib or settings.kept.slot_save_path is not None
+    if backend.states_alone or not enabled or not settings.limits.min_prefix:
         return 0, 0
     cell_bytes = backend.measure_cell()
     if not cell_bytes:
@@ -447,9 +443,9 @@ def llama_config(settings: EngineSettings, path: Path) -> LlamaConfig:
     """Return how a model is to be opened; loads llama.cpp. Raises ConfigError."""
     n_gpu_layers, need = _n_gpu_layers(settings)[0], need_here(settings, path)
     sizes = sizes_of(settings, path, need)
-    found = {"n_ctx": sizes.n_ctx, "n_threads": _n_threads(settings), "n_gpu_layers": n_gpu_layers}
+    resolved = {"n_ctx": sizes.n_ctx, "n_threads": _n_threads(settings), "n_gpu_layers": n_gpu_layers}
     return LlamaConfig(
-        **asdict(settings.llama) | found,
+        **asdict(settings.llama) | resolved,
         path=path,
         n_slots=sizes.n_slots,
         fewer_slots=settings.limits.n_slots == "auto",
@@ -507,5 +503,5 @@ def _n_gpu_layers(settings: EngineSettings) -> tuple[int, bool]:
     from cobali_ray.backend.devices import has_gpu
 
     offload = settings.llama.devices != (AUTO,) or has_gpu()
-    asked = settings.llama.n_gpu_layers
-    return ((-1 if offload else 0) if asked == "auto" else asked), offload
+    n_layers = settings.llama.n_gpu_layers
+    return ((-1 if offload else 0) if n_layers == "auto" else n_layers), offload

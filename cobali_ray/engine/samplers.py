@@ -49,7 +49,9 @@ class Samplers:
         )
         row.needs_rows = request.n_prompt_logprobs is not None
         if (budget := request.reasoning_budget) is not None:
-            row.reasoning = ReasoningMonitor(budget, partial(self.pieces.of, shown=request.shown_tokens))
+            row.reasoning = ReasoningMonitor(
+                budget, partial(self.pieces.of, shown_tokens=request.shown_tokens)
+            )
         row.resume(request.sent_tokens)
         if ready:
             row.matcher = self.matcher(request)
@@ -72,7 +74,7 @@ class Samplers:
 
     def require_adapter(self, request: Request) -> None:
         """Raise AdapterGoneError if a request's adapter is not loaded."""
-        if request.adapter and request.adapter not in {one.key for one in self._backend.adapters}:
+        if request.adapter and request.adapter not in {adapter.key for adapter in self._backend.adapters}:
             raise AdapterGoneError
 
     def matcher(self, request: Request) -> Matcher | None:

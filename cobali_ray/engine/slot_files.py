@@ -1,7 +1,7 @@
 """Slot files: idle slots saved to named files and restored, as llama-server's API has it.
 
 A file holds tokens with their cells and saved states, and says of which model. The tick thread only copies
-these, between two ticks; whatever has to do with files is done by whoever calls.
+these, between two ticks; files are read and written by the caller's thread.
 """
 
 from __future__ import annotations
@@ -64,12 +64,15 @@ class SlotFiles:
         if action == "erase":
             return SlotMove(slot_id, self._loop.act(lambda engine: engine.idle_slots.erase(slot_id)).result())
         path = self._folder / _plain(filename)
-        if action == "save":
-            n_tokens, n_bytes = self._save(slot_id, path)
-        elif action == "restore":
-            n_tokens, n_bytes = self._restore(slot_id, path)
-        else:
-            raise InvalidParameterError("action", "must be save, restore or erase")
+        try:
+            if action == "save":
+                n_tokens, n_bytes = self._save(slot_id, path)
+            elif action == "restore":
+                n_tokens, n_bytes = self._restore(slot_id, path)
+            else:
+                raise InvalidParameterError("action", "must be save, restore or erase")
+        except OSError as error:
+            raise SlotFileError(error.strerror or repr(error)) from error
         return SlotMove(slot_id, n_tokens, filename, n_bytes, self._clock.now() - began_s)
 
     def _save(self, slot_id: int, path: Path) -> tuple[int, int]:
@@ -78,7 +81,7 @@ class SlotFiles:
 
         kept, kind = self._loop.act(look).result()
         cells, states = kept.cells, [state for _, state in kept.states]
-        parts = [memoryview(one).cast("B") for one in (kept.tokens, *cells, *states)]
+        parts = [memoryview(buffer).cast("B") for buffer in (kept.tokens, *cells, *states)]
         crc32 = reduce(lambda crc, part: zlib.crc32(part, crc), parts, 0)
         sizes = [(n, len(state)) for n, state in kept.states]
         n_tokens, n_cell_bytes = len(kept.tokens), sum(map(len, cells))
@@ -128,7 +131,7 @@ class SlotFiles:
         line = file.readline(_MAX_HEAD) if file.read(len(MAGIC)) == MAGIC else b""
         try:
             head = msgspec.json.decode(line, type=_Head)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             raise SlotFileError("it is not a slot file, or it is damaged") from None
         sizes = [head.n_tokens - 1, head.n_cell_bytes, *(n for pair in head.states for n in pair)]
         if min(sizes) < 0 or [n for n, _ in head.states] != sorted({n for n, _ in head.states}):

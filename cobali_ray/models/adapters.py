@@ -51,7 +51,7 @@ def find_adapter(reference: str, model: Path, *, cache_dir: Path | None = None) 
 def invocation_of(adapter: Path) -> tuple[int, ...]:
     """Return the tokens that invoke an activated adapter; none where it is not one. Raises ConfigError."""
     tokens = read_header(adapter).metadata.get(_INVOCATION, [])
-    if not isinstance(tokens, list) or not all(type(one) is int and one < 1 << 31 for one in tokens):
+    if not isinstance(tokens, list) or not all(type(token) is int and token < 1 << 31 for token in tokens):
         raise ConfigError("adapters", f"'{adapter}' is damaged: {_INVOCATION} is no list of tokens")
     return tuple(tokens)
 
@@ -61,22 +61,21 @@ def _shapes_of(model: Path) -> _Shapes:
 
 
 def require_fitting(path: Path, model: Path) -> None:
-    """Raise ConfigError for what llama.cpp would refuse without telling why, or die of."""
+    """Raise ConfigError for what llama.cpp would refuse without a reason, or crash over."""
     adapter, shapes = read_header(path), _shapes_of(model)
-    said, architecture = adapter.metadata, read_header(model).metadata.get("general.architecture")
-    if said.get("general.type") != "adapter" or said.get("adapter.type") != "lora":
+    metadata, architecture = adapter.metadata, read_header(model).metadata.get("general.architecture")
+    if metadata.get("general.type") != "adapter" or metadata.get("adapter.type") != "lora":
         raise ConfigError(
             "adapters", f"'{path}' is not a LoRA adapter; llama.cpp's convert_lora_to_gguf.py makes one"
         )
-    if said.get("general.architecture") != architecture:
-        mine = said.get("general.architecture")
+    if (mine := metadata.get("general.architecture")) != architecture:
         raise ConfigError(
             "adapters", f"'{path}' is for models of the architecture {mine!r}, not {architecture!r}"
         )
     if adapter.kinds.get("adapter.lora.alpha", FLOAT32) != FLOAT32:
         raise ConfigError("adapters", f"'{path}' is damaged: adapter.lora.alpha is not a float32")
     invocation_of(path)
-    found: dict[str, _Shapes] = {}
+    pairs: dict[str, _Shapes] = {}
     for tensor in adapter.tensors:
         name, _, part = tensor.name.rpartition(".")
         if tensor.name.endswith(_IGNORED):
@@ -86,10 +85,10 @@ def require_fitting(path: Path, model: Path) -> None:
                 "adapters",
                 f"'{path}': tensor {tensor.name!r} of type {tensor.type_id} does not belong in an adapter",
             )
-        found.setdefault(name, {})[part] = tensor.shape
-    if not found:
+        pairs.setdefault(name, {})[part] = tensor.shape
+    if not pairs:
         raise ConfigError("adapters", f"'{path}' changes nothing: it has no tensors")
-    for name, pair in found.items():
+    for name, pair in pairs.items():
         if problem := _problem(name, pair, shapes):
             raise ConfigError("adapters", f"'{path}' is not for this model: {problem}")
 
@@ -107,8 +106,8 @@ def _problem(name: str, pair: _Shapes, shapes: Mapping[str, tuple[int, ...]]) ->
     if name == _EMBEDDING:
         n_out, n_in = n_in, n_out
     a, b = pair["lora_a"], pair["lora_b"]
-    rank = b[-1]
-    wanted = (*deeper, n_in, rank) if name == _EMBEDDING else (*deeper, rank, n_in)
-    if a != wanted or b != (*deeper, n_out, rank) or rank < 1:
+    rank = b[-1] if b else 0
+    expected_a = (*deeper, n_in, rank) if name == _EMBEDDING else (*deeper, rank, n_in)
+    if a != expected_a or b != (*deeper, n_out, rank) or rank < 1:
         return f"{name!r} is {of_model}, and its lora_a and lora_b are {a} and {b}"
     return None

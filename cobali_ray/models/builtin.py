@@ -16,12 +16,12 @@ SYNTHETIC = "synthetic-"
 _LABORATORY = "cobali_workloads.models"
 """Has `MODELS`, a `Builtin` each, and `make_adapter`."""
 Progress = Callable[[str, float], None]
-"""Hears what is being done and how much of it, 0 to 1."""
+"""Takes what is being done, and how much of it is done, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """How a built-in model is wanted. A model that is shipped ready made takes no notice of it."""
+    """How a built-in model is wanted. A model that is shipped ready made ignores it."""
 
     cache_dir: Path
     vocab_gguf: Path | None = None

@@ -83,9 +83,9 @@ def list_models(
     longest = max(len(row["reference"]) for row in rows)  # it is to be copied: whole while there is room
     if min(longest, NUMBERS_WIDTH) > console.width - NUMBERS_WIDTH:
         for row in rows:
-            told = Text.assemble(f"{row['quant'] or '-'}  {_size(row)}  ", _what(row))
+            details = Text.assemble(f"{row['quant'] or '-'}  {_size(row)}  ", _what(row))
             console.print(row["reference"], soft_wrap=True)
-            console.print(Padding.indent(told, 2))
+            console.print(Padding.indent(details, 2))
         return
     table = Table(box=None, pad_edge=False)
     table.add_column("model", overflow="fold", width=min(longest, console.width - NUMBERS_WIDTH))
@@ -126,8 +126,8 @@ def _rows() -> list[dict[str, Any]]:
             "path": str(model.files[0]),
         }
         try:
-            said = registry.describe(model.files[0])
-            row |= {name: said[name] for name in ("quant", "architecture", "parameters")}
+            facts = registry.describe(model.files[0])
+            row |= {name: facts[name] for name in ("quant", "architecture", "parameters")}
         except CobaliError as error:
             row["error"] = str(error)
         rows.append(row)
@@ -148,11 +148,11 @@ def _what(row: dict[str, Any]) -> Text:
     if "error" in row:
         return Text(row["error"], style="red")
     if row["source"] == "builtin":
-        said = row["description"] if row["default"] else ""
+        text = row["description"] if row["default"] else ""
     else:
         source = SOURCES.get(row["source"], "Hugging Face")
-        said = f"{row['architecture']}, {_in_short(row['parameters'])} parameters, from {source}"
-    return Text(said, no_wrap=True, overflow="ellipsis")
+        text = f"{row['architecture']}, {_in_short(row['parameters'])} parameters, from {source}"
+    return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def _in_short(n: int) -> str:
@@ -200,7 +200,7 @@ def show_model(reference: Reference, *, as_json: AsJson = False) -> None:
     path = _resolve(reference)
     facts = registry.describe(path)
     if facts["cell_bytes"] is None:
-        facts["cell_bytes"] = _asked_cell_bytes(path)
+        facts["cell_bytes"] = _measured_cell_bytes(path)
     if as_json:
         _print_json(facts)
         return
@@ -212,13 +212,13 @@ def show_model(reference: Reference, *, as_json: AsJson = False) -> None:
     Console().print(table)
 
 
-def _asked_cell_bytes(path: Path) -> int | None:
-    """Return what a token takes in a cache by llama.cpp's own account; None where that cannot be told."""
+def _measured_cell_bytes(path: Path) -> int | None:
+    """Return what a token takes in a cache by llama.cpp's own account; None where it gives none."""
     from cobali_ray.backend.config import DEFAULT_N_CTX, LlamaConfig
-    from cobali_ray.backend.fit import asked_need
+    from cobali_ray.backend.fit import estimated_need
 
-    asked = LlamaConfig(path=path, n_ctx=DEFAULT_N_CTX, n_threads=1, n_slots=1, n_batch=512)
-    need = asked_need(asked)
+    config = LlamaConfig(path=path, n_ctx=DEFAULT_N_CTX, n_threads=1, n_slots=1, n_batch=512)
+    need = estimated_need(config)
     return None if need is None else need.cell_bytes
 
 

@@ -9,9 +9,9 @@ def complete_model(incomplete: str) -> list[tuple[str, str]]:
     from cobali_ray.models.reference import SOURCES
     from cobali_ray.models.registry import available
 
-    found = {model.reference: "built in" for model in available() if model.default}
+    sources = {model.reference: "built in" for model in available() if model.default}
     for model in local_models():
-        found[model.reference] = SOURCES.get(model.source, "Hugging Face")
-    begun = [(name, source) for name, source in found.items() if name.startswith(incomplete)]
-    short = [(name.partition("//")[2], source) for name, source in found.items()]
+        sources[model.reference] = SOURCES.get(model.source, "Hugging Face")
+    begun = [(name, source) for name, source in sources.items() if name.startswith(incomplete)]
+    short = [(name.partition("//")[2], source) for name, source in sources.items()]
     return begun or [(name, source) for name, source in short if name and name.startswith(incomplete)]

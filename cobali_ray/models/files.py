@@ -1,4 +1,4 @@
-"""Names of GGUF files: the parts of a split model, the quant a name tells, which one is meant. Pure."""
+"""Names of GGUF files: the parts of a split model, the quant in a name, which file is meant. Pure."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _BESIDE_MODELS = re.compile(r"(?:^|/)mmproj|imatrix", re.IGNORECASE)
 
 
 def quant_of(name: str) -> str | None:
-    """Return the quant that a file's name tells, in capitals."""
-    found: list[str] = _QUANT.findall(name)
-    return found[-1].upper() if found else None
+    """Return the quant in a file's name, in capitals."""
+    quants: list[str] = _QUANT.findall(name)
+    return quants[-1].upper() if quants else None
 
 
 def models_among(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -37,9 +37,9 @@ def models_among(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
             parts.setdefault((match["stem"], match["total"]), []).append(name)
         else:
             models[name] = (name,)
-    for found in parts.values():
-        whole = parts_of(found[0])
-        if found == list(whole):
+    for present in parts.values():
+        whole = parts_of(present[0])
+        if present == list(whole):
             models[whole[0]] = whole
     return models
 

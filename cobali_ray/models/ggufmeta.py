@@ -53,8 +53,8 @@ class TensorEntry:
 class GgufHeader:
     """All of a GGUF file but its weights and its vocabulary.
 
-    Array values are lists; of strings in them only the number is told: each is empty. Other strings keep bad
-    bytes as surrogates.
+    Array values are lists; strings in them are empty, so that only their number is right. Other strings keep
+    bad bytes as surrogates.
     """
 
     version: int
@@ -80,9 +80,9 @@ def require_gguf(path: Path) -> None:
         with path.open("rb") as file:
             start = file.read(max(map(len, _FOREIGN)))
     except IsADirectoryError:
-        found = ", ".join(sorted(p.name for p in path.glob("*.gguf"))[:5])
+        names = ", ".join(sorted(p.name for p in path.glob("*.gguf"))[:5])
         raise ModelNotFoundError(
-            "model", f"'{path}' is a directory; name a file in it ({found or 'it has no .gguf file'})"
+            "model", f"'{path}' is a directory; name a file in it ({names or 'it has no .gguf file'})"
         ) from None
     except FileNotFoundError:
         place = "" if path.is_absolute() else f" (looked for {path.absolute()})"
@@ -103,8 +103,8 @@ def _kind(path: Path, start: bytes) -> str:
         return ": it is empty"
     if path.suffix == ".safetensors":
         return ", but a safetensors file, which llama.cpp's convert_hf_to_gguf.py turns into one"
-    known = next((what for first, what in _FOREIGN.items() if start.startswith(first)), None)
-    return f", but {known}" if known else f": it starts with {start[: len(MAGIC)]!r} instead of {MAGIC!r}"
+    foreign = next((what for first, what in _FOREIGN.items() if start.startswith(first)), None)
+    return f", but {foreign}" if foreign else f": it starts with {start[: len(MAGIC)]!r} instead of {MAGIC!r}"
 
 
 def require_whole(path: Path) -> None:
@@ -170,18 +170,18 @@ class GgufReader:
             key = self._string()
             kinds[key] = self._number("I")
             metadata[key] = self._value(kinds[key], nesting=0)
-        found = [self._tensor() for _ in range(n_tensors)]
+        tensors = [self._tensor() for _ in range(n_tensors)]
         alignment = metadata.get("general.alignment", _ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 1:
             raise ValueError(f"its data cannot be aligned to {alignment!r} bytes")
         return GgufHeader(
             version,
             metadata,
-            tuple(tensor for tensor, _ in found),
+            tuple(tensor for tensor, _ in tensors),
             self._size,
             kinds,
             -(-self._at // alignment) * alignment,
-            tuple(offset for _, offset in found),
+            tuple(offset for _, offset in tensors),
         )
 
     def _tensor(self) -> tuple[TensorEntry, int]:

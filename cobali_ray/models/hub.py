@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from cobali_ray.errors import ConfigError, ModelNotFoundError, why_of
-from cobali_ray.models.files import choose, models_among
+from cobali_ray.models.files import choose, models_among, parts_of
 from cobali_ray.models.local import cached_models
 from cobali_ray.models.reference import HubReference, HubRepository
 
@@ -46,7 +46,7 @@ def download(
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     def fetch(*, local_files_only: bool) -> Path:
-        found: str = hf_hub_download(
+        path: str = hf_hub_download(
             reference.repo_id,
             reference.filename,
             revision=reference.revision,
@@ -56,7 +56,7 @@ def download(
             etag_timeout=timeout_s,
             tqdm_class=None if progress is None else _bar(reference.filename, progress),
         )
-        return Path(found)
+        return Path(path)
 
     host = endpoint or constants.ENDPOINT
     try:
@@ -91,7 +91,7 @@ def choose_file(
     of = f"the repository '{repo_id}'"
     try:
         with _explained(host, repo_id, revision, f"'{repository}'"):
-            told = HfApi(endpoint=host).model_info(repo_id, revision=revision, timeout=timeout_s)
+            info = HfApi(endpoint=host).model_info(repo_id, revision=revision, timeout=timeout_s)
     except _UnreachableError as error:
         models = cached_models(Path(cache_dir or constants.HF_HUB_CACHE), repo_id, revision or "main")
         if not models:
@@ -100,12 +100,12 @@ def choose_file(
             ) from error
         of = f"the cache of {of}"
     else:
-        models = models_among(one.rfilename for one in told.siblings or ())
+        models = models_among(file.rfilename for file in info.siblings or ())
     return HubReference(repo_id, choose(models, repository.quant, of)[0], revision)
 
 
 def cached_file(reference: HubReference | HubRepository) -> Path | None:
-    """Return the file in huggingface_hub's cache; None if it is not there. Asks no network."""
+    """Return a model's first file in huggingface_hub's cache; None if not all are there. Asks no network."""
     from huggingface_hub import constants, try_to_load_from_cache
 
     repo_id, revision = reference.repo_id, reference.revision or "main"
@@ -117,8 +117,9 @@ def cached_file(reference: HubReference | HubRepository) -> Path | None:
             return None
     else:
         name = reference.filename
-    found = try_to_load_from_cache(repo_id, name, revision=revision)
-    return Path(found) if isinstance(found, str) else None
+    paths = [try_to_load_from_cache(repo_id, part, revision=revision) for part in parts_of(name)]
+    here = [path for path in paths if isinstance(path, str)]
+    return Path(here[0]) if len(here) == len(paths) else None
 
 
 def _probe(reference: HubReference, host: str, timeout_s: float) -> None:

@@ -1,7 +1,7 @@
 """Models that other programs have downloaded to this machine: found by their folders, known by their names.
 
-Only folders, links and Ollama's manifests are read here, so that a shell's completion is quick; what is in a
-file is `ggufmeta`'s to say.
+Only folders, links and Ollama's manifests are read here, so that a shell's completion is quick; `ggufmeta`
+reads what is in a file.
 """
 
 from __future__ import annotations
@@ -53,34 +53,34 @@ class LocalModel:
             bare = self.name.removesuffix(":latest")
             return tuple(dict.fromkeys((self.name.lower(), bare.lower())))
         plain = self.name.rsplit("@", 1)[0] if self.source == HUB else self.name
-        found = [self.name, plain, Path(plain).name, Path(plain).stem]
+        names = [self.name, plain, Path(plain).name, Path(plain).stem]
         folders = Path(plain).parts[:-1]
         for repo in {"/".join(folders[:2]), "/".join(folders[1:2])} - {""}:
-            found.append(repo)
+            names.append(repo)
             if quant := quant_of(plain):
-                found.append(f"{repo}:{quant}")
-        return tuple(dict.fromkeys(name.lower() for name in found))
+                names.append(f"{repo}:{quant}")
+        return tuple(dict.fromkeys(name.lower() for name in names))
 
 
 def local_models(environ: Mapping[str, str] = os.environ, home: Path | None = None) -> list[LocalModel]:
     """Find what Ollama, LM Studio, llama.cpp and huggingface_hub have; what cannot be read is left out."""
     home = home or Path.home()
     cache = Path(environ.get("XDG_CACHE_HOME") or home / ".cache")
-    found: list[LocalModel] = []
+    models: list[LocalModel] = []
     own = Path(environ.get("OLLAMA_MODELS") or home / ".ollama" / "models")
     for folder in dict.fromkeys((own, *map(Path, _OLLAMA_FOLDERS))):
-        found += _of_ollama(folder)
+        models += _of_ollama(folder)
     for folder in (home / ".lmstudio" / "models", home / ".cache" / "lm-studio" / "models"):
-        found += _in_folder("lmstudio", folder)
-    found += _in_folder("llamacpp", Path(environ.get("LLAMA_CACHE") or cache / "llama.cpp"))
-    found += _of_hub(hub_cache(environ, home))
-    return found
+        models += _in_folder("lmstudio", folder)
+    models += _in_folder("llamacpp", Path(environ.get("LLAMA_CACHE") or cache / "llama.cpp"))
+    models += _of_hub(hub_cache(environ, home))
+    return models
 
 
 def meant_by(reference: NameReference, models: Iterable[LocalModel]) -> list[LocalModel]:
     """Return the models that a name means, one of each file."""
-    wanted = reference.name.lower()
-    meant = [model for model in models if reference.source in {None, model.source} and wanted in model.names]
+    name = reference.name.lower()
+    meant = [model for model in models if reference.source in {None, model.source} and name in model.names]
     return list({model.files[0].resolve(): model for model in reversed(meant)}.values())[::-1]
 
 
@@ -89,9 +89,9 @@ def near(reference: NameReference, models: Iterable[LocalModel], others: Iterabl
     names = {other.partition(":")[2]: other for other in others}
     for model in models:
         names |= dict.fromkeys((*model.names, model.reference.lower()), model.reference)
-    found = get_close_matches(str(reference).lower(), names, n=3)
-    found += get_close_matches(reference.name.lower(), names, n=3)
-    return list(dict.fromkeys(names[name] for name in found))[:3]
+    matches = get_close_matches(str(reference).lower(), names, n=3)
+    matches += get_close_matches(reference.name.lower(), names, n=3)
+    return list(dict.fromkeys(names[name] for name in matches))[:3]
 
 
 def _of_ollama(folder: Path) -> Iterator[LocalModel]:
@@ -153,5 +153,5 @@ def _text(file: Path) -> str:
 
 def _files_below(folder: Path) -> list[Path]:
     """Return the files below a folder, as far as this account may look."""
-    found = [Path(where, name) for where, _, names in os.walk(folder) for name in names]
-    return sorted(file for file in found if file.is_file())
+    files = [Path(where, name) for where, _, names in os.walk(folder) for name in names]
+    return sorted(file for file in files if file.is_file())

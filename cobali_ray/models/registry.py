@@ -126,7 +126,7 @@ def describe(path: Path) -> dict[str, Any]:
     """Read what a model's files say about it, as JSON can hold it; `parameters` counts weights.
 
     `prompts_begin` is where one may part from an earlier one. A token takes `cell_bytes` in the cache and in
-    host memory, a saved state `state_bytes`; None: the file does not tell.
+    host memory, a saved state `state_bytes`; None: the file does not say.
     """
     from gguf import GGMLQuantizationType, LlamaFileType
 
@@ -134,18 +134,18 @@ def describe(path: Path) -> dict[str, Any]:
 
     headers = [read_header(file) for file in files_of(path) or [path]]
     tensors = [tensor for header in headers for tensor in header.tensors]
-    said = headers[0].metadata
-    architecture = said.get("general.architecture", "unknown")
+    metadata = headers[0].metadata
+    architecture = metadata.get("general.architecture", "unknown")
 
     def of_architecture(key: str) -> Any:
-        return said.get(f"{architecture}.{key}")
+        return metadata.get(f"{architecture}.{key}")
 
-    need = cache_need(said)
+    need = cache_need(metadata)
     return {
         "path": str(path),
         "size_bytes": sum(header.size_bytes for header in headers),
-        "name": said.get("general.name"),
-        "description": said.get("general.description"),
+        "name": metadata.get("general.name"),
+        "description": metadata.get("general.description"),
         "architecture": architecture,
         "parameters": sum(math.prod(tensor.shape) for tensor in tensors),
         "n_layers": of_architecture("block_count"),
@@ -155,11 +155,11 @@ def describe(path: Path) -> dict[str, Any]:
         "n_kv_heads": of_architecture("attention.head_count_kv"),
         "n_ctx_train": of_architecture("context_length"),
         "rope_base": of_architecture("rope.freq_base"),
-        "n_vocab": len(said.get("tokenizer.ggml.tokens", ())),
-        "quant": _quant(LlamaFileType, said),
+        "n_vocab": len(metadata.get("tokenizer.ggml.tokens", ())),
+        "quant": _quant(LlamaFileType, metadata),
         "tensor_types": dict(Counter(_name_of(GGMLQuantizationType, t.type_id) for t in tensors)),
-        "has_chat_template": "tokenizer.chat_template" in said,
-        "prompts_begin": begins(said),
+        "has_chat_template": "tokenizer.chat_template" in metadata,
+        "prompts_begin": begins(metadata),
         "cell_bytes": None if need is None else need.cell_bytes,
         "state_bytes": None if need is None else need.state_bytes,
     }
@@ -214,8 +214,8 @@ def _builtin(reference: BuiltinReference) -> tuple[Builtin, str]:
     return row, quant
 
 
-def _quant(kinds: Any, said: Mapping[str, Any]) -> str:
-    return _name_of(kinds, said.get("general.file_type")).removeprefix("MOSTLY_").removeprefix("ALL_")
+def _quant(kinds: Any, metadata: Mapping[str, Any]) -> str:
+    return _name_of(kinds, metadata.get("general.file_type")).removeprefix("MOSTLY_").removeprefix("ALL_")
 
 
 def _name_of(kinds: Any, value: int | None) -> str:

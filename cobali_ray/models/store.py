@@ -55,7 +55,7 @@ def write_whole(target: Path, n_bytes: int, fill: Callable[[Path], object]) -> N
             raise _no_room(target, n_bytes, 0) from error
         raise ConfigError("cache_dir", f"cannot write '{target}': {error.strerror or error}") from error
     finally:
-        with contextlib.suppress(OSError):  # what stops this stopped the writing, and that is being said
+        with contextlib.suppress(OSError):  # what prevents this made the writing fail, and is raised
             part.unlink(missing_ok=True)
 
 

@@ -44,7 +44,7 @@ Origin: TypeAlias = Annotated[str, AfterValidator(_is_origin)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiSettings:
-    """How the HTTP side behaves. No engine is told any of it."""
+    """How the HTTP side behaves. No engine gets any of it."""
 
     api_keys: tuple[Name, ...] = field(default=(), repr=False)
     """Accepted keys; if there are none, here or in the file, no key is needed. No message, report or repr

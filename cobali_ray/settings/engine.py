@@ -44,7 +44,7 @@ MAX_WORD = 4096
 
 def listed(text: str) -> tuple[int, ...]:
     """Read a list of CPUs or GPUs as Linux writes it: `0-3,8`. Raises ValueError."""
-    found: dict[int, None] = {}
+    numbers: dict[int, None] = {}
     for part in text.split(","):
         low, dash, high = (word.strip() for word in part.partition("-"))
         ends = low, high if dash else low
@@ -52,8 +52,8 @@ def listed(text: str) -> tuple[int, ...]:
             raise ValueError("must be a list such as 0-3,8")
         if max(map(len, ends)) > 4 or int(ends[1]) < int(ends[0]) or int(ends[1]) >= MAX_CPUS:
             raise ValueError(f"must be a list such as 0-3,8, of numbers below {MAX_CPUS}")
-        found |= dict.fromkeys(range(int(ends[0]), int(ends[1]) + 1))
-    return tuple(found)
+        numbers |= dict.fromkeys(range(int(ends[0]), int(ends[1]) + 1))
+    return tuple(numbers)
 
 
 def _is_listed(value: Any) -> Any:
@@ -173,7 +173,7 @@ class EngineSettings(BaseModel):
         validate_default=True,
         frozen=True,
         allow_inf_nan=False,
-        hide_input_in_errors=True,  # whoever else validates prints pydantic's own report
+        hide_input_in_errors=True,  # other code that validates prints pydantic's own report
     )
 
     engines: dict[str, dict[str, Any]] = {}
@@ -224,10 +224,10 @@ class EngineSettings(BaseModel):
     def _grouped(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Put each value into its group. Refuses unknown names, which would be ignored in silence."""
         grouped: dict[str, Any] = {}
-        for name, said in values.items():
+        for name, raw in values.items():
             if name not in PLACES:
                 raise ValueError(f"{name}: {no_such_setting(name)}")
-            value = _meant(name, said)
+            value = _meant(name, raw)
             if isinstance(value, str | Path):
                 if not is_text(str(value)):
                     raise ValueError(f"{name}: must be text without null characters")
@@ -242,15 +242,15 @@ class EngineSettings(BaseModel):
     @model_serializer(mode="wrap")
     def _flat(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Return names and values without the secrets."""
-        found: dict[str, Any] = {}
+        flat: dict[str, Any] = {}
         for name, value in dump(self).items():
-            found |= value if name in GROUPS else {name: value}
-        return {name: value for name, value in found.items() if name not in SECRETS}
+            flat |= value if name in GROUPS else {name: value}
+        return {name: value for name, value in flat.items() if name not in SECRETS}
 
     @field_validator("engines", mode="before")
     @classmethod
     def _have_settings(cls, value: Any) -> Any:
-        """Let an engine say nothing of its own, which YAML reads as null."""
+        """Allow an engine without settings of its own, which YAML reads as null."""
         return {name: own or {} for name, own in value.items()} if isinstance(value, dict) else value
 
     @field_validator("default_sampling")
@@ -344,10 +344,10 @@ GROUPS: Final = {
 """The groups by their names."""
 PLACES: Final[Mapping[str, str]] = {
     **{name: "" for name in EngineSettings.model_fields if name not in GROUPS},
-    **{one.name: group for group, kind in GROUPS.items() for one in fields(kind)},
+    **{setting.name: group for group, kind in GROUPS.items() for setting in fields(kind)},
 }
 """In which group each setting is; "" where it is in none."""
-SECRETS: Final = {one.name for kind in GROUPS.values() for one in fields(kind) if not one.repr}
+SECRETS: Final = {setting.name for kind in GROUPS.values() for setting in fields(kind) if not setting.repr}
 """Never shown."""
 
 
@@ -357,9 +357,9 @@ def no_such_setting(name: str, *others: str) -> str:
     return "there is no such setting" + (f"; did you mean {near[0]}?" if near else "")
 
 
-def _holds(hint: Any, *wanted: Any) -> bool:
+def _holds(hint: Any, *kinds: Any) -> bool:
     """Whether a type is, or has among its members, one of some types or literals."""
-    return hint in wanted or get_origin(hint) in wanted or any(_holds(one, *wanted) for one in get_args(hint))
+    return hint in kinds or get_origin(hint) in kinds or any(_holds(part, *kinds) for part in get_args(hint))
 
 
 _HINTS = {
@@ -384,7 +384,7 @@ def _meant(name: str, value: Any) -> Any:
 
 
 def _at_home(name: str, path: Path) -> Path:
-    """Return a path whose `~` is a home folder: in a file, and in `--set`, no shell has seen to that."""
+    """Return a path whose `~` is a home folder: in a file, and in `--set`, no shell has expanded it."""
     try:
         return path.expanduser()
     except RuntimeError:

@@ -42,7 +42,7 @@ def is_text(value: str) -> bool:
 
 
 def short(value: Any) -> str:
-    """Show what was said; a few words in YAML can stand for more than memory holds."""
+    """Show a value shortened; a few words in YAML can stand for more than memory holds."""
     try:
         return _SHORT.repr(value)
     except ValueError:  # a number that Python writes no digits of

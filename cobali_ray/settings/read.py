@@ -47,7 +47,7 @@ def settings_of_engines(settings: EngineSettings) -> dict[str, EngineSettings]:
     if not settings.engines:
         return {"": settings}
     common = settings.replaced(engines={}).values()
-    found: dict[str, EngineSettings] = {}
+    by_engine: dict[str, EngineSettings] = {}
     owners: dict[str, str] = {}
     for engine, own in settings.engines.items():
         place = f"engines.{engine}"
@@ -58,7 +58,7 @@ def settings_of_engines(settings: EngineSettings) -> dict[str, EngineSettings]:
                 f"{place}.{name}", "applies to all engines: put it next to `engines`, not inside"
             )
         try:
-            found[engine] = read = _read(common | own)
+            by_engine[engine] = read = _read(common | own)
         except ConfigError as error:
             raise ConfigError(f"{place}.{error.setting}", error.message) from error
         for name in (*read.names, *read.adapters):
@@ -68,24 +68,24 @@ def settings_of_engines(settings: EngineSettings) -> dict[str, EngineSettings]:
                     f"{place}.{setting}", f"the name {name!r} is taken by engines.{owners[name]}"
                 )
             owners[name] = engine
-    return found
+    return by_engine
 
 
 def _exported(environ: Mapping[str, str]) -> dict[str, Any]:
     """Return what the environment says. Raises ConfigError for names that nobody reads."""
-    found: dict[str, Any] = {}
+    exported: dict[str, Any] = {}
     for variable, text in environ.items():
         name = variable.upper()
         if not name.startswith(PREFIX) or name in NOT_SETTINGS or _is_of_service(name, text):
             continue
         setting = name.removeprefix(PREFIX).lower()
         if setting not in PLACES:
-            raise ConfigError(name, no_such_setting(name, *(f"{PREFIX}{one.upper()}" for one in PLACES)))
+            raise ConfigError(name, no_such_setting(name, *(f"{PREFIX}{other.upper()}" for other in PLACES)))
         try:
-            found[setting] = json.loads(text) if setting in MAPPINGS and text.startswith("{") else text
+            exported[setting] = json.loads(text) if setting in MAPPINGS and text.startswith("{") else text
         except ValueError:
             raise ConfigError(setting, "the variable is not valid JSON") from None
-    return found
+    return exported
 
 
 def _is_of_service(name: str, text: str) -> bool:
@@ -110,13 +110,13 @@ def _named(error: ValidationError) -> ConfigError:
     reports = [(_place(report["loc"]), report) for report in error.errors()]
     where, first = reports[0]
     # Of a union, one report per member.
-    said = (report["msg"].removeprefix("Value error, ") for place, report in reports if place == where)
-    message = "; ".join(dict.fromkeys(said))
+    messages = (report["msg"].removeprefix("Value error, ") for place, report in reports if place == where)
+    message = "; ".join(dict.fromkeys(messages))
     if not where:
         name, _, why = message.partition(": ")
         return ConfigError(name if why else "settings", why or message)
-    shown = "" if where in SECRETS else f" (got {short(first['input'])})"
-    return ConfigError(where, f"{message}{shown}")
+    value = "" if where in SECRETS else f" (got {short(first['input'])})"
+    return ConfigError(where, f"{message}{value}")
 
 
 def _place(path: tuple[int | str, ...]) -> str:

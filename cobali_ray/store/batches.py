@@ -1,7 +1,7 @@
 """Batches in the store: functions over a connection, called by `Store`, each in one transaction.
 
 A line that waits is a row of `pending`. The transaction that deletes the row writes the answer, so each line
-has exactly one answer, whatever is killed and whoever answers it again.
+has exactly one answer, whichever process is killed or answers it again.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class BatchRecord(NamedTuple):
 
 
 class NewBatch(NamedTuple):
-    """What its owner says of a batch."""
+    """What its owner asks of a batch."""
 
     owner: str
     tenant: str
@@ -137,11 +137,11 @@ def listed(
         query, values = f"{query} AND seq > ?", [*values, find(db, owner, before, format_).seq]  # type: ignore[list-item]
         order = "ASC"
     rows = db.execute(f"{query} ORDER BY seq {order} LIMIT ?", [*values, limit]).fetchall()
-    return sorted((_record(row) for row in rows), key=lambda one: -one.seq)
+    return sorted((_record(row) for row in rows), key=lambda batch: -batch.seq)
 
 
 def unfinished(db: StoreConnection) -> list[BatchRecord]:
-    """Return all batches that something is to be done for, the oldest first."""
+    """Return all batches that are not over, the oldest first."""
     rows = db.execute(f"SELECT * FROM batches WHERE status NOT IN ({_OVER}) ORDER BY seq")
     return [_record(row) for row in rows]
 
@@ -221,10 +221,10 @@ def answer(db: StoreConnection, batch_id: str, answered: Iterable[AnsweredLine],
     if row is None or (batch := _record(row)).over:
         return
     write, n_good, n_bad = FORMATS[batch.format].answered, 0, 0
-    for turn, custom_id, found in answered:
-        file_id = batch.output_file_id if found.good else batch.error_file_id
-        if _write(db, batch_id, turn, file_id, write(custom_id, found)):
-            n_good, n_bad = n_good + found.good, n_bad + (not found.good)
+    for turn, custom_id, result in answered:
+        file_id = batch.output_file_id if result.good else batch.error_file_id
+        if _write(db, batch_id, turn, file_id, write(custom_id, result)):
+            n_good, n_bad = n_good + result.good, n_bad + (not result.good)
     db.execute(
         "UPDATE batches SET n_completed = n_completed + ?, n_failed = n_failed + ? WHERE id = ?",
         (n_good, n_bad, batch_id),
@@ -240,7 +240,7 @@ def finish(db: StoreConnection, batch: BatchRecord, now_s: int) -> BatchRecord:
 
 
 def give_up(db: StoreConnection, batch: BatchRecord, change: BatchChange, now_s: int) -> BatchRecord:
-    """End a batch that expired or was cancelled: what has no answer is answered by saying so."""
+    """End a batch that expired or was cancelled: lines without an answer get one that says so."""
     code, write = _LEFT[change], FORMATS[batch.format].left
     if BatchStatus.IN_PROGRESS not in batch.times:
         _queue(db, batch)
@@ -299,7 +299,7 @@ def _write(db: StoreConnection, batch_id: str, turn: int, file_id: str, line: by
 
 
 def _end(db: StoreConnection, batch: BatchRecord, change: BatchChange, now_s: int) -> BatchRecord:
-    """Let the files be seen that have lines, from now on for as long as was asked, and drop the others."""
+    """Show the files that have lines, for as long as they are kept, and drop the others."""
     kept_until_s = now_s + batch.kept_until_s - batch.created_s
     for file_id in {batch.output_file_id, batch.error_file_id}:
         (n,) = db.execute("SELECT bytes FROM files WHERE id = ?", (file_id,)).fetchone()
@@ -340,9 +340,9 @@ def _record(row: Any) -> BatchRecord:
     return BatchRecord(**values | {"status": BatchStatus(values["status"])})
 
 
-def output_ids(db: StoreConnection, found: Iterable[BatchRecord]) -> Iterator[tuple[BatchRecord, set[str]]]:
+def output_ids(db: StoreConnection, batches: Iterable[BatchRecord]) -> Iterator[tuple[BatchRecord, set[str]]]:
     """Yield batches, each with the ids of its output files that can be read."""
-    for batch in found:
+    for batch in batches:
         rows = db.execute(
             "SELECT id FROM files WHERE complete = 1 AND id IN (?, ?)",
             (batch.output_file_id, batch.error_file_id),

@@ -1,7 +1,7 @@
 """The page's chats in the store: functions over a connection, called by `Store`, each in one transaction.
 
 What a chat is, the page knows; here it is a text, with a short one for lists. Each change has a number of its
-own, larger than all before: clients say by it what they know of a chat, and from where on they want to hear.
+own, larger than all before: clients send the one that they have, and ask for the changes after it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from cobali_ray.store.connection import StoreConnection
 from cobali_ray.store.files import StoreQuota
 
 CHAT: Final = "chat"
-"""What one is called where there is none."""
+"""What NotInStoreError calls one."""
+MAX_DELETED: Final = 10_000
+"""The latest deleted chats of a key that are known to have been there."""
 
 
 class ChatRow(NamedTuple):
@@ -24,15 +26,15 @@ class ChatRow(NamedTuple):
 
 
 def write(
-    db: StoreConnection, owner: str, chat_id: str, known: int, texts: tuple[str, str], quota: StoreQuota
+    db: StoreConnection, owner: str, chat_id: str, expected: int, texts: tuple[str, str], quota: StoreQuota
 ) -> int:
-    """Write a chat, its summary and its text, in the place of the version that is known; 0: there is none.
+    """Write a chat, its summary and its text, in the place of the version `expected`; 0: there is none.
 
-    Returns the new version. Raises ChatChangedError where the version is another, and StoreFullError.
+    Returns the new version. Raises ChatChangedError where the chat is at another, and StoreFullError.
     """
     row = _row(db, owner, chat_id)
     version = 0 if row is None else row["version"]
-    if version != known:
+    if version != expected:
         raise ChatChangedError(chat_id, version)
     if row is None:
         query = "SELECT count(*) FROM chats WHERE owner = ? AND data IS NOT NULL"
@@ -70,6 +72,11 @@ def delete(db: StoreConnection, owner: str, chat_id: str, kept_until_s: int) -> 
     if _row(db, owner, chat_id) is None:
         raise NotInStoreError(CHAT, chat_id[:64])
     _put(db, owner, chat_id, kept_until_s, "", None)
+    db.execute(
+        "DELETE FROM chats WHERE version IN (SELECT version FROM chats WHERE owner = ? AND data IS NULL "
+        f"ORDER BY version DESC LIMIT 1 OFFSET {MAX_DELETED})",
+        (owner,),
+    )
 
 
 def sweep(db: StoreConnection, now_s: int) -> int:

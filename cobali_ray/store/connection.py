@@ -15,7 +15,7 @@ from cobali_ray.store.tables import VERSIONS
 
 
 class StoreConnection(ABC):
-    """Used by one thread. Transactions follow each other, those of all processes."""
+    """Used by one thread. Transactions of all processes follow each other."""
 
     errors: type[Exception]
     """What the library raises."""
@@ -47,7 +47,7 @@ class StoreConnection(ABC):
 
     @abstractmethod
     def why(self, error: Exception) -> str:
-        """Return what clients may hear of an error."""
+        """Return what clients may see of an error."""
 
     @abstractmethod
     def close(self) -> None: ...

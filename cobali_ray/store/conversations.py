@@ -13,7 +13,7 @@ from cobali_ray.store.connection import StoreConnection
 from cobali_ray.store.files import StoreQuota
 
 CONVERSATION: Final = "conversation"
-"""What one is called where there is none."""
+"""What NotInStoreError calls one."""
 _FIELDS: Final = "id, created_s, metadata"
 
 
@@ -128,7 +128,7 @@ def last_n(db: StoreConnection, conversation_id: str) -> int:
 
 
 def position(db: StoreConnection, owner: str, conversation_id: str) -> int:
-    """Return the same to whose it is. Raises NotInStoreError."""
+    """Return the same for its owner. Raises NotInStoreError."""
     find(db, owner, conversation_id)
     return last_n(db, conversation_id)
 
@@ -177,7 +177,7 @@ def delete_item(db: StoreConnection, owner: str, conversation_id: str, item_id: 
     n_bytes = len(item(db, owner, conversation_id, item_id))
     db.execute("DELETE FROM items WHERE conversation_id = ? AND id = ?", (conversation_id, item_id))
     db.execute("UPDATE conversations SET bytes = bytes - ? WHERE id = ?", (n_bytes, conversation_id))
-    # What comes next gets the number of what was last: no response may take it for what it goes on from.
+    # The next item gets the number of the last one: no response may count it among those that it continues.
     last = last_n(db, conversation_id)
     query = "UPDATE responses SET conversation_n = ? WHERE conversation_id = ? AND conversation_n > ?"
     db.execute(query, (last, conversation_id, last))

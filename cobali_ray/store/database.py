@@ -41,7 +41,7 @@ def check_store(place: StorePlace | None) -> str:
     store = Store(place)
     try:
         return store.now(lambda db: db.name)
-    except StoreFailedError as error:  # a folder would have said so before
+    except StoreFailedError as error:  # a folder has raised ConfigError before
         why = why_of(error.__cause__ or error)
         raise ConfigError("data_url", f"the database cannot be used: {why}") from None
     finally:

@@ -14,7 +14,7 @@ from cobali_ray.store.order import order_key
 INPUT, OUTPUT, INTERNAL = "batch", "batch_output", "internal"
 """Purposes: what a client uploads, what batches write, and what clients never see as a file."""
 UPLOAD_S: Final = 3600
-"""How long an upload may pause for good before what came of it is deleted."""
+"""How long an upload may pause before what arrived of it is deleted."""
 _COUNTED: Final = ("files", "responses", "conversations", "chats", "streams")
 BLOCK_BYTES, BLOCK_PIECES = 1 << 20, 10_000
 """About how much of a file is read at once, and in how many pieces at most."""
@@ -34,7 +34,8 @@ class StoreQuota(NamedTuple):
 
     def check_count(self, db: StoreConnection, owner: str, table: str) -> None:
         """Raise StoreFullError where a key has as many rows of a table as it may."""
-        (n,) = db.execute(f"SELECT count(*) FROM {table} WHERE owner = ?", (owner,)).fetchone()
+        seen = f" AND purpose <> '{INTERNAL}'" if table == "files" else ""
+        (n,) = db.execute(f"SELECT count(*) FROM {table} WHERE owner = ?{seen}", (owner,)).fetchone()
         if n >= self.max_count:
             raise StoreFullError(f"{n} {table}", "stored_count")
 
@@ -54,7 +55,7 @@ class FileRecord(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A line of a file, and what it asks."""
+    """A line of a file, and its request."""
 
     n: int
     data: bytes
@@ -82,18 +83,18 @@ def append(db: StoreConnection, file_id: str, pieces: Sequence[Piece], now_s: in
     """Add lines to a file that is not complete. Raises StoreFullError where that is too much."""
     db.executemany(
         "INSERT INTO pieces (file_id, n, data) VALUES (?, ?, ?)",
-        ((file_id, one.n, one.data) for one in pieces),
+        ((file_id, piece.n, piece.data) for piece in pieces),
     )
     db.executemany(
         "INSERT INTO lines (file_id, n, custom_id, endpoint, model, order_key) VALUES (?, ?, ?, ?, ?, ?)",
         (
-            (file_id, n, asked.custom_id, asked.endpoint, asked.model, order_key(asked.model, asked.body))
-            for n, _, asked in pieces
+            (file_id, n, line.custom_id, line.endpoint, line.model, order_key(line.model, line.body))
+            for n, _, line in pieces
         ),
     )
     (owner,) = db.execute(
         "UPDATE files SET bytes = bytes + ?, expires_s = ? WHERE id = ? RETURNING owner",
-        (sum(len(one.data) for one in pieces), now_s + UPLOAD_S, file_id),
+        (sum(len(piece.data) for piece in pieces), now_s + UPLOAD_S, file_id),
     ).fetchone()
     quota.check_bytes(db, owner)
 
@@ -108,7 +109,7 @@ def used_bytes(db: StoreConnection, owner: str) -> int:
 
 
 def complete(db: StoreConnection, file_id: str, name: str, expires_s: int) -> FileRecord:
-    """Let a file be seen, and return it."""
+    """Mark a file as complete, so that clients see it, and return it."""
     row = db.execute(
         f"UPDATE files SET complete = 1, name = ?, expires_s = ? WHERE id = ? RETURNING {_FIELDS}",
         (name, expires_s, file_id),
@@ -162,7 +163,10 @@ def block(db: StoreConnection, file_id: str, after_n: int) -> tuple[bytes, int] 
 
 
 def end_of_block(sizes: Iterable[tuple[int, int]], last: int, enough: int = BLOCK_BYTES) -> int:
-    """Return with which of some pieces there are enough bytes, or the last one; given numbers and bytes."""
+    """Return the number of the piece with which there are enough bytes, or of the last one.
+
+    `sizes` are numbers and bytes of pieces; without any, `last` is returned.
+    """
     n_bytes = 0
     for number, size in sizes:
         last, n_bytes = number, n_bytes + size
@@ -172,13 +176,13 @@ def end_of_block(sizes: Iterable[tuple[int, int]], last: int, enough: int = BLOC
 
 
 def delete(db: StoreConnection, owner: str, file_id: str) -> None:
-    """Let a file be gone. Raises NotInStoreError."""
+    """Hide a file from everybody. Raises NotInStoreError."""
     find(db, owner, file_id)
     drop(db, [file_id])
 
 
 def drop(db: StoreConnection, file_ids: Iterable[str]) -> None:
-    """Let files be gone for everybody; `clear` deletes what was in them."""
+    """Hide files from everybody; `clear` deletes what was in them."""
     values = [(GONE, file_id) for file_id in file_ids]
     db.executemany("UPDATE files SET owner = ?, complete = 0 WHERE id = ?", values)
 

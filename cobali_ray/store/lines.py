@@ -16,9 +16,9 @@ COMPLETIONS: Final = "/v1/completions"
 EMBEDDINGS: Final = "/v1/embeddings"
 RESPONSES: Final = "/v1/responses"
 ENDPOINTS: Final = (CHATS, COMPLETIONS, EMBEDDINGS, RESPONSES)
-"""What a line of OpenAI's format may ask."""
+"""The routes that a line of OpenAI's format may call."""
 MESSAGES: Final = "/v1/messages"
-"""What each request of an Anthropic batch asks."""
+"""The route that each request of an Anthropic batch calls."""
 LINE_ID: Final = "batch_req_"
 """How the id of a line's request begins."""
 MAX_LINES: Final = 1_000_000
@@ -73,7 +73,7 @@ class LineSplitter:
 
 @dataclass(frozen=True, slots=True)
 class LineRequest:
-    """What one line asks."""
+    """The request of one line."""
 
     custom_id: str
     """By which its owner knows the answer."""
@@ -136,7 +136,7 @@ def _body(number: int, line: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _loaded(number: int, raw: bytes) -> dict[str, Any]:
     try:
         line = orjson.loads(raw)
-        orjson.dumps(line)  # which goes less deep, and is done whenever the line is asked
+        orjson.dumps(line)  # which allows less depth, and is done whenever the line is sent
     except orjson.JSONDecodeError as error:
         raise BadLineError(number, f"is not valid JSON at column {error.colno}") from None
     except orjson.JSONEncodeError:
@@ -163,7 +163,7 @@ LEFT: Final = {
     "batch_expired": "The batch expired before this line was answered.",
     "batch_cancelled": "The batch was cancelled before this line was answered.",
 }
-"""What is said of lines that were not answered, by OpenAI's codes for it."""
+"""Messages for lines that were not answered, by OpenAI's codes."""
 
 
 def answer_line(custom_id: str, answer: Answer) -> bytes:

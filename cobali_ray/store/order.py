@@ -17,7 +17,7 @@ from zlib import crc32
 import orjson
 
 BLOCK_BYTES: Final = 128
-_TOLD_FIRST: Final = ("tools", "system", "instructions", "messages", "prompt", "input")
+_TEXT_FIELDS: Final = ("tools", "system", "instructions", "messages", "prompt", "input")
 """Fields with text that a model reads, in the order in which it mostly does."""
 
 
@@ -25,17 +25,17 @@ def order_key(model: str, body: Mapping[str, Any]) -> bytes:
     """Return what the requests of a batch are sorted by: equal beginnings mean equal texts."""
     text = b"\n".join(_texts(body))
     blocks = (text[at : at + BLOCK_BYTES] for at in range(0, len(text), BLOCK_BYTES))
-    return b"".join((model.encode(errors="replace"), b"\0", *(crc32(one).to_bytes(4) for one in blocks)))
+    return b"".join((model.encode(errors="replace"), b"\0", *(crc32(block).to_bytes(4) for block in blocks)))
 
 
 def _texts(body: Mapping[str, Any]) -> Iterator[bytes]:
-    for name in _TOLD_FIRST:
+    for name in _TEXT_FIELDS:
         value = body.get(name)
         if isinstance(value, str):
             yield value.encode(errors="replace")
         elif isinstance(value, list):
-            for one in value:
-                yield _text(one)
+            for part in value:
+                yield _text(part)
         elif value is not None:
             yield _text(value)
 

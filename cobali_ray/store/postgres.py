@@ -1,8 +1,8 @@
 """PostgresConnection: a database behind a URL, for ingresses on several machines.
 
-All that must not happen twice hangs on the session: the lock of who runs batches is the session's, and
-whoever loses the connection has lost the lock before another session writes anything. Transactions follow
-each other behind an advisory lock, as SQLite's do: what one reads is so until it ends, and none has to be
+All that must not happen twice hangs on the session: the lock to run batches is the session's, and a process
+that loses the connection has lost the lock before another session writes anything. Transactions follow each
+other behind an advisory lock, as SQLite's do: what one reads stays true until it ends, and none has to be
 repeated.
 """
 
@@ -21,11 +21,11 @@ from cobali_ray.store.connection import StoreConnection
 
 RUNNER_LOCK: Final = int.from_bytes(b"cobali\x00")
 TURN_LOCK: Final = RUNNER_LOCK + 1
-"""Advisory locks: of who runs batches, and of whose transaction it is."""
+"""Advisory locks: of the process that runs batches, and of the transaction under way."""
 WAIT_S: Final = 30
-"""How long a transaction waits for another, and how long one that says nothing more is waited for."""
+"""How long a transaction waits for another, and how long an idle one may hold the others up."""
 RETRY_S: Final = 1.0
-"""After a connection could not be made; who comes before that is refused at once."""
+"""How long after a failed connection every transaction is refused at once."""
 KEEPALIVES: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
 """By which either side finds out within half a minute that the other's machine is gone."""
 CONNECTING: Final[dict[str, Any]] = {
@@ -45,7 +45,7 @@ _WORDS: Final = (
 
 
 class PostgresConnection(StoreConnection):
-    """Made anew when it is lost; the lock then is anybody's."""
+    """Made anew when it is lost; any process may take the lock then."""
 
     errors = psycopg.Error
 
@@ -80,7 +80,7 @@ class PostgresConnection(StoreConnection):
 
     def executemany(self, query: str, values: Iterable[Sequence[Any]]) -> None:
         with self._there().cursor() as cursor:
-            cursor.executemany(_marked(query), (list(map(_storable, one)) for one in values))
+            cursor.executemany(_marked(query), (list(map(_storable, row)) for row in values))
 
     def take_lock(self) -> bool:
         if not self._has_lock:  # a session that takes it twice would have to let go twice

@@ -1,9 +1,9 @@
 """Responses in the store: functions over a connection, called by `Store`, each in one transaction.
 
-What is kept of one are the items that came with it, and its body, in which its own items stand. What was said
-before is not copied: a response names the one that it goes on from, or a conversation and how much of that
-there was. One in the background also has what was asked, and the events that clients have read, each with
-what the model wrote for it, so that whoever computes it next goes on behind them.
+What is kept of one are the items that came with it, and its body, in which its own items stand. The history
+before it is not copied: a response names the one that it goes on from, or a conversation and how much of that
+there was. One in the background also has its request, and the events that clients have read, each with what
+the model wrote for it, so that the process that computes it next continues after them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from cobali_ray.store.connection import StoreConnection
 from cobali_ray.store.files import StoreQuota, used_bytes
 
 RESPONSE: Final = "response"
-"""What one is called where there is none."""
+"""What NotInStoreError calls one."""
 QUEUED, IN_PROGRESS, COMPLETED, INCOMPLETE, FAILED, CANCELLED = (
     *("queued", "in_progress", "completed", "incomplete", "failed", "cancelled"),
 )
 """By OpenAI's words."""
 _OPEN: Final = f"status IN ('{QUEUED}', '{IN_PROGRESS}')"
 _OUTPUT_ID: Final = re.compile(r"[a-z]+_([0-9a-f]{32})_\d+")
-"""Of an item of an answer: in its middle is that of the response."""
+"""The id of an item of an answer, with that of the response in its middle."""
 _CONTINUABLE: Final = (COMPLETED, INCOMPLETE)
 
 
@@ -81,7 +81,7 @@ class BegunResponse(NamedTuple):
 def keep(
     db: StoreConnection, new: NewResponse, body: bytes, output: Sequence[dict[str, Any]], quota: StoreQuota
 ) -> None:
-    """Keep a response that has ended, and what was said in its conversation. Raises StoreFullError."""
+    """Keep a response that has ended, and add its items to its conversation. Raises StoreFullError."""
     status = orjson.loads(body)["status"]
     _insert(db, new, status, body, None, quota, streams=False)
     _join(db, new.owner, new.origin, new.items, output, quota.kept_until_s)
@@ -124,24 +124,24 @@ def _insert(
 
 
 def make_room(db: StoreConnection, owner: str, n_bytes: int, quota: StoreQuota) -> None:
-    """Delete what nobody has gone on from for longest. Raises StoreFullError where that is not enough."""
+    """Delete the responses last continued longest ago. Raises StoreFullError where that is not enough."""
     (n,) = db.execute("SELECT count(*) FROM responses WHERE owner = ?", (owner,)).fetchone()
     used = used_bytes(db, owner)
     old = db.execute(
         f"SELECT id, bytes FROM responses WHERE owner = ? AND NOT {_OPEN} ORDER BY kept_until_s, seq",
         (owner,),
     )
-    gone: list[str] = []
+    oldest: list[str] = []
     while n >= quota.max_count or used + n_bytes > quota.max_bytes:
         if (row := old.fetchone()) is None:
             what, setting = (f"{n} responses", "stored_count")
             if n < quota.max_count:
                 what, setting = f"{quota.max_bytes:,} bytes, or would with this", "stored_gib"
             raise StoreFullError(what, setting)
-        gone.append(row["id"])
+        oldest.append(row["id"])
         n, used = n - 1, used - row["bytes"]
     old.close()
-    drop(db, gone)
+    drop(db, oldest)
 
 
 def find(db: StoreConnection, owner: str, response_id: str) -> bytes:
@@ -162,13 +162,13 @@ def drop(db: StoreConnection, response_ids: Iterable[str]) -> None:
     db.executemany("DELETE FROM responses WHERE id = ?", values)
 
 
-# -- what was said before
+# -- the history before a response
 
 
 def history(db: StoreConnection, owner: str, origin: ResponseOrigin, max_bytes: int) -> list[bytes]:
     """Return lists of items in JSON, the oldest first.
 
-    Raises NotInStoreError for what is not there, and InvalidParameterError for what cannot be gone on from.
+    Raises NotInStoreError for what is not there, and InvalidParameterError for what cannot be continued.
     """
     newest_first: list[bytes] = []
     n_left = max_bytes
@@ -212,7 +212,7 @@ def input_items(
     """Return items that a response was made from, those behind `after`. Raises what `history` does."""
     row = _row(db, owner, response_id)
     lists = [*history(db, owner, _origin(row), max_bytes), row["items"]]
-    items: list[dict[str, Any]] = [item for one in lists for item in orjson.loads(one)]
+    items: list[dict[str, Any]] = [item for data in lists for item in orjson.loads(data)]
     if newest:
         items.reverse()
     first = 0
@@ -226,15 +226,16 @@ def input_items(
 def referenced(
     db: StoreConnection, owner: str, item_ids: Iterable[str], max_bytes: int
 ) -> dict[str, dict[str, Any]]:
-    """Return items by their ids, as far as they are there: of what was answered, or of a conversation.
+    """Return items by their ids, as far as they are there: of answers, or of a conversation.
 
     Raises InvalidParameterError where they are more than this many bytes.
     """
     items: dict[str, dict[str, Any]] = {}
+    read = set[str]()
     for item_id in item_ids:
-        if item_id in items:
-            continue
-        if (match := _OUTPUT_ID.fullmatch(item_id)) is not None:
+        match = _OUTPUT_ID.fullmatch(item_id)
+        if match is not None and match[1] not in read:
+            read.add(match[1])
             query = "SELECT body FROM responses WHERE id = ? AND owner = ?"
             if (row := db.execute(query, (f"resp_{match[1]}", owner)).fetchone()) is not None:
                 items |= {item["id"]: item for item in orjson.loads(row["body"])["output"]}
@@ -247,13 +248,22 @@ def referenced(
 
 
 def _prolong(db: StoreConnection, owner: str, origin: ResponseOrigin, kept_until_s: int) -> None:
-    """Keep all that a response goes on from for as long as itself."""
+    """Keep all that a response goes on from for as long as itself, the conversation where that began too."""
+    chain = (
+        "WITH RECURSIVE chain (id, previous_id, conversation_id) AS ("
+        "SELECT id, previous_id, conversation_id FROM responses WHERE id = ? AND owner = ? UNION ALL "
+        "SELECT r.id, r.previous_id, r.conversation_id "
+        "FROM responses AS r JOIN chain ON r.id = chain.previous_id)"
+    )
     db.execute(
-        "WITH RECURSIVE chain (id, previous_id) AS ("
-        "SELECT id, previous_id FROM responses WHERE id = ? AND owner = ? UNION ALL "
-        "SELECT one.id, one.previous_id FROM responses AS one JOIN chain ON one.id = chain.previous_id) "
-        "UPDATE responses SET kept_until_s = ? WHERE id IN (SELECT id FROM chain) AND kept_until_s < ?",
+        f"{chain} UPDATE responses SET kept_until_s = ? WHERE kept_until_s < ? "
+        "AND id IN (SELECT id FROM chain)",
         (origin.previous_id, owner, kept_until_s, kept_until_s),
+    )
+    db.execute(
+        f"{chain} UPDATE conversations SET kept_until_s = ? WHERE owner = ? AND kept_until_s < ? "
+        "AND (id = ? OR id IN (SELECT conversation_id FROM chain))",
+        (origin.previous_id, owner, kept_until_s, owner, kept_until_s, origin.conversation_id),
     )
 
 
@@ -265,7 +275,7 @@ def _join(
     output: Sequence[dict[str, Any]],
     kept_until_s: int,
 ) -> None:
-    """Add what was said to the conversation, if it is there yet."""
+    """Add a response's items to its conversation, if that still exists."""
     if origin.conversation_id and conversations.exists(db, owner, origin.conversation_id):
         conversations.append(db, origin.conversation_id, [*orjson.loads(items), *output], kept_until_s)
 
@@ -302,7 +312,7 @@ def begin(db: StoreConnection, response_id: str) -> BegunResponse | None:
 
 
 def append(db: StoreConnection, rows: Iterable[EventRow]) -> None:
-    """Add events to streams, each unless its response is over or gone."""
+    """Add events to streams, each unless its response has ended or is gone."""
     for row in rows:
         n_bytes = len(row.data) + len(row.deltas)
         open_one = db.execute(
@@ -313,7 +323,7 @@ def append(db: StoreConnection, rows: Iterable[EventRow]) -> None:
 
 
 def end(db: StoreConnection, response_id: str, body: dict[str, Any]) -> None:
-    """Let a response be over, unless it is. Its events stay if it streams."""
+    """End a response, unless it has ended. Its events stay if it streams."""
     row = db.execute(f"SELECT * FROM responses WHERE id = ? AND {_OPEN}", (response_id,)).fetchone()
     if row is None:
         return
@@ -331,7 +341,7 @@ def end(db: StoreConnection, response_id: str, body: dict[str, Any]) -> None:
 
 
 def cancel(db: StoreConnection, owner: str, response_id: str) -> bytes:
-    """Have a response computed no further, and return its body; one that is over stays as it is.
+    """Stop computing a response, and return its body; one that has ended stays as it is.
 
     Raises NotInStoreError, and InvalidParameterError where it is not in the background.
     """
@@ -343,7 +353,7 @@ def cancel(db: StoreConnection, owner: str, response_id: str) -> bytes:
 
 
 def events(db: StoreConnection, response_id: str, first: int) -> list[EventRow]:
-    """Return what there is of a stream from the row on in which the event of this number is."""
+    """Return the rows of a stream from the one on that has the event of this number."""
     rows = db.execute(
         "SELECT * FROM response_events WHERE response_id = ? AND n >= "
         "(SELECT coalesce(max(n), 0) FROM response_events WHERE response_id = ? AND n <= ?) ORDER BY n",
@@ -359,7 +369,7 @@ class StreamState(NamedTuple):
 
 
 def stream(db: StoreConnection, owner: str, response_id: str, first: int) -> StreamState:
-    """Return the same to whose it is, and whether more comes.
+    """Return its owner's stream from there on, and whether more comes.
 
     Raises NotInStoreError, and InvalidParameterError for a response without a stream.
     """

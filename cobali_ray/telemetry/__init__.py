@@ -1,9 +1,9 @@
 """Metrics, logs of requests and ticks, traces: observes, never steers.
 
-What the engine did is kept by reference and rendered only when somebody looks, by others than the tick
-thread. A tick's record (`core/views/stats.py`) holds its spans as the plan held them;
-an open request is its `Sequence`, read from other threads; at its end a `Life` (`core/request/life.py`) is
-kept and the sequence is let go. The collector keeps the last 4,096 of both.
+What the engine did is kept by reference and rendered only on demand, and not by the tick thread. A tick's
+record (`core/views/stats.py`) holds its spans as the plan held them; an open request is its `Sequence`, read
+from other threads; at its end a `Life` (`core/request/life.py`) is kept and the sequence is let go. The
+collector keeps the last 4,096 of both.
 
     tick thread ──► Collector's rings (collector.py, lives.py)
                         │ read under the version number, by reference

@@ -73,7 +73,7 @@ class _Writing:
 
 
 class Collector:
-    """Look on, never steer: take records from the tick thread, give metrics to whoever asks.
+    """Look on, never steer: take records from the tick thread, give metrics to readers.
 
     All `on_*` methods belong to one thread. The others may be called from any thread: a version number
     that is odd during a write lets them retry instead of locking (a sequence lock), so the writer never
@@ -109,11 +109,11 @@ class Collector:
         self._tier_tokens: dict[str, int] = dict.fromkeys(TIERS, 0)
         self._predictions = {"predicted": 0.0, "real": 0.0}
         self._requests, self._refusals = dict.fromkeys(OUTCOMES, 0), dict.fromkeys(REFUSALS, 0)
-        self._target_s = self._idle_shown_s = 0.0
+        self._target_s = self._max_idle_s = 0.0
         self._pauses = Pauses(now())
         self._last = TickStats(tick_id=-1, started_s=0.0, n_idle=limits.n_slots, n_cells=limits.n_cells)
         self._is_idle = True
-        """Whether `_last` is no tick but what is so without work."""
+        """Whether `_last` is no tick but the state without work."""
         self._writing = _Writing()
 
     def _observe(self, name: str, value: float, labels: dict[str, str] | None = None) -> None:
@@ -162,10 +162,13 @@ class Collector:
                 self._observe("tick_gap_seconds", gap_s)
             self._last, self._is_idle = stats, False
 
-    def on_idle(self, n_cells: int) -> None:
-        """Note that the engine ran out of work, and how many cells idle slots hold.
+    def on_idle(
+        self, n_cells: int, n_queued: int = 0, n_queued_tokens: int = 0, n_texts_queued: int = 0
+    ) -> None:
+        """Note that the engine ran out of work, how many cells idle slots hold, and what waits all the same.
 
-        Gauges that say what it does fall to zero until the next tick.
+        That is what is not ready yet, and everything in a pause. Gauges that say what the engine does fall to
+        zero until the next tick.
         """
         with self._writing:
             last = self._last
@@ -173,6 +176,7 @@ class Collector:
                 tick_id=last.tick_id, started_s=last.started_s, n_idle=self._limits.n_slots,
                 n_cells=last.n_cells, n_cells_used=n_cells, n_cells_idle=n_cells,
                 n_host_cells=last.n_host_cells, n_disk_bytes=last.n_disk_bytes,
+                n_queued=n_queued, n_queued_tokens=n_queued_tokens, n_texts_queued=n_texts_queued,
             )  # fmt: skip
             self._is_idle = True
             self._pauses.begin()
@@ -190,10 +194,10 @@ class Collector:
                 return
             sequence = self._lives.end(end, self._n_ticks)
             if sequence is not None:
-                whose, trace = (sequence.account.tenant, sequence.priority), sequence.request.trace
+                tenant, priority, trace = sequence.account.tenant, sequence.priority, sequence.request.trace
             else:  # it was never seen
-                whose, trace = ("", 0), None
-            self._tenants.add(*whose, stats)
+                tenant, priority, trace = "", 0, None
+            self._tenants.add(tenant, priority, stats)
             labels = exemplar_labels(end.request_id, trace)
             if stats.ttft_s is not None:  # its prompt was computed
                 self._totals["prompt_tokens"] += stats.n_prompt
@@ -235,16 +239,16 @@ class Collector:
         """Return a copy of everything but the ring; what a tick adds is in it whole or not at all."""
         snapshot = self._read(self._copy)
         # A first tick under way still looks idle; a counter must not fall back when its record comes.
-        self._idle_shown_s = max(self._idle_shown_s, snapshot.totals["idle_seconds"])
-        return replace(snapshot, totals={**snapshot.totals, "idle_seconds": self._idle_shown_s})
+        self._max_idle_s = max(self._max_idle_s, snapshot.totals["idle_seconds"])
+        return replace(snapshot, totals={**snapshot.totals, "idle_seconds": self._max_idle_s})
 
     def seen(self, last: int, since: int = 0, before: int | None = None) -> LivesView:
-        """Return the newest `last` records of ticks `since .. before`, who ended in them, and who is open."""
+        """Return the newest `last` records of ticks `since .. before`, what ended in them, what is open."""
         return self._read(lambda: self._seen(last, since, before))
 
-    def find(self, asked: str, tenant: str) -> list[Life]:
+    def find(self, name: str, tenant: str) -> list[Life]:
         """Return a tenant's requests of this name, open ones and those that ended lately."""
-        return self._read(lambda: self._lives.find(asked, tenant))
+        return self._read(lambda: self._lives.find(name, tenant))
 
     def _seen(self, last: int, since: int, before: int | None) -> LivesView:
         size, end = len(self._ring), self._n_ticks if before is None else min(before, self._n_ticks)

@@ -98,8 +98,8 @@ class _ServerCollector:
         joined: dict[str, Metric] = {}
         families = chain.from_iterable(map(_of, self._engines))
         for family in chain(families, self._others):
-            if (known := joined.setdefault(family.name, family)) is not family:
-                known.samples += family.samples
+            if (first := joined.setdefault(family.name, family)) is not family:
+                first.samples += family.samples
         yield from joined.values()
 
 

@@ -51,7 +51,7 @@ def batch_families(statuses: Mapping[str, int], lines: Mapping[str, int]) -> lis
 
 
 def of_engine(engine_id: str, families: Iterable[Metric]) -> Iterator[Metric]:
-    """Say of every sample whose it is: the label `engine`."""
+    """Add the label `engine` to every sample."""
     for family in families:
         for sample in family.samples:
             sample.labels["engine"] = engine_id  # each sample has a dictionary of its own

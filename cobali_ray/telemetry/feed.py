@@ -37,15 +37,15 @@ def _short(value: Any) -> Any:
 
 def lives_json(lives: Iterable[Life], prompts: dict[str, str]) -> list[dict[str, Any]]:
     """Return requests as JSON objects; `prompts` holds the texts that may be shown."""
-    shown = []
+    records = []
     for life in lives:
         record = {name: _short(value) for name, value in life._asdict().items()}
         record["x_request_id"] = f"{life.tenant}/{life.x_request_id}"  # `TickFeed.body_for` takes them apart
         record["stays"] = [(i, _short(since_s), _short(until_s)) for i, since_s, until_s, _ in life.stays]
         if life.request_id in prompts:
             record["prompt"] = prompts[life.request_id]
-        shown.append(record)
-    return shown
+        records.append(record)
+    return records
 
 
 def feed_json(head: dict[str, Any], ticks: list[bytes], requests: list[dict[str, Any]]) -> bytes:

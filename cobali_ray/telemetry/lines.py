@@ -59,41 +59,41 @@ def request_line(event: Event, width: int) -> Text:
 
 def more_line(n_more: int, statuses: Mapping[Any, int]) -> Text:
     """Return the line for what was left out of a second that had too much."""
-    of = ", ".join(f"{n:,} x {status}" for status, n in sorted(statuses.items(), key=lambda one: -one[1]))
+    of = ", ".join(f"{n:,} x {status}" for status, n in sorted(statuses.items(), key=lambda item: -item[1]))
     return Text(f"... and {n_more:,} more in this second{f' ({of})' if of else ''}", style="dim")
 
 
 def _fields(event: Event) -> list[tuple[str, str, int]]:
     """Return text, style and least width of each field that the request has."""
     status, route = event.get("status"), str(event.get("route"))
-    found = [
+    fields = [
         (_time(event), "dim", 8),
         (str(status or "-"), _status_style(status), 3),
         (f"{event.get('method') or ''} {_ROUTES.get(route, route)}".strip(), "", ROUTE_WIDTH),
     ]
     if fault := event.get("error") or ("client left" if event.get("cancelled") else None):
-        found.append((str(fault), "yellow" if event.get("cancelled") else _status_style(status), 0))
+        fields.append((str(fault), "yellow" if event.get("cancelled") else _status_style(status), 0))
     if event.get("model"):
-        found.append((str(event["model"]), "cyan", MODEL_WIDTH))
+        fields.append((str(event["model"]), "cyan", MODEL_WIDTH))
     if tokens := _tokens(event):
-        found.append((tokens, "", TOKENS_WIDTH))
+        fields.append((tokens, "", TOKENS_WIDTH))
     if event.get("ttft_s") is not None:
-        found.append((f"TTFT {seconds(event['ttft_s'])}", "", TTFT_WIDTH))
+        fields.append((f"TTFT {seconds(event['ttft_s'])}", "", TTFT_WIDTH))
     if event.get("tokens_per_second"):
-        found.append((f"{event['tokens_per_second']:.0f} tok/s", "bold", 9))
+        fields.append((f"{event['tokens_per_second']:.0f} tok/s", "bold", 9))
     elif event.get("ttft_s") is None and event.get("http_s") is not None:
-        found.append((f"took {seconds(event['http_s'])}", "", 0))
+        fields.append((f"took {seconds(event['http_s'])}", "", 0))
     if event.get("tenant"):
-        found.append((str(event["tenant"]), "magenta", 0))
-    return [(_plain(text), style, least) for text, style, least in found]
+        fields.append((str(event["tenant"]), "magenta", 0))
+    return [(_plain(text), style, least) for text, style, least in fields]
 
 
 def _tokens(event: Event) -> str:
     if event.get("n_prompt") is None:
         return ""
     cached = f" ({event['n_cached']:,} cached)" if event.get("n_cached") else ""
-    said = f" -> {event['n_output']:,}" if event.get("n_output") is not None else ""
-    return f"{event['n_prompt']:,}{cached}{said} tok"
+    output = f" -> {event['n_output']:,}" if event.get("n_output") is not None else ""
+    return f"{event['n_prompt']:,}{cached}{output} tok"
 
 
 def seconds(value_s: float) -> str:
@@ -136,7 +136,7 @@ def _engine(event: Event) -> str:
 
 
 def _facts(event: Event) -> str | None:
-    """Say an event that has no words of its own: only if it is a warning, or worse."""
+    """Return the line of an event without a sentence of its own: only of a warning, or worse."""
     if event.get("level") not in COLOURS:
         return None
     what = str(event.get("event")).replace("_", " ")

@@ -28,7 +28,7 @@ class LivesView(NamedTuple):
 
 
 class Lives:
-    """Written by one thread; who reads from another does so under the collector's version number."""
+    """Written by one thread; others read it under the collector's version number."""
 
     def __init__(self, ring: int) -> None:
         self._open: dict[str, Sequence] = {}
@@ -39,7 +39,7 @@ class Lives:
         self._open[sequence.request_id] = sequence
 
     def end(self, end: End, tick_id: int) -> Sequence | None:
-        """Keep what was of a request that ended in a tick; return its sequence; None if never seen."""
+        """Record a request that ended in a tick, and return its sequence; None if it was never seen."""
         if (sequence := self._open.pop(end.request_id, None)) is not None:
             self._ended.append((tick_id, ended_life(sequence, end)))
         return sequence
@@ -48,20 +48,20 @@ class Lives:
         """Return the open requests, oldest first."""
         return list(self._open.values())
 
-    def find(self, asked: str, tenant: str) -> list[Life]:
+    def find(self, name: str, tenant: str) -> list[Life]:
         """Return a tenant's requests of this name, see `named`: the open ones, else those that ended last."""
 
-        def meant(request_id: str, x_request_id: str, whose: str) -> bool:
-            return whose == tenant and named(request_id, x_request_id, asked)
+        def matches(request_id: str, x_request_id: str, of_tenant: str) -> bool:
+            return of_tenant == tenant and named(request_id, x_request_id, name)
 
-        found = [
-            life_of(one)
-            for one in self.open()
-            if meant(one.request_id, one.request.x_request_id, one.account.tenant)
+        running = [
+            life_of(sequence)
+            for sequence in self.open()
+            if matches(sequence.request_id, sequence.request.x_request_id, sequence.account.tenant)
         ]
         ended = [life for _, life in reversed(list(self._ended))]
-        return found + [one for one in ended if meant(one.request_id, one.x_request_id, one.tenant)]
+        return running + [life for life in ended if matches(life.request_id, life.x_request_id, life.tenant)]
 
     def ended(self, first: int, before: int) -> list[Life]:
-        """Return who ended in the ticks `first .. before`, oldest first."""
+        """Return the requests that ended in the ticks `first .. before`, oldest first."""
         return [life for tick_id, life in list(self._ended) if first <= tick_id < before]

@@ -19,8 +19,8 @@ from cobali_ray.core.views.stats import TickStats
 from cobali_ray.errors import ConfigError
 from cobali_ray.telemetry.names import ONLY_ENGINE
 
-TICK_FIELDS: Final = tuple(one.name for one in fields(TickStats) if one.name not in {"plan", "ttfts_s"})
-"""What is told of a tick beside its spans."""
+TICK_FIELDS: Final = tuple(field.name for field in fields(TickStats) if field.name not in {"plan", "ttfts_s"})
+"""The fields of a tick's record beside its spans."""
 OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_UTC_Z
 
 

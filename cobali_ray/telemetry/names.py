@@ -32,7 +32,7 @@ class HttpAnswer(NamedTuple):
     """What is counted of an HTTP request once it has ended: labels of few values, whatever clients send."""
 
     route: str
-    """As declared; `unmatched` for paths that no route has, and for requests that were sent away before."""
+    """As declared; `unmatched` for paths that no route has, and for requests that were refused before."""
     method: str
     status: int
 

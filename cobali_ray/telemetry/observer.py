@@ -29,7 +29,7 @@ class Telemetry:
         try:
             self._tick_log.write(stats)
         except (OSError, ValueError) as error:
-            # Only the log is given up: whoever raises to the tick thread is not asked again, metrics and all.
+            # Only the log is given up: if this raised, the tick thread would call no observer any more.
             tick_log, self._tick_log = self._tick_log, None
             facts = {"setting": "log_ticks", "file": str(tick_log.path), "error": str(error)}
             what = "no tick is written until the model is loaded anew; name a file on another disk"

@@ -24,7 +24,7 @@ class Onlooker:
         """Call it; None where it raised."""
         try:
             return look(*args, **kwargs)
-        except Exception:  # nobody's request may end by it
+        except Exception:  # no request may end by it
             if not self._failed:
                 self._failed = True
                 with suppress(OSError, ValueError):  # nor by a log that cannot be written

@@ -26,7 +26,7 @@ class Snapshot:
     """Unix time at which the engine's process began."""
     last: TickStats
     """The last tick without its chunks, gaps and spans, and with the latest ITL target that there was; while
-    idle, what is so without work."""
+    idle, the state without work."""
     histograms: dict[tuple[str, str], HistogramView]
     """By family name and label value ("" where there is no label)."""
     totals: dict[str, float]

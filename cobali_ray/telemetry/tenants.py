@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from cobali_ray.core.request.events import RequestStats
 
 MAX_TENANTS = 50
-"""Names that have series of their own; whoever comes later is counted with the others."""
+"""Names that have series of their own; tenants that come later are counted together."""
 ANYONE, OTHERS = "anyone", "others"
-"""Who needs no key, and who came too late for series of their own."""
+"""Names in series: for requests without a key, and for tenants beyond MAX_TENANTS."""
 MEASURES = {
     "tenant_requests": "Requests that have ended, by tenant.",
     "tenant_prompt_tokens": "Prompt tokens computed, cached ones left out, by tenant.",
@@ -29,8 +29,8 @@ class Tenants:
         """Count a request that ended. `computed`: whether its prompt was; None: if it has a first token."""
         if computed is None:
             computed = stats.ttft_s is not None
-        name, known = tenant or ANYONE, self._by_measure["tenant_requests"]
-        if name not in known and len(known) >= MAX_TENANTS:
+        name, n_by_tenant = tenant or ANYONE, self._by_measure["tenant_requests"]
+        if name not in n_by_tenant and len(n_by_tenant) >= MAX_TENANTS:
             name = OTHERS
         values = (
             1.0,

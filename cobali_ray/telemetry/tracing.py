@@ -62,8 +62,8 @@ class Tracing:
         url = f"{endpoint.rstrip('/').removesuffix(PATH)}{PATH}"
         sender = exporter or OTLPSpanExporter(url, timeout=TIMEOUT_S)
         self._sender = _Reported(sender, endpoint)
-        # It has words for every batch that is not taken, every span that finds the queue full and every odd
-        # header, and those quote what clients wrote. `_Reported` says what matters.
+        # It logs every batch that is not taken, every span that finds the queue full and every odd header,
+        # and quotes what clients wrote. `_Reported` logs what matters.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         resource = Resource.create({"service.name": service, "service.version": __version__, **about})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
@@ -117,7 +117,7 @@ class Tracing:
         parent.end(ended_ns)
 
     def close(self) -> None:
-        """Send what waits and stop; after LAST_WORDS_S what nobody takes is dropped."""
+        """Send what waits and stop; what is not taken within LAST_WORDS_S is dropped."""
         if self._sender.failing:
             self._sender.shutdown()
         hurry = threading.Timer(LAST_WORDS_S, self._sender.shutdown)
@@ -158,7 +158,7 @@ class RequestSpan:
 
 
 class _Reported(SpanExporter):
-    """An exporter that says once that nobody takes its spans, and once that somebody does again.
+    """An exporter that logs once that its collector takes no spans, and once that it takes them again.
 
     It names the endpoint without the name and the password that may be in it.
     """

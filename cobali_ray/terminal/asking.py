@@ -14,13 +14,13 @@ from cobali_ray.command_line import address_of, bearer
 from cobali_ray.errors import ConfigError, NoAnswerError, NoServerError, why_of
 
 TIMEOUT: Final = httpx2.Timeout(10.0, read=None)
-"""An answer may take as long as it takes; that somebody is there shows at once."""
+"""An answer may take as long as it takes; a connection is made soon, or not at all."""
 STREAMED: Final = {"stream": True, "stream_options": {"include_usage": True}}
 PROGRESS_HEADER: Final = {"x-cobali-progress": "true"}
 """A header, as servers that do not know it ignore it."""
 IGNORED: Final = "x-cobali-ignored-fields"
 WRITES: Final = "completion"
-"""The capability of models that write text; one that is not loaded yet tells none."""
+"""The capability of models that write text; one that is not loaded yet has no list of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class AnswerPiece:
 
 @dataclass(frozen=True, slots=True)
 class AnswerWait:
-    """How far a question is whose answer has not begun."""
+    """How far a request is whose answer has not begun."""
 
     share: float | None = None
-    """Of its prompt, how much is there; None while it waits for its turn."""
+    """How much of its prompt is computed; None while it waits for a slot."""
     n_ahead: int = 0
     wait_s: float | None = None
 
@@ -58,7 +58,7 @@ class ServerClient:
     def __init__(self, url: str, key: str | None, transport: httpx2.BaseTransport | None = None) -> None:
         """`transport` is in place of the network."""
         self.url, headers = address_of(url), bearer(key)
-        limits = httpx2.Limits(max_connections=None)  # whoever asks knows how much
+        limits = httpx2.Limits(max_connections=None)  # callers know how many they need
         self._http = httpx2.Client(
             base_url=self.url, headers=headers, timeout=TIMEOUT, transport=transport, limits=limits
         )
@@ -73,7 +73,7 @@ class ServerClient:
             self._require_good(answer)
             try:
                 listed = orjson.loads(answer.content)["data"]
-                writers = [one["id"] for one in listed if WRITES in one.get("capabilities", [WRITES])]
+                writers = [model["id"] for model in listed if WRITES in model.get("capabilities", [WRITES])]
             except (ValueError, LookupError, TypeError, AttributeError):
                 raise ConfigError("--url", f"{self.url} answers, but does not serve models") from None
         if not writers:
@@ -84,8 +84,8 @@ class ServerClient:
         with self._explained():
             answer = self._http.post(path, json=body)
             self._require_good(answer)
-            found: dict[str, Any] = orjson.loads(answer.content)
-        return found
+            result: dict[str, Any] = orjson.loads(answer.content)
+        return result
 
     def ask(self, path: str, body: bytes) -> httpx2.Response:
         """Send a body as it is, and return whatever the answer is. Raises NoAnswerError where none comes."""
@@ -95,7 +95,7 @@ class ServerClient:
             raise NoAnswerError(f"the server at {self.url} does not answer: {why_of(error)}") from error
 
     def check(self, path: str, body: dict[str, Any]) -> str:
-        """Return the fields that the server does not know. Raises what it would refuse the chat with."""
+        """Return the fields that the server does not know. Raises what it would refuse the request for."""
         with self._explained():
             answer = self._http.post(f"{path}/input_tokens", json=body | STREAMED)
             self._require_good(answer)
@@ -104,7 +104,7 @@ class ServerClient:
     def stream(self, path: str, body: dict[str, Any]) -> Generator[AnswerWait | AnswerPiece | AnswerEnd]:
         """Ask for a chat or a completion, and yield its pieces as they come and an AnswerEnd after them.
 
-        Before them comes how far it is, as often as the server tells.
+        An AnswerWait comes before them as often as the server reports progress.
 
         Closing this iterator tells the server to stop.
 
@@ -127,16 +127,16 @@ class ServerClient:
                 usage, timings = chunk.get("usage") or usage, chunk.get("timings") or timings
                 for choice in chunk.get("choices", []):
                     reason = choice.get("finish_reason") or reason
-                    said = choice.get("delta") or {}
-                    thought = said.get("reasoning_content") or said.get("reasoning") or ""
-                    text = said.get("content") or choice.get("text") or ""
+                    delta = choice.get("delta") or {}
+                    thought = delta.get("reasoning_content") or delta.get("reasoning") or ""
+                    text = delta.get("content") or choice.get("text") or ""
                     if text or thought:
                         yield AnswerPiece(text, thought)
             yield AnswerEnd(reason, usage, timings, answer.headers.get(IGNORED, ""))
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Say in our words that nobody answers."""
+        """Turn failures of the network into messages for the user."""
         try:
             yield
         except httpx2.ConnectError as error:
@@ -152,10 +152,10 @@ class ServerClient:
         if answer.status_code == httpx2.codes.UNAUTHORIZED:
             raise ConfigError("--key", f"{self.url} needs a valid API key: give --key, or set COBALI_API_KEY")
         try:
-            said = _message(orjson.loads(answer.content))
+            message = _message(orjson.loads(answer.content))
         except ValueError:
-            said = ""
-        raise NoAnswerError(said or f"{answer.url} answers {answer.status_code}: is that a cobali server?")
+            message = ""
+        raise NoAnswerError(message or f"{answer.url} answers {answer.status_code}: is that a cobali server?")
 
 
 def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
@@ -175,5 +175,5 @@ def _wait_of(chunk: dict[str, Any]) -> AnswerWait | None:
 
 def _message(body: Any) -> str:
     error = body.get("error") if isinstance(body, dict) else None
-    said = error.get("message") if isinstance(error, dict) else error
-    return " ".join(said.split()) if isinstance(said, str) else ""
+    message = error.get("message") if isinstance(error, dict) else error
+    return " ".join(message.split()) if isinstance(message, str) else ""

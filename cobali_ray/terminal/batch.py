@@ -33,12 +33,12 @@ from cobali_ray.terminal.servers import ModelOption, Url, server_for
 AT_ONCE: Final = 20
 """Requests under way: as many as a server has slots by default, and some that wait for one."""
 MAX_TRIES: Final = 5
-"""Of a line that the server fails on."""
+"""For a line that the server fails on."""
 MAX_SILENCE_S: Final = 600.0
 """How long a server may give no answer at all before it is given up."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 30.0
 REFUSED: Final = frozenset({429, 503, 529})
-"""The server has no room, or is not there yet: a line is not to blame, however often."""
+"""The server has no room, or is not ready: not the line's fault, and no try of it."""
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Answer a file of requests.")
 
@@ -76,19 +76,20 @@ def run(
       cobali batch run questions.jsonl -o answers.jsonl --url http://127.0.0.1:8000 --at-once 32
     """
     console = Console(stderr=True)
-    asked = QuestionFile(questions)
+    question_file = QuestionFile(questions)
     if output.exists() and output.samefile(questions):
         raise ConfigError("--output", f"{output} is the file of the questions")
     with AnswerFile(output) as answers:
-        lines = answers.without_answer(asked)
-        n_before, n_bad, took_s = len(asked) - len(lines), 0, 0.0
+        lines = answers.without_answer(question_file)
+        n_before, n_bad, took_s = len(question_file) - len(lines), 0, 0.0
         if lines:
             with (
                 server_for(model, url=url, key=key, console=console) as (server, name),
-                _bar(console, len(asked), n_before) as bar,
+                _bar(console, len(question_file), n_before) as bar,
             ):
                 began = time.monotonic()
-                for custom_id, answer in answered(server, name, (asked.read(one) for one in lines), at_once):
+                requests = (question_file.read(place) for place in lines)
+                for custom_id, answer in answered(server, name, requests, at_once):
                     answers.add(answer_line(custom_id, answer))
                     n_bad += not answer.good
                     bar.advance(bar.task_ids[0])
@@ -121,7 +122,7 @@ def answered(
     """Yield the answers as they come, with their ids. Raises NoAnswerError where none come any more."""
     results: SimpleQueue[tuple[str, Answer] | Exception | None] = SimpleQueue()
     crew = _Crew(server, model, lines, results, pause)
-    # Daemons: whoever is interrupted waits for nobody's answer.
+    # Daemons: an interrupted command waits for no answers.
     threads = [threading.Thread(target=crew.work, daemon=True) for _ in range(at_once)]
     for thread in threads:
         thread.start()
@@ -150,8 +151,8 @@ class _Crew:
         self._server, self._model, self._lines = server, model, lines
         self._results, self._pause = results, pause
         self._lock = threading.Lock()
-        self._heard_s = time.monotonic()
-        """When the server answered anything last."""
+        self._answered_s = time.monotonic()
+        """When the server last answered anything."""
 
     def work(self) -> None:
         try:
@@ -167,28 +168,26 @@ class _Crew:
 
     def _ask(self, line: LineRequest) -> Answer:
         body: dict[str, Any] = {"model": self._model} | dict(line.body)
-        if line.endpoint != RESPONSES:  # which knows no classes
-            body.setdefault("priority", MAX_PRIORITY)
+        body.setdefault("priority", MAX_PRIORITY)
+        if line.endpoint == RESPONSES and not (body.get("conversation") or body.get("background")):
+            body.setdefault("store", False)  # thousands would take the place of others
         content, n_tries, pause_s = orjson.dumps(body), 0, FIRST_PAUSE_S
         while True:
             wait_s = pause_s
             try:
                 reply = self._server.ask(line.endpoint, content)
             except NoAnswerError as error:
-                if time.monotonic() - self._heard_s > MAX_SILENCE_S:
+                if time.monotonic() - self._answered_s > MAX_SILENCE_S:
                     raise NoAnswerError(f"{error}; run the same command again to go on") from None
             else:
-                self._heard_s = time.monotonic()
-                n_tries += reply.status_code not in REFUSED
-                if (
-                    reply.status_code < httpx2.codes.INTERNAL_SERVER_ERROR
-                    and reply.status_code not in REFUSED
-                ):
+                self._answered_s = time.monotonic()
+                refused = reply.status_code in REFUSED
+                n_tries += not refused
+                failed = reply.status_code >= httpx2.codes.INTERNAL_SERVER_ERROR
+                if not refused and (not failed or n_tries >= MAX_TRIES):
                     return _answer_of(reply)
-                if n_tries >= MAX_TRIES:
-                    return _answer_of(reply)
-                if (said := reply.headers.get("retry-after", "")).isdigit():
-                    wait_s = max(wait_s, float(said))
+                if (retry_after := reply.headers.get("retry-after", "")).isdigit():
+                    wait_s = max(wait_s, float(retry_after))
             self._pause(min(wait_s, MAX_PAUSE_S))
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
 

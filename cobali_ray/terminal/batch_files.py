@@ -37,10 +37,10 @@ class QuestionFile:
             with path.open("rb") as file:
                 for number, raw in enumerate(file, 1):
                     if line := _stripped(raw):
-                        asked = parse_line(number, line)
-                        seen.add(number, asked.custom_id)
-                        key = order_key(asked.model, asked.body)
-                        self.places.append(QuestionPlace(key, number, start, asked.custom_id))
+                        request = parse_line(number, line)
+                        seen.add(number, request.custom_id)
+                        key = order_key(request.model, request.body)
+                        self.places.append(QuestionPlace(key, number, start, request.custom_id))
                     start += len(raw)
         except OSError as error:
             raise ConfigError("INPUT", f"{path} cannot be read: {error.strerror}") from None
@@ -64,7 +64,7 @@ def _stripped(raw: bytes) -> bytes:
 
 
 class AnswerFile:
-    """A file of answers that goes on where it was: a line that was cut is cut off."""
+    """A file of answers that is continued: an incomplete last line is removed."""
 
     def __init__(self, path: Path) -> None:
         """Open it, or make it. Raises ConfigError."""
@@ -89,12 +89,12 @@ class AnswerFile:
             os.fsync(self._file.fileno())
             self._file.close()
 
-    def without_answer(self, asked: QuestionFile) -> list[QuestionPlace]:
+    def without_answer(self, questions: QuestionFile) -> list[QuestionPlace]:
         """Return the questions without an answer, those with a common beginning next to each other.
 
         Raises ConfigError where the file is not one of answers to them.
         """
-        known, answered, end = {place.custom_id for place in asked.places}, set[str](), 0
+        custom_ids, answered, end = {place.custom_id for place in questions.places}, set[str](), 0
         self._file.seek(0)
         for number, raw in enumerate(self._file, 1):
             if not raw.endswith(b"\n"):
@@ -102,14 +102,15 @@ class AnswerFile:
             end += len(raw)
             try:
                 custom_id = orjson.loads(raw)["custom_id"]
+                is_asked = custom_id in custom_ids
             except (ValueError, LookupError, TypeError):
                 raise ConfigError("--output", f"{self._path}: line {number} is not an answer") from None
-            if custom_id not in known:
+            if not is_asked:
                 why = f"line {number} answers {str(custom_id)[:64]!r}, which is not in the input"
                 raise ConfigError("--output", f"{self._path}: {why}")
             answered.add(custom_id)
         self._file.truncate(end)
-        return sorted(place for place in asked.places if place.custom_id not in answered)
+        return sorted(place for place in questions.places if place.custom_id not in answered)
 
     def add(self, line: bytes) -> None:
         """Write an answer; it is in the file when this returns, whatever happens to this process.

@@ -127,6 +127,9 @@ class ChatLoop:
                     leaves = self._obey(command)
                 elif text:
                     leaves = self._answer(text)
+            except KeyboardInterrupt:
+                leaves = True
+                self._note("Ctrl-C again leaves.")
             except CobaliError as error:
                 self._console.print(
                     f"[red]Error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True
@@ -135,7 +138,7 @@ class ChatLoop:
     def _answer(self, question: str) -> bool:
         """Ask, and draw the answer. Returns whether it was stopped."""
         self._conversation.ask(question)
-        said, ending, stopped = "", AnswerEnd(), False
+        answer, ending, stopped = "", AnswerEnd(), False
         try:
             events = self._asker.stream(PATH, self._conversation.body())
             with closing(events), Drawing(self._console) as drawing:
@@ -146,7 +149,7 @@ class ChatLoop:
                     if isinstance(event, AnswerWait):
                         drawing.wait(event)
                         continue
-                    said += event.text
+                    answer += event.text
                     if event.reasoning:
                         drawing.think(event.reasoning)
                     if event.text:
@@ -156,7 +159,7 @@ class ChatLoop:
         except CobaliError:
             self._unanswered = self._conversation.take_back()
             raise
-        self._conversation.take(said)
+        self._conversation.take(answer)
         self._unanswered = None
         self._note(numbers_of(ending, stopped=stopped))
         if ending.ignored:
@@ -190,8 +193,8 @@ class ChatLoop:
                     name, value = read_setting(rest, "/set")
                     others = {other: it for other, it in conversation.settings.items() if other != name}
                     self._set(others | ({name: value} if value is not None else {}))
-                said = ", ".join(f"{name}={json.dumps(it)}" for name, it in conversation.settings.items())
-                self._note(f"Settings: {said or 'none; the server decides'}")
+                settings = ", ".join(f"{name}={json.dumps(it)}" for name, it in conversation.settings.items())
+                self._note(f"Settings: {settings or 'none; the server decides'}")
             case "model":
                 names = self._asker.models()
                 if rest and rest not in names:
@@ -199,8 +202,8 @@ class ChatLoop:
                         "/model", f"the server has no model '{rest}'; it has {', '.join(names)}"
                     )
                 conversation.model = rest or conversation.model
-                shown = (f"{name} (this one)" if name == conversation.model else name for name in names)
-                self._note(f"Models: {', '.join(shown)}")
+                listed = (f"{name} (this one)" if name == conversation.model else name for name in names)
+                self._note(f"Models: {', '.join(listed)}")
             case "save" | "load" if not rest:
                 raise ConfigError(f"/{command.name}", "name a file")
             case "save":

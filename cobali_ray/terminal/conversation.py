@@ -53,9 +53,11 @@ class Conversation:
     def load(self, path: Path) -> None:
         """Take system prompt, settings and messages of a file; the model stays. Raises ConfigError."""
         try:
-            told = json.loads(path.expanduser().read_text(encoding="utf-8"))
-            system, settings, messages = str(told["system"]), dict(told["settings"]), told["messages"]
-            read = [{"role": str(one["role"]), "content": str(one["content"])} for one in messages]
+            saved = json.loads(path.expanduser().read_text(encoding="utf-8"))
+            system, settings, messages = str(saved["system"]), dict(saved["settings"]), saved["messages"]
+            read = [
+                {"role": str(message["role"]), "content": str(message["content"])} for message in messages
+            ]
         except (OSError, RuntimeError) as error:
             raise ConfigError("/load", f"cannot read {path}: {getattr(error, 'strerror', error)}") from error
         except (ValueError, LookupError, TypeError) as error:

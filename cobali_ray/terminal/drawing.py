@@ -59,12 +59,12 @@ class TextBlock:
         self._inner = inner
 
     def lines(self, console: Console, options: ConsoleOptions) -> list[list[Segment]]:
-        found = console.render_lines(self._inner, options.update(height=None), pad=False)
-        while found and _is_empty(found[0]):
-            del found[0]
-        while found and _is_empty(found[-1]):
-            del found[-1]
-        return found
+        lines = console.render_lines(self._inner, options.update(height=None), pad=False)
+        while lines and _is_empty(lines[0]):
+            del lines[0]
+        while lines and _is_empty(lines[-1]):
+            del lines[-1]
+        return lines
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for line in self.lines(console, options):
@@ -113,11 +113,11 @@ class Drawing:
             self._print(rest)
 
     def wait(self, wait: AnswerWait) -> None:
-        """Say in place of the answer how far it is."""
+        """Show in place of the answer how far its request is."""
         about = "" if wait.wait_s is None else f", about {wait.wait_s:.0f} s"
         waits = f"waiting for a slot, {wait.n_ahead} ahead{about}"
-        said = waits if wait.share is None else f"reading, {wait.share:.0%}"
-        self._show(Text(f"... {said}", style="dim"))
+        state = waits if wait.share is None else f"reading, {wait.share:.0%}"
+        self._show(Text(f"... {state}", style="dim"))
 
     def think(self, text: str) -> None:
         self._reasoning += harmless(text)
@@ -156,20 +156,20 @@ class Drawing:
 def numbers_of(ending: AnswerEnd, *, stopped: bool = False) -> str:
     """Return the server's numbers of an answer as one line."""
     usage, timings = ending.usage, ending.timings
-    said = []
+    parts = []
     if (n_output := usage.get("completion_tokens")) is not None:
-        said.append(f"{n_output} token{'' if n_output == 1 else 's'}")
+        parts.append(f"{n_output} token{'' if n_output == 1 else 's'}")
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
     if (n_prompt := usage.get("prompt_tokens")) is not None:
-        said.append(f"prompt {n_prompt}" + (f" ({cached} cached)" if cached else ""))
+        parts.append(f"prompt {n_prompt}" + (f" ({cached} cached)" if cached else ""))
     if (ttft_s := timings.get("ttft_s")) is not None:
-        said.append(f"first after {1000 * ttft_s:.0f} ms" if ttft_s < 1 else f"first after {ttft_s:.1f} s")
+        parts.append(f"first after {1000 * ttft_s:.0f} ms" if ttft_s < 1 else f"first after {ttft_s:.1f} s")
     if (rate := timings.get("tokens_per_second")) is not None:
-        said.append(f"{rate:.1f} tok/s")
+        parts.append(f"{rate:.1f} tok/s")
     if stopped:
-        said.append("stopped")
+        parts.append("stopped")
     elif ending.finish_reason == "length":
-        said.append("cut at the length limit: /set max_tokens=N allows more")
+        parts.append("cut at the length limit: /set max_tokens=N allows more")
     elif ending.finish_reason not in {"stop", None}:
-        said.append(str(ending.finish_reason))
-    return ", ".join(said)
+        parts.append(str(ending.finish_reason))
+    return ", ".join(parts)

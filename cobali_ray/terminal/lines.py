@@ -49,14 +49,14 @@ def piped_text() -> str:
     return text
 
 
-def command_in(text: str, known: Mapping[str, object]) -> Command | None:
-    """Return the slash command that a text is; a path, or a slash further on, is none. Raises ConfigError."""
+def command_in(text: str, commands: Mapping[str, object]) -> Command | None:
+    """Return a text as a slash command; None for others, such as a path. Raises ConfigError."""
     match = _COMMAND.fullmatch(text)
     if match is None:
         return None
     name, rest = match[1], (match[2] or "").strip()
-    if name not in known:
-        near = get_close_matches(name, known, n=1)
+    if name not in commands:
+        near = get_close_matches(name, commands, n=1)
         hint = f"did you mean /{near[0]}? " if near else ""
         raise ConfigError(f"/{name}", f"there is no such command; {hint}/help lists them")
     return Command(name, rest)

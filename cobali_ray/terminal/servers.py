@@ -141,13 +141,13 @@ def _last_words(log: IO[bytes]) -> str:
 
 
 def _stop(child: subprocess.Popen[bytes], console: Console) -> None:
-    """End the server, drained; the second Ctrl-C skips the draining."""
+    """End the server, drained; the second Ctrl-C skips the draining, and the third kills it."""
     if child.poll() is not None:
         return
     with contextlib.suppress(ProcessLookupError), console.status("stopping the server"):
-        child.send_signal(signal.SIGINT)
-        try:
-            child.wait(STOP_TIMEOUT_S)
-        except (KeyboardInterrupt, subprocess.TimeoutExpired):
+        for _ in range(2):
             child.send_signal(signal.SIGINT)
-            child.wait(STOP_TIMEOUT_S)
+            with contextlib.suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
+                child.wait(STOP_TIMEOUT_S)
+                return
+        child.kill()

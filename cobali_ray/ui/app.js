@@ -28,7 +28,7 @@ import { followTheme, nextTheme, theme } from "./parts/theme.js";
 import { loadModels } from "./request/models.js";
 import { loadCompare, loadTicks } from "./views.js";
 
-/** By what the address has behind its #, up to a ? or a slash; what follows that is the view's own. */
+/** By the name behind the address's #, up to a ? or a slash; the rest belongs to the view. */
 const VIEWS = {
   chat: ["Chat", ChatView],
   compare: ["Compare", later(loadCompare)],
@@ -82,7 +82,7 @@ function App() {
     </main>`;
 }
 
-/** Asks for the models anew when a key was entered, or an engine has come or is away; draws nothing. */
+/** Loads the list of models again when a key was entered or an engine came or went; draws nothing. */
 function ModelList() {
   const { entered } = useStore(access);
   const { history, cause } = useStore(feed);
@@ -98,9 +98,9 @@ function ThemeButton() {
 }
 
 function KeyForm() {
-  const { asked, wrong, key } = useStore(access);
+  const { keyNeeded, wrong, key } = useStore(access);
   const field = useRef(null);
-  if (!asked) return null;
+  if (!keyNeeded) return null;
   const send = (event) => {
     event.preventDefault();
     useKey(field.current.value.trim());
@@ -122,4 +122,3 @@ followTheme();
 render(html`<${App} />`, document.getElementById("app"));
 follow();
 document.documentElement.dataset.ready = "";
-export { feed };

@@ -177,7 +177,7 @@ class FakeClient:
     def words(self):
         return self
 
-    def tokenize(self, text, *, add_special=True, parse_special=True, n_most=None, gone=None):
+    def tokenize(self, text, *, add_special=True, parse_special=True, n_most=None, is_cancelled=None):
         self.tokenized.append((text, add_special, parse_special))
         tokens = [BOS] if add_special else []
         for word in words(text):
@@ -191,7 +191,7 @@ class FakeClient:
     def pair(self, query, document, *, n_most=None):
         return self.tokenize(f"{query} | {document}", n_most=n_most)
 
-    def detokenize(self, tokens, *, special=True, gone=None):
+    def detokenize(self, tokens, *, special=True, is_cancelled=None):
         if any(token >= len(self.vocabulary) for token in tokens):
             raise InvalidParameterError("tokens", "no such token")
         return "".join(self.vocabulary[token] for token in tokens)

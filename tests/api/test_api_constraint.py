@@ -81,6 +81,9 @@ SPELLINGS = [
         id="compact",
     ),
     pytest.param({"structured_outputs": {"regex": "[ab]{3}"}}, matches("[ab]{3}"), id="vllm-regex"),
+    pytest.param(
+        {"structured_outputs": {"regex": "[ab]{3}", "json": False}}, matches("[ab]{3}"), id="vllm-false"
+    ),
     pytest.param({"structured_outputs": {"choice": ["x", "yz"]}}, matches("x|yz"), id="vllm-choice"),
     pytest.param({"structured_outputs": {"grammar": 'root ::= "q"'}}, matches("q"), id="vllm-grammar"),
     pytest.param({"guided_regex": "[ab]{3}"}, matches("[ab]{3}"), id="guided-regex"),

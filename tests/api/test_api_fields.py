@@ -152,6 +152,9 @@ NEUTRAL = {
     "xtc_probability": 0.0,
     "xtc_threshold": 0.1,
     "skip_special_tokens": True,
+    "repeat_last_n": 64,
+    "repeat_penalty": 1.0,
+    "samplers": ["penalties", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "temperature"],
     "nobody_knows": None,
 }
 

@@ -131,14 +131,14 @@ class Gate:
         self.open, self.inside, self.gave_up = threading.Event(), threading.Event(), threading.Event()
         tokenize = client.tokenize
 
-        def slow(text, *, gone, **how):
+        def slow(text, *, is_cancelled, **how):
             if "slow" in text:
                 self.inside.set()
                 while not self.open.wait(0.001):
-                    if gone():
+                    if is_cancelled():
                         self.gave_up.set()
                         break
-            return tokenize(text, gone=gone, **how)
+            return tokenize(text, is_cancelled=is_cancelled, **how)
 
         monkeypatch.setattr(client, "tokenize", slow)
 

@@ -111,12 +111,12 @@ async def test_a_verdict_is_remembered_and_its_field_is_not():
     case = ConstraintText("json_schema", json.dumps({"type": "array", "maxItems": 1, "uniqueItems": True}))
     strict, broken = case._replace(strict=True), ConstraintText("regex", "(?=a)b")
     cases = (case, strict, broken)
-    assert [judges.known("", one) for one in cases] == [None] * 3
+    assert [judges.recall("", one) for one in cases] == [None] * 3
     await judges.judge("", cases)
-    grammar, ignored = judges.known("", case)
+    grammar, ignored = judges.recall("", case)
     assert (ignored, "array" in grammar) == (("uniqueItems",), True)
-    assert judges.known("", strict).startswith("#/uniqueItems: ")
-    assert "look-around" in judges.known("", broken)
+    assert judges.recall("", strict).startswith("#/uniqueItems: ")
+    assert "look-around" in judges.recall("", broken)
 
 
 async def test_what_takes_too_much_memory_is_refused_for_that():
@@ -125,9 +125,9 @@ async def test_what_takes_too_much_memory_is_refused_for_that():
     (process,) = judges._idle
     resource.prlimit(process.pid, resource.RLIMIT_AS, (1 << 20, 1 << 20))
     await judges.judge("", [case := ConstraintText("regex", "a" * 15_000_000)])
-    assert "more than 1024 MiB to compile" in judges.known("", case)
+    assert "more than 1024 MiB to compile" in judges.recall("", case)
     await judges.judge("", [other := ConstraintText("regex", "b")])
-    assert judges.known("", other)[1] == ()
+    assert judges.recall("", other)[1] == ()
 
 
 async def test_a_process_that_was_killed_while_idle_is_no_verdict_on_what_comes_next():
@@ -137,17 +137,17 @@ async def test_a_process_that_was_killed_while_idle_is_no_verdict_on_what_comes_
     os.kill(process.pid, signal.SIGKILL)
     process._process.wait(WAIT_S)
     await judges.judge("a", [second])
-    assert not isinstance(judges.known("a", second), str)
-    assert judges.known("a", second) is not None
+    assert not isinstance(judges.recall("a", second), str)
+    assert judges.recall("a", second) is not None
 
 
 async def test_a_verdict_is_known_to_whose_it_is():
     judges, case = Judges(), ConstraintText("regex", "a+")
     await judges.judge("alice", [case])
-    assert judges.known("alice", case) is not None
-    assert judges.known("bob", case) is None
+    assert judges.recall("alice", case) is not None
+    assert judges.recall("bob", case) is None
     await judges.judge("bob", [case])
-    assert judges.known("bob", case) == judges.known("alice", case)
+    assert judges.recall("bob", case) == judges.recall("alice", case)
 
 
 def test_a_body_with_more_schemas_than_are_remembered_is_not_read_for_ever():
@@ -173,3 +173,16 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
 async def test_a_prompt_that_waits_for_a_verdict_is_tokenised_once(post, client, path, body):
     assert (await post(path, body)).status == 200
     assert sum("hi" in text for text, *_ in client.tokenized) == 1
+
+
+@pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 2000, reason="too few files may be open")
+async def test_a_process_of_a_server_with_many_connections_is_heard():
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        case = ConstraintText("regex", "[ab]{3}")
+        judges = Judges()
+        await judges.judge("a", [case])
+        assert judges.recall("a", case) is not None
+    finally:
+        for file in files:
+            os.close(file)

@@ -74,6 +74,15 @@ async def test_chats_have_bounds_and_go_in_time(tmp_path, judges):
     await server.stop()
 
 
+async def test_of_deleted_chats_the_latest_are_known(server, monkeypatch):
+    monkeypatch.setattr(chats, "MAX_DELETED", 2)
+    for name in "abcd":
+        await write(server, name)
+    for name in "abc":
+        await server.wire(f"/v1/chats/{name}", method="DELETE")
+    assert [row.id for row in server.store.now(chats.listed, "", 0, 9)] == ["d", "b", "c"]
+
+
 async def test_keys_have_chats_of_their_own(tmp_path, judges):
     server = Server(tmp_path, judges)
     server.settings = {"api_keys": ("a", "b")}

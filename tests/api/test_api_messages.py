@@ -289,6 +289,12 @@ async def test_an_answer_is_held_to_a_schema(post, client, where):
     assert ("reasoning_effort" in client.endings[-1]) == (where == "output_config")
 
 
+async def test_a_schema_holds_beside_an_effort(post, client):
+    fields = {"output_format": {"type": "json_schema", "schema": SCHEMA}, "output_config": {"effort": "low"}}
+    assert (await post(MESSAGES, ASK | fields)).status == 200
+    assert client.requests[0].grammar is not None
+
+
 async def test_what_only_others_need_is_accepted_in_silence(make_app, client):
     app = make_app(strict=True)
     fields = {

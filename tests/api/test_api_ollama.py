@@ -200,6 +200,20 @@ async def test_results_without_a_name_are_those_of_the_calls_in_their_order(post
     assert [one["tool_call_id"] for one in told] == ids
 
 
+async def test_a_result_of_an_unknown_call_leaves_the_others_theirs(post, client):
+    call = {"id": "a", "function": {"name": "get_weather", "arguments": {"city": "Oslo"}}}
+    unknown = {"role": "tool", "content": "?", "tool_call_id": "z"}
+    history = [
+        USER,
+        {"role": "assistant", "tool_calls": [call]},
+        unknown,
+        {"role": "tool", "content": "cold"},
+    ]
+    assert (await post(CHAT, ASK | {"messages": history})).status == 200
+    results = client.messages[-1][2:]
+    assert [result["tool_call_id"] for result in results] == ["z", "a"]
+
+
 async def test_options(post, client):
     options = {
         "num_predict": 11, "temperature": 0.5, "top_k": 7, "top_p": 0.9, "min_p": 0.1, "typical_p": 0.8,
@@ -241,7 +255,7 @@ async def test_an_answer_has_a_format(post, client, asked, path):
         (None, {}),
         (True, {"enable_thinking": True, "thinking": True}),
         (False, {"enable_thinking": False, "thinking": False}),
-        ("low", {"enable_thinking": True, "reasoning_effort": "low"}),
+        ("low", {"enable_thinking": True, "thinking": True, "reasoning_effort": "low"}),
     ],
 )
 async def test_whether_the_model_thinks(post, client, think, told):
@@ -249,6 +263,29 @@ async def test_whether_the_model_thinks(post, client, think, told):
     ending = client.endings[-1]
     ending.pop("add_generation_prompt")
     assert ending == told
+
+
+@pytest.mark.parametrize("n", [-1, 0])
+async def test_no_limit_is_none_whatever_the_operator_s_default(make_app, client, n):
+    app = make_app(default_max_tokens=5)
+    assert (await Wire(app, CHAT, ASK | {"options": {"num_predict": n}}).run()).status == 200
+    assert (await Wire(app, CHAT, ASK).run()).status == 200
+    assert client.requests[0].max_tokens > 5
+    assert client.requests[1].max_tokens == 5
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "empty", "answer"),
+    [
+        ("/api/embed", "input", [], "embeddings"),
+        ("/api/embed", "input", "", "embeddings"),
+        ("/api/embeddings", "prompt", "", "embedding"),
+    ],
+)
+async def test_an_embedding_of_nothing_loads_the_model(post, client, path, field, empty, answer):
+    wire = await post(path, {"model": "fake", field: empty})
+    assert (wire.status, wire.json) == (200, {"model": "fake", answer: []})
+    assert client.requests == []
 
 
 # Models
@@ -335,7 +372,7 @@ REFUSED = [
     (CHAT, {"options": {"temperature": -1}}, "options.temperature"),
     (CHAT, {"options": {"temperature": "warm"}}, "options.temperature"),
     (CHAT, {"options": {"stop": [""]}}, "options.stop"),
-    ("/api/embed", {"input": []}, "input: missing"),
+    ("/api/embed", {}, "input: missing"),
     (GENERATE, {"prompt": "x", "template": "{{ .Prompt }}"}, "template"),
     (GENERATE, {"prompt": "x", "suffix": "y"}, "suffix"),
     (GENERATE, {"prompt": "x", "raw": True, "system": "y"}, "system"),

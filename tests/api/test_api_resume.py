@@ -327,6 +327,24 @@ async def test_what_was_read_makes_room_and_what_was_not_is_waited_for(app, clie
         assert client.n_open == 0
 
 
+async def test_what_a_connection_did_not_take_is_kept(app, said, monkeypatch):
+    monkeypatch.setattr(streams, "KEPT_BYTES", 1000)
+    said.say("a")
+    async with Cut(app) as cut:
+        await until(lambda: len(numbered(cut.wire)) == 2)
+        cut.wire.may_write.clear()
+        said.say("b")
+        await until(lambda: len(numbered(cut.wire)) == 3)
+        said.say(*"cdefghijkl", None)
+        for _ in range(10):
+            await settle()
+        again = cut.read_on(2)
+        task = again.start()
+        await cut.hang_up()
+        await task
+        assert list(numbered(again)) == list(range(3, 16))
+
+
 async def test_one_who_has_read_all_that_is_waited_for_gets_what_comes(app, said, monkeypatch):
     monkeypatch.setattr(streams, "KEPT_BYTES", 1000)
     said.say("a")

@@ -182,8 +182,9 @@ async def test_the_oldest_make_room_and_files_do_not(tmp_path, judges):
 
 async def test_what_is_old_is_deleted_and_not_what_somebody_goes_on_from(server):
     create = server.openai.responses.create
-    one, two = [await create(model="fake", input="hi") for _ in range(2)]
-    chat = await server.openai.conversations.create()
+    chat, kept = [await server.openai.conversations.create() for _ in range(2)]
+    one = await create(model="fake", input="hi", conversation=kept.id)
+    two = await create(model="fake", input="hi")
     server.clock.advance(20 * 24 * 3600)
     three = await create(model="fake", input="hi", previous_response_id=one.id)
     server.clock.advance(20 * 24 * 3600)
@@ -194,6 +195,8 @@ async def test_what_is_old_is_deleted_and_not_what_somebody_goes_on_from(server)
         await server.openai.responses.retrieve(two.id)
     with pytest.raises(NotFoundError):
         await server.openai.conversations.retrieve(chat.id)
+    assert await server.openai.conversations.retrieve(kept.id)
+    assert await create(model="fake", input="and?", previous_response_id=three.id)
 
 
 async def test_keys_keep_apart(tmp_path, judges):
@@ -489,6 +492,30 @@ async def test_background_responses_take_tokens_of_their_key_and_wait_for_them(t
     await server.stop()
 
 
+async def test_a_refused_background_response_holds_up_no_other_key(tmp_path, judges):
+    (keys := tmp_path / "keys.yaml").write_text("keys:\n  a: {key: a}\n  b: {key: b}\n")
+    server = Server(tmp_path / "store", judges)
+    server.settings = {"api_keys_file": keys}
+    await server.start()
+
+    def script(request):
+        answer = ends_with(QueueFullError("requests", 1, 60.0)) if request.tenant == "a" else says("hi")
+        yield from answer(request)
+
+    server.client.script = script
+    alice, bob = server.openai_as("a"), server.openai_as("b")
+    for _ in range(9):
+        await alice.responses.create(model="fake", input="hi", background=True)
+    server.run()
+    await until(lambda: len(server.client.requests) >= 8)
+    other = await bob.responses.create(model="fake", input="hi", background=True)
+    assert (await ended(server, other.id, bob)).status == "completed"
+    n = len(server.client.requests)
+    server.pass_time(11)
+    await until(lambda: len(server.client.requests) > n)
+    await server.stop()
+
+
 # -- conversations
 
 
@@ -585,6 +612,26 @@ async def test_a_key_keeps_only_so_many_conversations(tmp_path, judges):
             await ask
         assert (caught.value.status_code, caught.value.code) == (413, "store_full")
     assert (await server.openai.conversations.items.list(chat.id)).data == []
+    await server.stop()
+
+
+async def test_fields_of_items_that_are_null_are_kept_as_if_left_out(server):
+    item = {"type": None, "status": None, "role": "user", "content": "hi"}
+    response = (await server.wire(PATH, {"input": [item]})).json
+    listed = (await server.wire(f"{PATH}/{response['id']}/input_items", method="GET")).json["data"]
+    assert [(entry["type"], entry["status"]) for entry in listed] == [("message", "completed")]
+
+
+async def test_an_item_counts_as_often_as_it_is_named(tmp_path, judges):
+    server = Server(tmp_path, judges)
+    server.settings = {"max_body_bytes": 2048}
+    await server.start()
+    chat = await server.openai.conversations.create(items=[user("x" * 900)])
+    (said,) = (await server.openai.conversations.items.list(chat.id)).data
+    name = {"type": "item_reference", "id": said.id}
+    await server.openai.responses.create(model="fake", input=[name])
+    with pytest.raises(BadRequestError, match="max_body_bytes"):
+        await server.openai.responses.create(model="fake", input=[name] * 3)
     await server.stop()
 
 

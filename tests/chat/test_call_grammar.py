@@ -146,7 +146,7 @@ FAMILIES = {
     "Phi-4": ("Phi-4", '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Łódź"}}]<|/tool_call|>'),
     "LFM 2": ("LFM2-8B-A1B", "<|tool_call_start|>[get_weather(city='Łódź')]<|tool_call_end|>"),
     "functionary": ("meetkai-functionary-medium-v3.2", '>>>get_weather\n{"city": "Łódź"}'),
-    "no format": ("google-gemma-2-2b-it", written(GENERIC, "get_weather", {"city": "Łódź"})),
+    "no format": ("google-gemma-2-2b-it", written(GENERIC, [("get_weather", {"city": "Łódź"})])),
 }
 
 
@@ -582,5 +582,5 @@ def test_what_schemas_tell_their_readers_is_no_part_of_the_grammar():
     assert "xxx" not in held.text
     assert len(held.text) < 1500
     for way, fits in (("a", True), ([1], True), ("b", False), (["x"], False)):
-        answer = written(GENERIC, "f", {"description": "abc", "way": way})
+        answer = written(GENERIC, [("f", {"description": "abc", "way": way})])
         assert (not vocabulary.refusal(held.text, answer)) is fits

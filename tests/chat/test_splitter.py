@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -22,7 +23,7 @@ from cobali_ray.chat.answer_events import (
     ReasoningText,
 )
 from cobali_ray.chat.derivation import derive
-from cobali_ray.chat.format import GENERIC, Format
+from cobali_ray.chat.format import GENERIC, CallFormat, Format, Kind
 from cobali_ray.chat.generic import explanation, tell
 from cobali_ray.chat.splitter import Splitter
 from cobali_ray.chat.template import ChatTemplate
@@ -443,6 +444,69 @@ def test_a_model_without_a_place_for_calls_is_told_in_words(name):
     check(form, turn, calls=PARIS)
 
 
+SHARED = {
+    "$defs": {"Size": {"type": "string", "enum": ["1", "2"]}, "Zip": {"type": "string"}},
+    "properties": {
+        "size": {"$ref": "#/$defs/Size"},
+        "zip": {"allOf": [{"$ref": "#/$defs/Zip"}]},
+        "perhaps": {"anyOf": [{"$ref": "#/$defs/Zip"}, {"type": "null"}]},
+        "choice": {"anyOf": [{"const": "1"}, {"const": "2"}]},
+        "n": {"$ref": "#/$defs/N"},
+    },
+    "additionalProperties": {"type": "string"},
+}
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [SHARED, {"$ref": "#/definitions/Named", "definitions": {"Named": SHARED}, "$defs": SHARED["$defs"]}],
+    ids=["shared", "named"],
+)
+def test_what_a_schema_says_elsewhere_of_a_string_counts(parameters):
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    values = {"size": "2", "zip": "90210", "perhaps": "12", "choice": "1", "other": "true", "n": 3}
+    text = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items())
+    call = f"<tool_call>\n<function=f>\n{text}</function>\n</tool_call>"
+    check(format_of(CODER), call, calls=[("f", values)], tools=tools)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        pytest.param(
+            '<|channel|>analysis to=browser.search code<|message|>{"query": "x"}<|call|>',
+            {"reasoning": '{"query": "x"}'},
+            id="a-tool-that-was-not-offered",
+        ),
+        pytest.param(
+            "<|channel|>analysis<|message|>one<|end|><|start|>assistant<|channel|>analysis<|message|>two<|end|>"
+            "<|start|>assistant<|channel|>commentary<|message|>Now.<|end|><|start|>assistant<|channel|>final"
+            "<|message|>Here.",
+            {"reasoning": "one\n\ntwo", "content": "Now.\n\nHere."},
+            id="messages-of-one-kind",
+        ),
+    ],
+)
+def test_messages_of_channels(text, parts):
+    check(format_of(HARMONY), text, **parts)
+
+
+def test_a_channel_of_reasoning_can_be_content():
+    form = replace(format_of(HARMONY), reads_reasoning=False)
+    text = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes."
+    check(form, text, content="Hm.\n\nYes.")
+
+
+def test_brackets_behind_a_list_of_calls_are_text():
+    form = Format(calls=CallFormat(kind=Kind.JSON, start="[TOOL_CALLS]", joined="list"))
+    check(
+        form,
+        '[TOOL_CALLS][{"name": "now", "arguments": {}}] [1] is a source',
+        content="[1] is a source",
+        calls=[("now", {})],
+    )
+
+
 def test_tools_are_told_in_the_system_text():
     form = Format(calls=GENERIC, native=False, renders_calls=False)
     told = tell(form, [{"role": "system", "content": "Be brief."}, USER], TOOLS)
@@ -461,6 +525,42 @@ def test_results_of_one_turn_are_told_together():
     told = tell(form, [USER, {"role": "assistant", "content": "Hm."}, *results], ())
     assert [message["role"] for message in told] == ["user", "assistant", "user"]
     assert told[2]["content"].index("grey") < told[2]["content"].index("noon")
+
+
+def test_what_a_user_adds_to_results_is_told_with_them():
+    form = Format(calls=GENERIC, native=False, renders_calls=False)
+    results = [{"role": "tool", "content": text} for text in ("grey", "noon")]
+    for content in ("And?", [{"type": "text", "text": "And?"}]):
+        chat = tell(
+            form, [USER, {"role": "assistant", "content": "Hm."}, *results, USER | {"content": content}], ()
+        )
+        assert [message["role"] for message in chat] == ["user", "assistant", "user"]
+        text = (
+            "".join(part["text"] for part in chat[2]["content"])
+            if isinstance(content, list)
+            else chat[2]["content"]
+        )
+        assert text.index("grey") < text.index("noon") < text.index("And?")
+
+
+@pytest.mark.parametrize(
+    ("joined", "text"),
+    [
+        ("list", '<c>[{"name": "f", "arguments": {"x": 1}}, {"name": "g", "arguments": {}}]</c>'),
+        ("lines", '<c>\n{"name": "f", "arguments": {"x": 1}}\n{"name": "g", "arguments": {}}\n</c>'),
+        ("", '<c>\n{"name": "f", "arguments": {"x": 1}}\n</c>\n<c>\n{"name": "g", "arguments": {}}\n</c>'),
+    ],
+)
+def test_calls_of_one_turn_are_shown_as_the_model_writes_them(joined, text):
+    calls = CallFormat(kind=Kind.JSON, start="<c>", end="</c>", joined=joined)
+    form = Format(calls=calls, native=False, renders_calls=False)
+    functions = [
+        {"function": {"name": "f", "arguments": '{"x": 1}'}},
+        {"function": {"name": "g", "arguments": {}}},
+    ]
+    turn = {"role": "assistant", "content": "", "tool_calls": functions}
+    assert tell(form, [USER, turn], ())[1]["content"] == text
+    check(form, text, calls=[("f", {"x": 1}), ("g", {})])
 
 
 def test_ids_of_the_model_are_no_part_of_its_calls():

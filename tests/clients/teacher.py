@@ -131,8 +131,8 @@ class Teacher(ScriptedBackend):
         return 0  # what was heard is not kept outside the slots
 
     def sample(self, rows):
-        self._wanted = None
-        return sample_rows(np.stack([self._row(slot_id) for slot_id in self._wanted_slots]), rows)
+        self._computed = None
+        return sample_rows(np.stack([self._row(slot_id) for slot_id in self._sampled_slots]), rows)
 
     def _row(self, slot_id):
         row = self._anything.copy()

@@ -230,7 +230,7 @@ def test_tokenising_ends_when_there_are_too_many_or_nobody_waits(cut):
         cut.tokenize(text, n_most=n - 1)
     assert len(cut.tokenize(text, n_most=n)) == n
     asked = iter([False, True])
-    assert 0 < len(cut.tokenize(text, gone=lambda: next(asked))) < n
+    assert 0 < len(cut.tokenize(text, is_cancelled=lambda: next(asked))) < n
 
 
 def test_a_text_too_long_for_any_token_is_refused_unread(cut, monkeypatch):

@@ -55,7 +55,7 @@ def test_what_two_tabs_wrote_is_united(of):
 
 
 def test_calls_are_sent_with_their_results_and_questions_without_an_answer_are_not(of):
-    ask = """({ asked }) => asked([
+    ask = """({ apiMessages }) => apiMessages([
         { role: "user", text: "never answered" },
         { role: "assistant", text: "", reasoning: "", calls: [
             { id: "x", name: "f", args: "{}", result: null }] },

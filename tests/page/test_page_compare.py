@@ -54,7 +54,7 @@ def shown(of, told, usage):
         "completion_tokens": usage["completion_tokens"],
         "cached_tokens": usage["prompt_tokens_details"]["cached_tokens"],
     }
-    write = "({ MEASURES, shown }, told) => MEASURES.map((one) => [one.label, shown(one, told[one.name])])"
+    write = "({ MEASURES, formatted }, told) => MEASURES.map((m) => [m.label, formatted(m, told[m.name])])"
     return dict(of("compare/measures.js", write, counts | told | {"finish": "length"}))
 
 
@@ -254,7 +254,9 @@ def test_it_is_accessible_and_fits_a_phone(make_page, site):
 def test_what_differs_is_found_word_by_word(of, left, right, expected):
     found = of("compare/diff.js", "({ differenceOf }, [a, b]) => differenceOf(a, b)", [left, right])
     assert found["by"] == "word"
-    parts = [[part["same"]] if "same" in part else [part["gone"], part["added"]] for part in found["parts"]]
+    parts = [
+        [part["same"]] if "same" in part else [part["removed"], part["added"]] for part in found["parts"]
+    ]
     assert parts == expected
 
 

@@ -174,8 +174,8 @@ def test_a_tick_is_told_in_sentences(told, one, said):
 
 
 ABOUT = """({ aboutTarget }, history) => {
-    const { said, worst, legend, note } = aboutTarget(history.engine, history.ticks);
-    return { said, worst: worst?.tick_id ?? null, legend, note };
+    const { summary, worst, legend, note } = aboutTarget(history.engine, history.ticks);
+    return { summary, worst: worst?.tick_id ?? null, legend, note };
 }"""
 
 
@@ -198,15 +198,15 @@ ABOUT = """({ aboutTarget }, history) => {
 def test_what_made_a_tick_longer_than_the_target_is_said(told, late, cause):
     ticks = [*(tick(i) for i in range(6)), tick(6, total_s=0.048, **late), tick(7, decodes=(), total_s=0.5)]
     found = told("plots/itl.js", ABOUT, packet(ticks))
-    assert found["said"].startswith("1 of 7 ticks with streams in view was longer than the ITL target: 1 ")
-    assert cause in found["said"]
+    assert found["summary"].startswith("1 of 7 ticks with streams in view was longer than the ITL target: 1 ")
+    assert cause in found["summary"]
     assert found["worst"] == 6, "where nobody streams, nobody waits for a token"
 
 
 def test_streams_that_are_slow_by_themselves_are_not_blamed_on_prompts(told):
     slow = {"forward_s": 0.045, "total_s": 0.048}
     ticks = [*(tick(i, **slow) for i in range(6)), tick(6, chunks=[(2, 0, 4)], target_s=0.03, **slow)]
-    assert "7 for the streams' own tokens" in told("plots/itl.js", ABOUT, packet(ticks))["said"]
+    assert "7 for the streams' own tokens" in told("plots/itl.js", ABOUT, packet(ticks))["summary"]
 
 
 NOW = "({ targetNow }, history, nRunning) => targetNow(history.engine, history.ticks.at(-1), nRunning)"
@@ -229,7 +229,7 @@ def test_what_the_target_is_worth_just_now(told):
     assert told("plots/itl.js", ABOUT, auto)["legend"] == "ITL target not needed yet"
     found = told("plots/itl.js", ABOUT, off)
     assert found["note"].startswith("No target is set (itl_target_ms: off)")
-    assert (found["said"], found["worst"], found["legend"]) == ("", None, "no ITL target")
+    assert (found["summary"], found["worst"], found["legend"]) == ("", None, "no ITL target")
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ OPEN = """async ({ link, obey, parse }, [hash, packet]) => {
         merge(packet);
         const { history } = feed.get();
         goLive();
-        link.set({ asked: parse(hash), problem: null });
+        link.set({ target: parse(hash), problem: null });
         await obey();
         const { ticks } = windowOf(history);
         const shown = shownOf(history, view.get()).tick_id;
@@ -317,7 +317,7 @@ IN_TIME = """async ({ hashOf, link, obey, parse }, [hash, packet]) => {
         const { history } = feed.get();
         const opened = async (hash) => {
             goLive();
-            link.set({ asked: parse(hash), problem: null });
+            link.set({ target: parse(hash), problem: null });
             await obey();
             return hashOf(history);
         };
@@ -348,8 +348,8 @@ def test_a_link_in_time_keeps_its_window_to_the_microsecond(of, query, shown):
 
 
 def test_requests_are_found_by_any_words_and_sorted_with_gaps_last(of):
-    ask = """({ found, sorted }, [requests, search, by, down]) =>
-        sorted(found(requests, search), by, down, 9).map((request) => request.request_id)"""
+    ask = """({ matching, sorted }, [requests, search, by, down]) =>
+        sorted(matching(requests, search), by, down, 9).map((request) => request.request_id)"""
     requests = [
         request("chat-a", tenant="red", model="tiny", state="generating", ended_s=None, n_output=7),
         request("chat-b", tenant="blue", error="PromptTooLongError", finish_reason=None, first_token_s=None),

@@ -51,10 +51,10 @@ def test_nothing_of_an_earlier_layout_is_left(before, rows):
 def test_logits_are_wanted_of_as_many_last_tokens_as_a_span_says(data, lengths):
     spans = tuple(Span(i, 0, n, data.draw(st.integers(0, n))) for i, n in enumerate(lengths))
     batch = TickBatch(32)
-    batch.wanted[:] = 1
+    batch.output[:] = 1
     batch.fill(spans, [array("i", range(n)) for n in lengths])
     wanted = [flag for _, _, n, sample in spans for flag in [0] * (n - sample) + [1] * sample]
-    assert batch.wanted[: batch.n_tokens].tolist() == wanted
+    assert batch.output[: batch.n_tokens].tolist() == wanted
     assert batch.sampled_slots() == [i for i, _, _, sample in spans for _ in range(sample)]
     n_cached = np.zeros(N_SLOTS, np.int32)
     n_rows = check_batch(batch, n_cached, n_ctx_slot=N_CTX, n_batch=32, n_vocab=N_VOCAB)

@@ -409,7 +409,7 @@ class DispatcherMachine(RuleBasedStateMachine):
                 one = self.dispatcher._open.get(client_id)
                 if one is None or one.engine is None:
                     self.settle(client_id)
-            told = self.dispatcher.models["big"].elsewhere._told
+            told = self.dispatcher.models["big"].elsewhere._sent
             for engine_id, other in ("ab", "ba"):
                 assert told[engine_id, "alice"] == self.charged[engine_id], "what was not taken is told again"
                 assert 0 <= self.charged[engine_id] <= self.given[other]

@@ -26,7 +26,7 @@ def tokens_of(text):
 class Words(ByteVocab):
     """Bytes, and control tokens that have names."""
 
-    def detokenize(self, tokens, *, special=True, gone=None):
+    def detokenize(self, tokens, *, special=True, is_cancelled=None):
         return "".join(chr(token) if token < N_BYTES else special * NAMES[token] for token in tokens)
 
 
@@ -39,7 +39,7 @@ class Talker(ScriptedBackend):
         self.scripts = {}
 
     def sample(self, rows):
-        self._wanted = None
+        self._computed = None
         logits = np.full((len(rows), N_VOCAB), -20.0, np.float32)
         logits[:, END_TOKEN] = 0.0
         for at, row in enumerate(rows):

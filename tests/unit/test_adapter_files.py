@@ -111,6 +111,9 @@ def test_an_adapter_changes_a_prompt_from_where_it_is_invoked(prompt, begins):
         pytest.param(pair(Q, n_in=9), {}, "its lora_a and lora_b are", id="too-wide"),
         pytest.param(pair(Q, n_out=9), {}, "its lora_a and lora_b are", id="too-high"),
         pytest.param(pair(Q, b_rank=3), {}, "its lora_a and lora_b are", id="two-ranks"),
+        pytest.param(
+            {f"{Q}.lora_a": (2, 8), f"{Q}.lora_b": ()}, {}, "its lora_a and lora_b are", id="a-number"
+        ),
         pytest.param(pair("blk.0.ffn_up_exps.weight", 12), {}, "lora_a and lora_b are", id="too-flat"),
         pytest.param(pair(EMBEDDING, 8, 16), {}, "the model's output too", id="tied-embedding"),
     ],

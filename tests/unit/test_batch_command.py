@@ -79,8 +79,9 @@ def test_a_line_keeps_its_model_and_goes_behind_all_others_unless_it_says_so(ask
     assert told == {
         ("/v1/completions", "own", 2),
         ("/v1/completions", "m", 9),
-        ("/v1/responses", "m", None),
+        ("/v1/responses", "m", 9),
     }
+    assert [body.get("store") for path, body in server.bodies if path == "/v1/responses"] == [False]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,11 @@ def test_answers_go_on_where_they_were(asked, tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [("no answer\n", "line 1 is not an answer"), ('{"custom_id":"x"}\n', "line 1 answers 'x', which is not")],
+    [
+        ("no answer\n", "line 1 is not an answer"),
+        ('{"custom_id":[]}\n', "line 1 is not an answer"),
+        ('{"custom_id":"x"}\n', "line 1 answers 'x', which is not"),
+    ],
 )
 def test_a_file_of_something_else_is_left_alone(asked, tmp_path, content, why):
     path = tmp_path / "out.jsonl"

@@ -170,18 +170,18 @@ def test_lines_take_what_others_leave():
     assert room.free([], 0.0) == 1, "one finds out whether a model can be loaded"
     seen = [view(16)]
     assert room.free(seen, 0.0) == 19, "16 slots, and a few that wait for one"
-    room.n_asked = 19
+    room.n_open = 19
     assert room.free(seen, 0.0) == 0
     assert room.free([view(-3)], 0.0) == 0, "16 have slots, and 3 wait: nobody else is there"
     assert room.free([view(-9)], 0.0) == 12 - 19, "six others have slots: that many fewer"
     assert room.free([view(-40)], 0.0) < -18, "others want all of them"
-    room.n_asked = 0
+    room.n_open = 0
     assert room.free([view(-40)], 0.0) == 0
     assert room.free([view(9999)], 0.0) == MAX_AT_ONCE
     room.paused_until_s = 5.0
     assert room.free([view(4)], 4.0) == 0
     assert room.free([view(4)], 5.0) == 5
-    assert Room(fixed=4, n_asked=3).free([view(-40)], 0.0) == 1
+    assert Room(fixed=4, n_open=3).free([view(-40)], 0.0) == 1
 
 
 def begun(turns, candidates, n):

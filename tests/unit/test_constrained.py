@@ -225,6 +225,13 @@ def test_a_banned_end_is_taken_where_nothing_else_may_follow():
     assert (sampled.tokens, sampled.failed) == ([END_TOKEN], {})
 
 
+def test_fields_that_leave_nothing_of_a_grammar_are_the_client_s_fault():
+    params = SamplingParams(temperature=0, allowed_token_ids=(ord("x"),))
+    sampled = sample_rows(logits({"x": 1.0}), [row(params, asked=grammar("regex", "[0-9]+"))])
+    assert sampled.failed[0].path == ("allowed_token_ids",)
+    assert sampled.failed[0].status == 400
+
+
 def test_an_end_token_is_refused_before_the_answer_is_whole():
     values = logits({"a": 0.0})
     values[0, END_TOKEN] = 50.0

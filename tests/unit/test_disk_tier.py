@@ -453,6 +453,21 @@ def test_others_go_on_while_a_file_is_read_and_a_slow_disk_is_waited_for_only_so
     assert s.engine.scheduler.tiers.host.n_used == 72, "what comes late is there for the next"
 
 
+def test_what_is_read_too_late_is_not_said_to_have_been_of_use(tmp_path):
+    kept(tmp_path)
+    s = Setup(tmp_path, held=True)
+    s.submit("waits", TEXT)
+    s.run()
+    s.clock.advance(WAIT_S)
+    s.engine.tick()
+    (job,) = s.jobs
+    job()
+    assert not s.events.ends("waits")
+    s.run()
+    stats = s.events.ends("waits")[0].stats
+    assert (stats.n_cached, stats.cached_from) == (0, "none")
+
+
 @pytest.mark.parametrize("slow", [True, False])
 def test_a_slow_disk_is_left_alone_once_both_times_are_known(tmp_path, slow):
     said = kept(tmp_path)

@@ -23,12 +23,13 @@ from cobali_ray.core.dispatch.messages import (
     RequestLeft,
     Returned,
     Send,
+    ServerStopping,
     Silent,
     Wake,
     WakeDue,
 )
 from cobali_ray.core.dispatch.models import ModelPlan
-from cobali_ray.core.dispatch.request import MAX_DEATHS, MAX_MOVES
+from cobali_ray.core.dispatch.request import DEADLINE_GRACE_S, MAX_DEATHS, MAX_MOVES
 from cobali_ray.core.request.events import Computing, Delta, End, RequestProgress, RequestStats
 from cobali_ray.core.request.request import Grammar, Request
 from cobali_ray.core.views.stats import Attendance, EngineStatus
@@ -38,6 +39,7 @@ from cobali_ray.errors import (
     EngineDiedError,
     EventsLostError,
     InternalError,
+    InvalidParameterError,
     LoadingError,
     QueueFullError,
     ReleasedError,
@@ -320,7 +322,8 @@ def test_another_file_does_not_go_on_with_an_answer():
     site = Site()
     site.ask()
     site.do(Returned("a", "r", EngineDiedError()))
-    assert ends_with(site.attend(incarnation_id="e2", model="another"), EngineDiedError)
+    site.attend(incarnation_id="e2", model="another", loaded=True)
+    assert ends_with(site.do(EngineLoaded("a")), EngineDiedError)
 
 
 def test_who_was_heard_moves_to_a_successor_and_who_was_not_may_be_with_it_already():
@@ -437,3 +440,89 @@ def test_who_had_to_make_room_in_a_queue_goes_elsewhere_and_its_control_call_ret
     assert site.do(Returned(first.engine_id, "r", None)) == []
     assert site.after(END_GRACE_S) == [], "nobody waits for its last events"
     assert site.say(Delta("r", "x", (1,))) == [Deliver("r", Delta("r", "x", (1,)))]
+
+
+def test_an_answer_under_way_waits_for_a_load_however_many_do():
+    site = Site("a")
+    site.ask("r")
+    site.say(Delta("r", "x", (1,)))
+    site.ask("s")
+    site.say(Delta("s", "x", (1,)))
+    site.do(Lost("a"))
+    for name in "rs":
+        site.do(Returned("a", name, EngineDiedError()))
+    out = site.attend("a", "e2", loaded=False)
+    assert not [one for one in out if isinstance(one, Deliver | Fail)], "max_waiting is for new requests"
+    assert ends_with(site.ask("new"), QueueFullError)
+    out = site.do(EngineLoaded("a"))
+    assert sorted(one.request.request_id for one in out if isinstance(one, Send)) == ["r~1", "s~1"]
+
+
+def test_a_pause_that_comes_while_an_engine_loads_holds_up_no_other_load():
+    plans = [
+        ModelPlan(name=name, engine_ids=(name,), n_stay=0, max_waiting=9, stall_timeout_s=10.0)
+        for name in "ab"
+    ]
+    site = Site("a", loaded=False)
+    site.dispatcher = Dispatcher(plans)
+    for name in "ab":
+        site.attend(name, loaded=False)
+    asks = {name: Request(request_id=name, prompt=(1,), max_tokens=5) for name in "ab"}
+    assert site.do(RequestArrived(asks["a"], "a")) == [LoadEngine("a")]
+    assert site.do(RequestArrived(asks["b"], "b")) == []
+    assert LoadEngine("b") in site.attend("a", loaded=False, released=True)
+    assert [one.request.request_id for one in site.do(EngineLoaded("b")) if isinstance(one, Send)] == ["b"]
+    site.do(EngineLoaded("a"))
+    out = site.attend("a", loaded=False)
+    assert LoadEngine("a") in out, "the pause is over"
+
+
+def test_an_engine_that_ends_as_soon_as_it_is_loaded_is_loaded_again():
+    site = Site("a", loaded=False)
+    assert LoadEngine("a") in site.ask()
+    site.do(Lost("a"))
+    site.do(EngineLoaded("a"))
+    out = site.attend("a", "e2", loaded=False)
+    assert LoadEngine("a") in out
+    assert [one.engine_id for one in site.do(EngineLoaded("a")) if isinstance(one, Send)] == ["a"]
+
+
+def test_no_prompt_is_read_with_the_vocabulary_of_another_file():
+    site = Site("a")
+    site.attend("a", "e2", loaded=True, model="other")
+    assert not [one for one in site.ask() if isinstance(one, Send)]
+    assert [one for one in site.do(EngineLoaded("a")) if isinstance(one, Send)], "now its words are known"
+
+
+def test_what_fitted_elsewhere_and_not_here_is_not_the_client_s_fault():
+    site = Site("a", "b")
+    (send,) = site.ask()
+    site.say(Delta("r", "x", (1,)))
+    other = "b" if send.engine_id == "a" else "a"
+    site.do(Lost(send.engine_id))
+    (again,) = [
+        one for one in site.do(Returned(send.engine_id, "r", EngineDiedError())) if isinstance(one, Send)
+    ]
+    assert again.engine_id == other
+    too_long = InvalidParameterError("sent_tokens", ": 1 tokens are a whole answer already")
+    assert not [one for one in site.do(Returned(other, "r~1", too_long)) if isinstance(one, Deliver)]
+    (last,) = [one for one in site.attend(send.engine_id, "e2", loaded=True) if isinstance(one, Send)]
+    assert last.engine_id == send.engine_id, "whose slots are as large as they were"
+
+
+def test_an_engine_that_hangs_does_not_keep_a_request_beyond_its_time():
+    site = Site()
+    site.ask(timeout_s=5.0)
+    assert site.after(5.0) == [], "the engine says so itself"
+    out = site.after(DEADLINE_GRACE_S)
+    assert ends_with(out, DeadlineExceededError)
+    assert Cancel("a", "r") in out
+
+
+def test_a_server_that_stops_refuses_what_no_engine_has():
+    site = Site("a")
+    site.ask("r")
+    site.do(Lost("a"))
+    site.do(Returned("a", "r", EngineDiedError()))
+    assert ends_with(site.do(ServerStopping()), DrainingError)
+    assert ends_with(site.ask("new"), DrainingError)

@@ -8,6 +8,7 @@ import pytest
 
 from cobali_ray.backend.scripted import ScriptedBackend, ScriptedEmbedder
 from cobali_ray.core.messages import Cancelled, Embed, Embedded, Finish, Submitted, TickBegun
+from cobali_ray.core.plan.leftover import TURN
 from cobali_ray.core.plan.pace import Pacer
 from cobali_ray.core.queue.text_passes import PassTimes
 from cobali_ray.core.queue.waiting import AGEING_S
@@ -362,6 +363,24 @@ def test_streams_keep_their_target_beside_texts_and_prompts():
     beside = [t for t in ticks if t.n_prefill and t.n_decode]
     assert beside, "the prompt goes on"
     assert not [t for t in beside if t.n_embedded], "and not in the gap of the texts"
+
+
+def test_texts_of_the_last_class_wait_while_others_are_answered():
+    engine, embedder, recorder, _ = make(target=0.03)
+    engine.submit(prompt("s", 20, TURN + 60))
+    for _ in range(20):
+        engine.tick()
+    engine.embed(texts_of(*[20] * 30, priority=9))
+    for _ in range(TURN - 1):
+        engine.tick()
+    assert embedder.passes == []
+    engine.tick()
+    assert len(embedder.passes) == 1, "their turn"
+    engine.embed(texts_of(20, request_id="live"))
+    engine.tick()
+    assert [n for _, n in embedder.passes[1:]] == [20], "and in no other pass are they beside others' texts"
+    run(engine)
+    assert recorder.ends("a")[0].error is None
 
 
 def test_a_pass_that_fails_ends_its_requests_and_no_others():

@@ -108,11 +108,12 @@ def test_somebody_is_told_apart_only_where_there_are_some():
     assert [any_left(some) for some in ([], LIVE, MINE, LIVE + MINE)] == [False, False, True, True]
 
 
-def test_the_scheduler_computes_the_last_class_beside_others_now_and_then():
+@pytest.mark.parametrize("adapter", ["", "x"])
+def test_the_scheduler_computes_the_last_class_beside_others_now_and_then(adapter):
     s = Setup(n_slots=2)
     s.submit(ask("first", max_tokens=20))
     s.tick(20)  # and what rows take is learnt
-    s.submit(ask("late", priority=9, max_tokens=200), ask("live", max_tokens=240))
+    s.submit(ask("late", priority=9, max_tokens=200, adapter=adapter), ask("live", max_tokens=240))
     s.tick(TURN + 10)
     n = {one.request_id: one.n_output for one in s.scheduler.slots.running}
     assert n["live"] > TURN

@@ -119,7 +119,7 @@ async def test_what_goes_wrong_with_one_answer_does_not_end_the_link(s):
 async def test_silence_is_told_again_and_again_and_how_long_it_lasts(s, soon):
     await s.hears(Silent)
     first = s.heard[0]
-    assert (first.asked_s, first.ended) == (0.0, False)
+    assert (first.called_s, first.ended) == (0.0, False)
     again = await until(lambda: s.heard[-1] != first and s.heard[-1])
     assert again.silent_s > first.silent_s
     assert len(s.engine.calls) == 1, "what follows from that is not decided here"

@@ -1,5 +1,6 @@
 """`cobali ps`: what listens, from where it is reached, and who may use it."""
 
+import itertools
 import json
 import os
 import socket
@@ -148,6 +149,7 @@ def server(monkeypatch):
         monkeypatch.setattr(servers, "listeners", lambda _: [found, found._replace(what="other", port=1)])
         monkeypatch.setattr(servers, "name_of", lambda _: "cobali:engine-a")
         monkeypatch.setattr(servers, "WATCH_S", 0.01)
+        monkeypatch.setattr(servers, "_now", itertools.cycle((0.0, 0.01)).__next__)
         monkeypatch.setenv("COLUMNS", "120")
         yield http
         http.shutdown()

@@ -46,5 +46,5 @@ def test_a_marker_is_cut_at_its_control_tokens(marker, pieces):
 
 
 def test_the_tokens_that_an_answer_has_to_show():
-    found = Markers(Words()).shown(["<|open|>tools<|sep|>", "[CALL_ID]", "<|call|>", "<tool_call>"])
+    found = Markers(Words()).control_tokens(["<|open|>tools<|sep|>", "[CALL_ID]", "<|call|>", "<tool_call>"])
     assert found == {301, 302, 303}

@@ -79,6 +79,19 @@ async def test_an_idle_model_is_let_go_after_its_time(make, monkeypatch):
     await s.reaches(lambda state: state.status is EngineStatus.UNLOADED)
 
 
+async def test_an_idle_model_is_not_let_go_while_it_is_loaded_again(make):
+    s = await make(load="on_demand", keep_alive_s=1000)
+    await s.model.load()
+    await s.idle()
+    host = s.handle.server._host
+    async with host._turn:
+        host._used_s -= 1001
+        host.unload_if_idle()
+        host.touch()
+    await s.idle()
+    assert (await s.client.state()).status is EngineStatus.READY
+
+
 @pytest.mark.parametrize(
     ("most", "free", "on_devices", "error"),
     [

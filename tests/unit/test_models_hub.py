@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from cobali_ray.errors import ConfigError, ModelNotFoundError
-from cobali_ray.models.hub import choose_file, download
+from cobali_ray.models.hub import cached_file, choose_file, download
 from cobali_ray.models.reference import HubReference, HubRepository
 from cobali_ray.models.registry import resolve
 from cobali_ray.ports import free_port
@@ -263,6 +263,16 @@ def test_all_parts_of_a_split_model_are_fetched(monkeypatch, tmp_path):
     monkeypatch.setattr("cobali_ray.models.registry.download", download)
     assert resolve(f"hf://owner/repo/{PARTS[1]}").name == PARTS[0]
     assert asked == list(PARTS)
+
+
+def test_a_split_model_of_which_a_part_is_missing_is_not_here(monkeypatch, tmp_path):
+    here = {PARTS[0]}
+    cached = lambda _, name, **__: str(tmp_path / name) if name in here else None  # noqa: E731
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", cached)
+    first = HubReference("owner/repo", PARTS[0])
+    assert cached_file(first) is None
+    here.add(PARTS[1])
+    assert cached_file(first) == tmp_path / PARTS[0]
 
 
 def test_a_full_disk_is_found_out_before_the_download(fetch, monkeypatch, hub):

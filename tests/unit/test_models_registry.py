@@ -178,4 +178,4 @@ def test_a_padded_vocabulary_is_full_without_repeating_itself():
 
 def test_more_words_than_there_are_syllables_for_are_refused():
     with pytest.raises(ValueError, match="more than the syllables give"):
-        bpe.invented_words(5_000_000, taken=frozenset())
+        bpe.invented_words(5_000_000, existing=frozenset())

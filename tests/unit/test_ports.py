@@ -40,7 +40,7 @@ def test_no_outgoing_connection_takes_a_single_port_before_somebody_listens():
 def test_a_single_port_that_somebody_has_is_not_given(monkeypatch):
     port = ports.free_port()
     monkeypatch.setattr(ports, "SINGLE", range(port, port + 1))
-    monkeypatch.setattr(ports, "_given", set())
+    monkeypatch.setattr(ports, "_handed_out", set())
     with listener(port), pytest.raises(ConfigError, match="no free port"):
         ports.free_port()
     assert ports.free_port() == port

@@ -54,6 +54,19 @@ def test_what_is_kept_follows_the_calls_of_the_same_tenant_and_tools():
     assert programs.enter(part("e", "new", returns=False), now_s + 9) == now_s + 9, "a person asks anew"
 
 
+def test_of_requests_that_come_back_together_the_first_says_how_long_its_tools_ran():
+    programs, now_s = Programs(), 100.0
+    for number in range(MIN_CALLS):
+        programs.enter(part("a", f"{number}", returns=False), now_s)
+        programs.answered(part("a", f"{number}", returns=False), 100.0, now_s)
+        for later_s in (3.0, 9.0):
+            programs.enter(part("b", f"{number}", returns=True), now_s + later_s)
+        now_s += 10.0
+    programs.enter(part("a", "new", returns=False), now_s)
+    kept_s = programs.answered(part("a", "new", returns=False), 100.0, now_s) - now_s
+    assert kept_s == pytest.approx(LONGER * 3.0)
+
+
 def test_who_never_comes_back_is_not_kept_and_not_remembered():
     programs = Programs()
     for number in range(MAX_PROGRAMS + 50):

@@ -144,7 +144,7 @@ def test_broken_logits_end_their_own_request():
     class Broken(ScriptedBackend):
         def sample(self, rows, drafts=(), prompts=()):
             if prompts:
-                self._rows[self._wanted[prompts[0].first + 5], 7] = np.nan
+                self._rows[self._computed[prompts[0].first + 5], 7] = np.nan
             return super().sample(rows, drafts, prompts)
 
     run = Run(backend=Broken(n_slots=3, n_ctx_slot=256), n_scored_rows=16)

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cobali_ray.core.dispatch.route import BLOCK, LAG_S, Router, load_of, names_of
-from cobali_ray.core.messages import Compute, Emitted, Sampled, Submitted, TickBegun, TickEnded
+from cobali_ray.core.messages import Compute, Emitted, Paused, Sampled, Submitted, TickBegun, TickEnded
 from cobali_ray.core.plan.pace import Pacer
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.request import Request
@@ -98,6 +98,12 @@ def test_equal_engines_take_turns():
         router.released(f"{i}", 0)
     assert sorted(chosen[:3]) == ["a", "b", "c"]
     assert chosen[3:] == chosen[:3]
+
+
+def test_an_engine_that_is_paused_gets_requests_only_where_all_are():
+    paused, busy = IDLE._replace(paused=True), IDLE._replace(ahead=((0, 9000),))
+    assert send(router_of(a=paused, b=busy), "r", text(10, 1)).engine_id == "b"
+    assert send(router_of(a=paused, b=paused), "r", text(10, 1)).engine_id in {"a", "b"}
 
 
 def test_a_conversation_stays_until_the_queue_costs_more_than_its_prefill():
@@ -269,3 +275,6 @@ def test_an_engine_publishes_what_it_has_to_do():
     assert view.slot_s == pytest.approx(0.031 / 2, rel=0.1), "a stay of 31 ms in each of two slots"
     assert view.shortest
     assert view.n_kept == 8192
+    assert not view.paused
+    scheduler.handle(Paused(now_s))
+    assert load_of(scheduler).paused

@@ -381,7 +381,7 @@ async def test_an_engine_that_does_not_come_back_says_why_serve_cannot_start_it(
     s.handle.server.state = s.handle.server.attend = dead
     await s.reaches(lambda state: state.status is EngineStatus.RESTARTING)
     assert (await s.client.state()).detail.endswith(f"is being restarted: {why}")
-    s.client._why, s.client._asked_s = lambda: 1 / 0, 0.0  # as where Serve's controller is away, too
+    s.client._why, s.client._why_asked_s = lambda: 1 / 0, 0.0  # as where Serve's controller is away, too
     assert (await s.client.state()).detail.endswith("is being restarted")
 
 
@@ -493,7 +493,7 @@ def test_an_ingress_knows_where_the_front_end_of_its_node_listens(monkeypatch):
     monkeypatch.setenv(FRONT_HOST, "0.0.0.0")
     ingress = Ingress.__new__(Ingress)
     ingress._fleet = ingress._tracing = ingress._store = None
-    ingress._told = ForIngress(ApiSettings(), ServerSettings())
+    ingress._settings = ForIngress(ApiSettings(), ServerSettings())
     ingress.__serve_build_asgi_app__()
     assert asked["listens"] == "0.0.0.0", "under any name, then"
 
@@ -514,7 +514,7 @@ async def test_an_engine_that_dies_while_it_drains_cuts_the_others_and_their_vie
     ingress._app = SimpleNamespace(
         state=SimpleNamespace(streams=SimpleNamespace(close=list), batches=None, viewers=viewers)
     )
-    ingress._fleet = SimpleNamespace(models=[SimpleNamespace(present=["a", "b"])])
+    ingress._fleet = SimpleNamespace(models=[SimpleNamespace(present=["a", "b"])], stop=list)
     ingress._clients = {
         id_: SimpleNamespace(drain=drain, close=list) for id_, drain in {"a": dies, "b": drains}.items()
     }
@@ -525,7 +525,11 @@ async def test_an_engine_that_dies_while_it_drains_cuts_the_others_and_their_vie
 def test_engines_of_one_model_share_its_vocabulary():
     vocabularies = Vocabularies()
     assert vocabularies.load(None, None, 1) is vocabularies.load(None, None, 1)
-    assert vocabularies.load(None, None, 1) is not vocabularies.load(None, None, 2)
+    first = vocabularies.load(None, None, 1)
+    assert vocabularies.load(None, "other", 1) is not first
+    assert vocabularies.load(None, None, 1) is first
+    assert vocabularies.load(None, None, 2) is not first
+    assert vocabularies.load(None, None, 1) is not first, "of a file that was replaced none is kept"
 
 
 def texts(*lengths, **fields):

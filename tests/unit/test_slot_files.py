@@ -270,6 +270,10 @@ def damaged(data):
     yield "a-cell-turned", data[:-2000] + bytes([data[-2000] ^ 1]) + data[-1999:]
     yield "no-tokens", data[: len(MAGIC)] + data[len(MAGIC) : at].replace(b'"n_tokens":59', b'"n_tokens":0')
     yield "an-endless-head", MAGIC + b"x" * 100_000
+    yield (
+        "no-text",
+        data[: len(MAGIC)] + data[len(MAGIC) : at].replace(b'"kind":"', b'"kind":"\xff') + data[at:],
+    )
 
 
 def test_a_damaged_file_is_refused_and_harms_nothing(make, tmp_path):
@@ -277,7 +281,7 @@ def test_a_damaged_file_is_refused_and_harms_nothing(make, tmp_path):
     saved(server)
     before = server.view()
     kept = dict(damaged((tmp_path / "kept").read_bytes()))
-    assert len(kept) == 10
+    assert len(kept) == 11
     for name, data in kept.items():
         (tmp_path / name).write_bytes(data)
         with pytest.raises(SlotFileError):
@@ -310,6 +314,33 @@ def test_cells_that_the_cache_does_not_take_leave_the_slot_empty(make):
         server.files.act("restore", 1, "kept")
     assert [slot.n_tokens for slot in server.view().slots] == [len(PROMPT) + 3, 0]
     assert server.run("b").n_cached == len(PROMPT) - 2
+
+
+@pytest.mark.parametrize("error", [MemoryError(), BackendError("no")])
+def test_a_slot_that_cannot_be_copied_is_refused_and_harms_nothing(make, monkeypatch, error):
+    server = make()
+    saved(server)
+    before = server.view()
+
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr(server.backend, "save", fails)
+    with pytest.raises(SlotFileError, match="cannot be copied"):
+        server.files.act("save", 0, "other")
+    assert server.view() == before
+    monkeypatch.setattr(server.backend, "restore", fails)
+    with pytest.raises(SlotFileError, match="does not take"):
+        server.files.act("restore", 1, "kept")
+    assert server.run("b").n_cached == len(PROMPT) - 2
+
+
+def test_a_folder_that_takes_no_file_is_said(make, tmp_path):
+    server = make(folder=tmp_path / "file" / "slots")
+    (tmp_path / "file").touch()
+    server.run("a")
+    with pytest.raises(SlotFileError, match="Not a directory"):
+        server.files.act("save", 0, "kept")
 
 
 @pytest.mark.parametrize("action", ["save", "restore", "erase"])

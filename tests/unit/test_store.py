@@ -280,6 +280,7 @@ def test_a_key_keeps_no_more_than_it_may(store):
     file_id = store.now(files.begin, "a", files.INPUT, "", 0, StoreQuota(1 << 20, 1, 9))
     with pytest.raises(StoreFullError, match="1 files already"):
         store.now(files.begin, "a", files.INPUT, "", 0, StoreQuota(1 << 20, 1, 9))
+    store.now(files.begin, "b", files.INTERNAL, "", 0, StoreQuota(1 << 20, 1, 9))
     store.now(files.begin, "b", files.INPUT, "", 0, StoreQuota(1 << 20, 1, 9))
     one = piece(1)
     store.now(files.append, file_id, [one], 0, StoreQuota(len(one.data), 1, 9))

@@ -42,6 +42,11 @@ def test_gauges_follow_the_last_tick_and_fall_when_idle():
     idle = collector.snapshot().last
     assert (idle.n_idle, idle.n_running, idle.n_queued) == (N_SLOTS, 0, 0)
     assert (idle.n_queued_tokens, idle.n_tokens, idle.kv_usage, idle.n_cells_idle) == (0, 0, 0.0, 80)
+    collector.on_idle(80, 3, 40, 2)
+    paused = collector.snapshot().last
+    assert (paused.n_queued, paused.n_queued_tokens, paused.n_texts_queued) == (3, 40, 2), (
+        "they wait all the same"
+    )
     collector.on_tick(make_tick(busy.tick_id))
     assert collector.snapshot().last == busy
 

@@ -124,15 +124,15 @@ class Agents:
         else:
             name, wordings, further = self.name, self.wordings, ()
         wording = pick(name, wordings, rng, held=held, further=() if held else further)
-        said = _filled(voiced(wording, rng, slips=not held), rng)
+        question = _filled(voiced(wording, rng, slips=not held), rng)
         if rng.random() < _SHARE_REMINDED:
             tag = rng.choice(_REMINDERS)
-            said = f"<{tag}>\n{page(rng, rng.randint(80, 900))}\n</{tag}>\n{said}"
+            question = f"<{tag}>\n{page(rng, rng.randint(80, 900))}\n</{tag}>\n{question}"
         tools = [family.draw(rng, held, 1).tool for family in rng.sample(FAMILIES, rng.randint(1, 8))]
         offered = {tool.name: tool.as_offered() for tool in tools} if rng.random() < _SHARE_TOOLS else {}
         messages = [
             {"role": "system", "content": page(rng)},
-            {"role": "user", "content": said},
+            {"role": "user", "content": question},
             {"role": "assistant", "content": ANSWER},
         ]
         return Example(

@@ -54,15 +54,15 @@ def read_wordings(file_name: str, mark: str) -> dict[str, tuple[str, ...]]:
     Raises:
         ValueError: a line is of no known form.
     """
-    found: dict[str, list[str]] = {}
+    by_source: dict[str, list[str]] = {}
     for line in _table(file_name).splitlines():
         if head := re.fullmatch(r"\[([\w .-]+)\]", line):
-            lines = found.setdefault(head[1], [])
+            lines = by_source.setdefault(head[1], [])
         elif line.startswith(f"{mark} "):
             lines.append(line[2:].strip())
         elif line and not line.startswith("#"):
             raise ValueError(f"{file_name}: {line!r} starts with no known mark")
-    return {name: tuple(lines) for name, lines in found.items()}
+    return {name: tuple(lines) for name, lines in by_source.items()}
 
 
 def _table(file_name: str) -> str:
@@ -74,29 +74,29 @@ def _only_remarks(part: str) -> bool:
 
 
 def _block(part: str) -> Block:
-    found: dict[str, list[str]] = {mark: [] for mark in "?+~@=!-#"}
+    by_mark: dict[str, list[str]] = {mark: [] for mark in "?+~@=!-#"}
     head, *rest = [line for line in part.splitlines() if not line.startswith("#")]
     if not re.fullmatch(r"\[[\w .-]+\]", head):
         raise ValueError(f"a block starts with {head!r} instead of [name]")
     for line in rest:
         if line[:2] not in {"? ", "+ ", "~ ", "@ ", "= ", "! ", "- "}:
             raise ValueError(f"in {head}: {line!r} starts with no known mark")
-        found[line[0]].append(line[2:].strip())
-    if len(found["="]) != 1:
-        raise ValueError(f"{head} has {len(found['='])} answers")
-    (answer,) = found["="]
-    if failed := [claim for claim in found["@"] if not holds(claim)]:
-        if not found["!"]:
+        by_mark[line[0]].append(line[2:].strip())
+    if len(by_mark["="]) != 1:
+        raise ValueError(f"{head} has {len(by_mark['='])} answers")
+    (answer,) = by_mark["="]
+    if failed := [claim for claim in by_mark["@"] if not holds(claim)]:
+        if not by_mark["!"]:
             raise ValueError(f"{head} is no longer true, for this does not hold: {', '.join(failed)}")
-        (answer,) = found["!"]
+        (answer,) = by_mark["!"]
     answer = filled(answer)
     return Block(
         name=head[1:-1],
-        wordings=tuple(found["?"]),
-        further=tuple(found["+"]),
-        aliases=tuple(alias.strip() for line in found["~"] for alias in line.split("|")),
+        wordings=tuple(by_mark["?"]),
+        further=tuple(by_mark["+"]),
+        aliases=tuple(alias.strip() for line in by_mark["~"] for alias in line.split("|")),
         answer=_TERM.sub(r"\1", answer),
         terms=tuple(_TERM.findall(answer)),
-        bullets=tuple(_TERM.sub(r"\1", line) for line in found["-"]),
-        bullet_terms=tuple(term for line in found["-"] for term in _TERM.findall(line)),
+        bullets=tuple(_TERM.sub(r"\1", line) for line in by_mark["-"]),
+        bullet_terms=tuple(term for line in by_mark["-"] for term in _TERM.findall(line)),
     )

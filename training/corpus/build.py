@@ -79,8 +79,8 @@ def sources() -> Mapping[str, tuple[Source, ...]]:
         agents, tools,
     )  # fmt: skip
     further, unseen = read_wordings("further.txt", "+"), read_wordings("unseen.txt", "!")
-    found = [_with(further, unseen, source) for module in modules for source in module.sources()]
-    return {kind: tuple(source for source in found if source.kind == kind) for kind in KINDS}
+    all_sources = [_with(further, unseen, source) for module in modules for source in module.sources()]
+    return {kind: tuple(source for source in all_sources if source.kind == kind) for kind in KINDS}
 
 
 def _with(
@@ -150,8 +150,8 @@ def drawn_set() -> tuple[Example, ...]:
         able = [source for source in all_of_kind if held_out(_split(source), source.wordings)]
         if kind == "server":
             able = _one_of_each_entry(able, rng)
-        n_wanted = _n_wanted(kind, len(able))
-        for i in range(n_wanted):
+        n_questions = _n_held(kind, len(able))
+        for i in range(n_questions):
             for _ in range(50):
                 example = able[i % len(able)].make(rng, held=True)
                 key = (normal(example.question), example.answer)
@@ -162,7 +162,7 @@ def drawn_set() -> tuple[Example, ...]:
     return tuple(chosen)
 
 
-def _n_wanted(kind: str, n_sources: int) -> int:
+def _n_held(kind: str, n_sources: int) -> int:
     if kind == "tools":
         return HELD_PER_TOOL * n_sources
     return n_sources if kind == "server" else max(HELD_PER_KIND, n_sources)
@@ -197,11 +197,11 @@ def training_examples(n: int, seed: int, more: tuple[str, ...] = ()) -> Iterator
 
 @functools.cache
 def _by_entry() -> Mapping[str, list[Source]]:
-    found: dict[str, list[Source]] = {}
+    by_entry: dict[str, list[Source]] = {}
     for some in sources().values():
         for source in some:
-            found.setdefault(source.name.removesuffix(".word"), []).append(source)
-    return found
+            by_entry.setdefault(source.name.removesuffix(".word"), []).append(source)
+    return by_entry
 
 
 def is_forbidden(text: str) -> bool:
@@ -213,8 +213,8 @@ def is_forbidden(text: str) -> bool:
 @functools.cache
 def forbidden_questions() -> frozenset[str]:
     """Return every question of one turn that the evaluation asks, as its words alone."""
-    asked = (*held_out_set(), *plain_set())
-    return frozenset(normal(example.question) for example in asked if len(example.turns) == 2)
+    examples = (*held_out_set(), *plain_set())
+    return frozenset(normal(example.question) for example in examples if len(example.turns) == 2)
 
 
 @functools.cache

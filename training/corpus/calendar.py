@@ -199,8 +199,8 @@ def sources() -> tuple[Source, ...]:
     intent = IntentMaker("calendar", loose=True)
     seasons = ("spring", "summer", "autumn", "winter")
     listed = (
-        intent(f"list_{name}", wordings, fixed(", ".join(wanted), items(wanted)), 0.5)
-        for name, wordings, wanted in (
+        intent(f"list_{name}", wordings, fixed(", ".join(members), items(members)), 0.5)
+        for name, wordings, members in (
             ("days", _DAYS, DAYS),
             ("months", _MONTHS, MONTHS),
             ("seasons", _SEASONS, seasons),
@@ -230,8 +230,8 @@ def _moved(by: int) -> Callable[[Random, bool], Drawn]:
     def draw(rng: Random, _held: bool) -> Drawn:
         unit = rng.choice(("day", "month"))
         it = rng.choice(DAYS if unit == "day" else MONTHS)
-        wanted = moved(it, by)
-        return Drawn(answer=f"{wanted}.", check=exact(wanted), values={"unit": unit, "it": it})
+        target = moved(it, by)
+        return Drawn(answer=f"{target}.", check=exact(target), values={"unit": unit, "it": it})
 
     return draw
 

@@ -54,9 +54,9 @@ def json_record(known: Mapping[str, Any], *numbers: str) -> Check:
     return Check("json_record", {"known": dict(known), "numbers": numbers})
 
 
-def items(wanted: tuple[str, ...], *, mark: str = "") -> Check:
+def items(expected: tuple[str, ...], *, mark: str = "") -> Check:
     """Ask for these items in this order; each on a line of its own after `mark`, or else in one line."""
-    return Check("items", {"wanted": wanted, "mark": mark})
+    return Check("items", {"wanted": expected, "mark": mark})
 
 
 def some_of(pool: tuple[str, ...], n: int, *, mark: str) -> Check:
@@ -91,9 +91,9 @@ def one_sentence(text: str) -> Check:
     )
 
 
-def calls(wanted: Sequence[tuple[str, Mapping[str, Any]]], tools: Sequence[Mapping[str, Any]]) -> Check:
+def calls(expected: Sequence[tuple[str, Mapping[str, Any]]], tools: Sequence[Mapping[str, Any]]) -> Check:
     """Ask for these calls of the offered tools, each with its name and arguments, and for nothing else."""
-    return Check("calls", {"wanted": [[name, dict(some)] for name, some in wanted], "tools": list(tools)})
+    return Check("calls", {"wanted": [[name, dict(some)] for name, some in expected], "tools": list(tools)})
 
 
 def _plain(text: str) -> str:
@@ -130,8 +130,8 @@ def _has(answer: str, facts: Mapping[str, Any]) -> bool:
 
 
 def _is_number(answer: str, facts: Mapping[str, Any]) -> bool:
-    found = _NUMBER.findall(answer.replace(",", " "))
-    return bool(found) and int(found[-1]) == facts["value"]
+    numbers = _NUMBER.findall(answer.replace(",", " "))
+    return bool(numbers) and int(numbers[-1]) == facts["value"]
 
 
 def _is_json(answer: str, facts: Mapping[str, Any]) -> bool:
@@ -143,38 +143,38 @@ def _is_json(answer: str, facts: Mapping[str, Any]) -> bool:
 
 def _is_json_record(answer: str, facts: Mapping[str, Any]) -> bool:
     try:
-        found = json.loads(answer)
+        record = json.loads(answer)
     except ValueError:
         return False
     known, numbers = facts["known"], set(facts["numbers"])
     return (
         "\n" not in answer
-        and isinstance(found, dict)
-        and found.keys() == known.keys() | numbers
-        and all(found[name] == value for name, value in known.items())
-        and all(type(found[name]) is int for name in numbers)
+        and isinstance(record, dict)
+        and record.keys() == known.keys() | numbers
+        and all(record[name] == value for name, value in known.items())
+        and all(type(record[name]) is int for name in numbers)
     )
 
 
 def _is_items(answer: str, facts: Mapping[str, Any]) -> bool:
     mark = facts["mark"]
-    found = _marked(answer, mark) if mark else [piece.strip() for piece in answer.rstrip(".").split(",")]
-    return found == list(facts["wanted"])
+    listed = _marked(answer, mark) if mark else [piece.strip() for piece in answer.rstrip(".").split(",")]
+    return listed == list(facts["wanted"])
 
 
 def _is_some_of(answer: str, facts: Mapping[str, Any]) -> bool:
-    found, pool = _marked(answer, facts["mark"]), set(facts["pool"])
-    return len(found) == len(set(found)) == facts["n"] and set(found) <= pool
+    listed, pool = _marked(answer, facts["mark"]), set(facts["pool"])
+    return len(listed) == len(set(listed)) == facts["n"] and set(listed) <= pool
 
 
 def _marked(answer: str, mark: str) -> list[str]:
-    found = []
+    entries = []
     for n, line in enumerate(_lines(answer), start=1):
         start = f"{n}. " if mark == "1" else f"{mark} "
         if not line.startswith(start):
             return []
-        found.append(line.removeprefix(start).strip())
-    return found
+        entries.append(line.removeprefix(start).strip())
+    return entries
 
 
 def _is_story(answer: str, facts: Mapping[str, Any]) -> bool:
@@ -201,14 +201,14 @@ def _is_bullets(answer: str, facts: Mapping[str, Any]) -> bool:
 
 
 def _is_sentences(answer: str, facts: Mapping[str, Any]) -> bool:
-    found = _sentences(answer)
-    return len(found) == len(set(found)) == facts["n"] and _has_terms(answer, tuple(facts["terms"]))
+    sentences = _sentences(answer)
+    return len(sentences) == len(set(sentences)) == facts["n"] and _has_terms(answer, tuple(facts["terms"]))
 
 
 def _is_one_sentence(answer: str, facts: Mapping[str, Any]) -> bool:
-    said = set(_WORD.findall(answer.casefold()))
-    found = sum(word in said for word in facts["words"])
-    return len(_sentences(answer)) == 1 and 3 * found >= 2 * len(facts["words"])
+    words = set(_WORD.findall(answer.casefold()))
+    n_named = sum(word in words for word in facts["words"])
+    return len(_sentences(answer)) == 1 and 3 * n_named >= 2 * len(facts["words"])
 
 
 @functools.cache
@@ -218,9 +218,9 @@ def _format() -> Format:
 
 def _is_calls(answer: str, facts: Mapping[str, Any]) -> bool:
     splitter = Splitter(_format(), tools=facts["tools"])
-    found = ParsedAnswer().add([*splitter.feed(answer), *splitter.end()])
-    said = [[call.name, json.loads(call.arguments or "null")] for _, call in sorted(found.calls.items())]
-    return not found.content.strip() and said == facts["wanted"]
+    parsed = ParsedAnswer().add([*splitter.feed(answer), *splitter.end()])
+    called = [[call.name, json.loads(call.arguments or "null")] for _, call in sorted(parsed.calls.items())]
+    return not parsed.content.strip() and called == facts["wanted"]
 
 
 _CHECKERS: Mapping[str, Callable[[str, Mapping[str, Any]], bool]] = {

@@ -237,8 +237,8 @@ def _list_points(rng: Random, _held: bool) -> Drawn:
 def _stop_after(rng: Random, _held: bool) -> Drawn:
     a = rng.choice((1, 1, rng.randint(1, 30)))
     b = a + rng.randint(1, 10)
-    wanted = tuple(str(n) for n in range(a, b + 1))
-    return Drawn(answer=", ".join(wanted), check=checks.items(wanted), values={"a": str(a), "b": str(b)})
+    numbers = tuple(str(n) for n in range(a, b + 1))
+    return Drawn(answer=", ".join(numbers), check=checks.items(numbers), values={"a": str(a), "b": str(b)})
 
 
 def _until(ring: tuple[str, ...]) -> Callable[[Random, bool], Drawn]:

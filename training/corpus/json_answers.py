@@ -201,7 +201,7 @@ def sources() -> tuple[Source, ...]:
         intent("sum", _SUM, _sum, 1.5),
         intent("array", _ARRAY, _array, 2.5),
         intent("letters", _LETTERS, _letters, 1),
-        intent("told", (), _told, 5, _TOLD, polite=False),
+        intent("told", (), _unkeyed, 5, _TOLD, polite=False),
         intent("keyed", (), _keyed, 4, _KEYED, polite=False),
         intent("days", _DAYS, lambda _rng, _held: _drawn(list(DAYS)), 0.4),
         intent("months", _MONTHS, lambda _rng, _held: _drawn(list(MONTHS)), 0.4),
@@ -281,7 +281,7 @@ def _record(rng: Random) -> tuple[str, dict[str, Any]]:
     return with_articles(text[:1].upper() + text[1:]), {name: facts[name] for name in names}
 
 
-def _told(rng: Random, _held: bool) -> Drawn:
+def _unkeyed(rng: Random, _held: bool) -> Drawn:
     """Say a sentence and leave the keys to the model."""
     text, facts = _record(rng)
     return _drawn(facts, text=text)

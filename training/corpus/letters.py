@@ -147,12 +147,14 @@ def _quoted(text: str, rng: Random) -> str:
     return f"{quote}{text}{quote}"
 
 
-def _of_word(shown: Callable[[str], str], told: Callable[[str], str]) -> Callable[[Random, bool], Drawn]:
+def _of_word(
+    question_of: Callable[[str], str], answer_of: Callable[[str], str]
+) -> Callable[[Random, bool], Drawn]:
     def draw(rng: Random, _held: bool) -> Drawn:
         word = a_word(rng)
-        answer = told(word)
+        answer = answer_of(word)
         check = verbatim(answer) if answer.isalpha() and len(answer) > 1 else exact(answer)
-        return Drawn(answer=answer, check=check, values={"word": _quoted(shown(word), rng)})
+        return Drawn(answer=answer, check=check, values={"word": _quoted(question_of(word), rng)})
 
     return draw
 

@@ -12,7 +12,7 @@ from training.corpus.example import Example, Turn
 from training.corpus.phrase import say
 from training.corpus.source import Source, pick
 from training.corpus.tables.words import NAMES, WORDS
-from training.corpus.writing import HEROES, THINGS, told
+from training.corpus.writing import HEROES, THINGS, story_text
 
 ANSWER = (
     "I am too small for that. Ask me about this server, small sums, words, dates or simple facts, "
@@ -82,7 +82,7 @@ def sentence(rng: Random) -> str:
     if way < 0.2:
         return rng.choice(_prose())
     if way < 0.27:
-        return told(rng.choice(HEROES), rng.choice(THINGS), rng)
+        return story_text(rng.choice(HEROES), rng.choice(THINGS), rng)
     values = {
         "word": rng.choice(WORDS),
         "other": rng.choice(WORDS),

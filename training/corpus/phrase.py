@@ -65,22 +65,17 @@ def normal(text: str) -> str:
     return " ".join(_WORD.findall(text.casefold()))
 
 
-def n_expansions(pattern: str) -> int:
-    """Count how many ways a pattern can be said, before slots are filled."""
-    return _count(parse(pattern))
-
-
 def expansions(pattern: str) -> list[str]:
     """Return every way to say a pattern; some stand for tens of thousands."""
     return [tidy(text) for text in _expand(parse(pattern))]
 
 
 def _expand(parts: Sequence[Part]) -> list[str]:  # type: ignore[valid-type]
-    found = [""]
+    texts = [""]
     for part in parts:
         ways = [part] if isinstance(part, str) else [text for way in part for text in _expand(way)]
-        found = [begun + way for begun in found for way in ways]
-    return found
+        texts = [begun + way for begun in texts for way in ways]
+    return texts
 
 
 def _sequence(pattern: str, at: int, *, end: str) -> tuple[tuple[Part, ...], int]:  # type: ignore[valid-type]
@@ -115,11 +110,3 @@ def _choice(pattern: str, at: int) -> tuple[Part, int]:  # type: ignore[valid-ty
 
 def _choose(parts: Sequence[Part], rng: Random) -> str:  # type: ignore[valid-type]
     return "".join(part if isinstance(part, str) else _choose(rng.choice(part), rng) for part in parts)
-
-
-def _count(parts: Sequence[Part]) -> int:  # type: ignore[valid-type]
-    n = 1
-    for part in parts:
-        if not isinstance(part, str):
-            n *= sum(_count(way) for way in part)
-    return n

@@ -74,26 +74,26 @@ def pointed() -> tuple[Block, ...]:
 
 def unexplained(settings: Iterable[str]) -> list[str]:
     """Name the settings that no entry explains."""
-    said = " ".join(text for b in blocks() for text in (*b.wordings, *b.aliases, b.answer, b.name))
-    return [name for name in sorted(settings) if not re.search(rf"\b{name}\b", said)]
+    explained = " ".join(text for b in blocks() for text in (*b.wordings, *b.aliases, b.answer, b.name))
+    return [name for name in sorted(settings) if not re.search(rf"\b{name}\b", explained)]
 
 
 def _of(block: Block) -> list[Source]:
     check = has(*block.terms)
-    found: list[Source] = []
+    intents: list[Source] = []
     if block.wordings or block.further:
         draw = fixed(block.answer, check)
-        found.append(
+        intents.append(
             Intent(
                 name=f"server.{block.name}", kind="server", wordings=block.wordings, further=block.further, draw=draw,
             )
         )  # fmt: skip
     if block.aliases:
         draw, name = _defining(block), f"server.{block.name}.word"
-        found.append(
+        intents.append(
             Intent(name=name, kind="server", wordings=_DEFINE, draw=draw, loose=True, split="server.word")
         )
-    return found
+    return intents
 
 
 def _defining(block: Block) -> Callable[[Random, bool], Drawn]:

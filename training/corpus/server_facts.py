@@ -27,7 +27,7 @@ _PLACE = re.compile(r"\{([a-z]\w*)\}")
 
 
 @functools.cache
-def known() -> Mapping[str, Any]:
+def recorded_facts() -> Mapping[str, Any]:
     """Return what was true of the server that the tables describe."""
     table: dict[str, Any] = json.loads(_tables().joinpath(TABLE).read_text(encoding="utf-8"))
     return table
@@ -35,24 +35,24 @@ def known() -> Mapping[str, Any]:
 
 def holds(claim: str) -> bool:
     """Say whether a claim of a table is known to hold. One that was never looked up is a KeyError."""
-    return not known()[claim[4:]] if claim.startswith("not ") else bool(known()[claim])
+    return not recorded_facts()[claim[4:]] if claim.startswith("not ") else bool(recorded_facts()[claim])
 
 
 def filled(text: str) -> str:
     """Put the default of each setting where its name stands in braces. An unknown one is a KeyError."""
-    return _PLACE.sub(lambda place: _said(known()[f"default {place[1]}"]), text)
+    return _PLACE.sub(lambda place: _as_text(recorded_facts()[f"default {place[1]}"]), text)
 
 
 def claims() -> tuple[str, ...]:
     """Return every claim that a table makes, without `not`."""
-    found = set()
+    names = set()
     for table in _tables().iterdir():
         if table.name.startswith(("server_", "greeting")) and table.name.endswith(".txt"):
             text = table.read_text(encoding="utf-8")
-            found |= set(_CLAIM.findall(text))
+            names |= set(_CLAIM.findall(text))
             answers = "\n".join(re.findall(r"^[=-] (.*)$", text, re.MULTILINE))
-            found |= {f"default {name}" for name in _PLACE.findall(answers)}
-    return tuple(sorted(found))
+            names |= {f"default {name}" for name in _PLACE.findall(answers)}
+    return tuple(sorted(names))
 
 
 def observed(
@@ -86,7 +86,7 @@ def _fields(operation: Mapping[str, Any], openapi: Mapping[str, Any]) -> Mapping
     return fields
 
 
-def _said(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 

@@ -158,20 +158,20 @@ def _numbers_descending(rng: Random, _held: bool) -> Drawn:
     return ordered([str(n) for n in numbers], [str(n) for n in sorted(numbers, reverse=True)], rng)
 
 
-def _one(things: list[str], wanted: str, rng: Random) -> Drawn:
-    return Drawn(answer=wanted, check=exact(wanted), values={"list": typed(things, rng)})
+def _single(things: list[str], answer: str, rng: Random) -> Drawn:
+    return Drawn(answer=answer, check=exact(answer), values={"list": typed(things, rng)})
 
 
 def _largest(rng: Random, _held: bool) -> Drawn:
     numbers = some_numbers(rng)
-    return _one([str(n) for n in numbers], str(max(numbers)), rng)
+    return _single([str(n) for n in numbers], str(max(numbers)), rng)
 
 
 def _smallest(rng: Random, _held: bool) -> Drawn:
     numbers = some_numbers(rng)
-    return _one([str(n) for n in numbers], str(min(numbers)), rng)
+    return _single([str(n) for n in numbers], str(min(numbers)), rng)
 
 
 def _first_word(rng: Random, _held: bool) -> Drawn:
     words = some_words(rng)
-    return _one(words, min(words), rng)
+    return _single(words, min(words), rng)

@@ -137,12 +137,12 @@ def held_out(name: str, wordings: tuple[str, ...]) -> tuple[str, ...]:
 def trained(name: str, wordings: tuple[str, ...], further: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the others, but for those that could be said just like a held-out one."""
     spared = held_out(name, wordings)
-    told = said(spared)
+    held_texts = normal_texts(spared)
     others = (*_shuffled(name, wordings)[len(spared) :], *further)
-    return tuple(wording for wording in others if told.isdisjoint(said((wording,))))
+    return tuple(wording for wording in others if held_texts.isdisjoint(normal_texts((wording,))))
 
 
-def said(wordings: tuple[str, ...]) -> frozenset[str]:
+def normal_texts(wordings: tuple[str, ...]) -> frozenset[str]:
     """Return the words of all that wordings can be expanded to."""
     return frozenset(normal(text) for wording in wordings for text in expansions(wording))
 

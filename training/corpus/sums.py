@@ -264,15 +264,15 @@ def _typed(rng: Random, held: bool, **numbers: int) -> dict[str, str]:
     """Return what fills the slots: digits, in training often words. `<a_word>` is a word in any case."""
     words = {name: number_word(n) for name, n in numbers.items()}
     digits = {name: str(n) for name, n in numbers.items()}
-    found = {f"{name}_word": word for name, word in words.items()}
+    values = {f"{name}_word": word for name, word in words.items()}
     if held or rng.random() < 0.6:
-        return {**digits, **found}
+        return {**digits, **values}
     gap = rng.choice(("-", "-", " "))
     mixed = rng.random() < 0.25
     for name, word in words.items():
         as_digits = mixed and rng.random() < 0.5
-        found[name] = digits[name] if as_digits else word.replace("-", gap)
-    return found
+        values[name] = digits[name] if as_digits else word.replace("-", gap)
+    return values
 
 
 def _equation(sign: str, a: int, b: int, rng: Random, held: bool) -> Drawn:
@@ -350,9 +350,9 @@ def _count_down(rng: Random, held: bool) -> Drawn:
 
 
 def _counted(numbers: range, rng: Random, held: bool) -> Drawn:
-    wanted = tuple(str(n) for n in numbers)
+    counted = tuple(str(n) for n in numbers)
     values = _typed(rng, held, a=numbers[0], b=numbers[-1])
-    return Drawn(answer=", ".join(wanted), check=items(wanted), values=values)
+    return Drawn(answer=", ".join(counted), check=items(counted), values=values)
 
 
 def _how_many(rng: Random, _held: bool) -> Drawn:

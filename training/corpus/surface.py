@@ -84,7 +84,7 @@ def _chatted(text: str, mark: str, rng: Random, *, dressed: bool) -> str:
     def typed(piece: str) -> str:
         piece = piece.lower()
         piece = _CHAT_PHRASE.sub(
-            lambda found: rng.choice(CHAT_WORDS[found[0]]) if rng.random() < lax else found[0], piece
+            lambda match: rng.choice(CHAT_WORDS[match[0]]) if rng.random() < lax else match[0], piece
         )
         return piece.replace("'", "") if rng.random() < lax else piece
 
@@ -101,7 +101,7 @@ def _chatted(text: str, mark: str, rng: Random, *, dressed: bool) -> str:
 def _varied(text: str, rng: Random) -> str:
     """Say it with other words: synonyms, a filler more, a small word less."""
     if rng.random() < 0.35:
-        text = outside_slots(text, lambda piece: _PHRASE.sub(lambda found: _other(found[0], rng), piece))
+        text = outside_slots(text, lambda piece: _PHRASE.sub(lambda match: _other(match[0], rng), piece))
     if rng.random() < 0.12:
         text = outside_slots(text, lambda piece: _without_small_words(piece, rng))
     if rng.random() < 0.06:

@@ -28,4 +28,4 @@ def template() -> ChatTemplate:
 def as_turns(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> tuple[Turn, ...]:
     """Return a conversation with tools as plain turns, whose texts are what the template makes of them."""
     text = template().render(messages, tools=tools, add_generation_prompt=False)
-    return tuple(Turn(role, said) for role, said in _TURN.findall(text))
+    return tuple(Turn(role, content) for role, content in _TURN.findall(text))

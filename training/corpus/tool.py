@@ -77,10 +77,10 @@ class Task:
         if len(self.answers) == 1:
             (answer,) = self.answers
         else:
-            answer = ", and ".join(one.rstrip(".") for one in self.answers) + "."
+            answer = ", and ".join(part.rstrip(".") for part in self.answers) + "."
         return answer[:1].upper() + answer[1:]
 
-    def one(self, i: int) -> Task:
+    def part(self, i: int) -> Task:
         """Return the part of it that is one of its calls."""
         return replace(
             self,
@@ -97,7 +97,7 @@ class Task:
         calls = tuple({names[name]: value for name, value in call.items()} for call in self.calls)
         return replace(self, tool=replace(self.tool, parameters=parameters), calls=calls)
 
-    def said(self) -> list[dict[str, Any]]:
+    def messages(self) -> list[dict[str, Any]]:
         """Return the assistant's message that calls, and the messages with the results."""
         calls = [
             {"type": "function", "function": {"name": self.tool.name, "arguments": dict(arguments)}}

@@ -32,7 +32,7 @@ SYSTEM = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ToolQuestion:
     """Questions that a tool is there for: the conversation ends with the calls, or with the answer in words."""
 
     name: str
@@ -40,7 +40,7 @@ class Asked:
     wordings: tuple[str, ...]
     split: str
     n_calls: int = 1
-    told: bool = False
+    answered: bool = False
     """Whether the results are there already and the answer in words is wanted."""
     after: bool = False
     """Whether the same was asked of something else before."""
@@ -59,12 +59,12 @@ class Asked:
         if rng.random() < 0.2:
             messages.append({"role": "system", "content": rng.choice(SYSTEM)})
         if self.after:
-            messages += self._exchange(task.one(0), rng)
-            task = task.one(1)
+            messages += self._exchange(task.part(0), rng)
+            task = task.part(1)
         wording = pick(self.split, self.wordings, rng, held=held)
         question = fill(voiced(wording, rng, slips=not held), task.values)
-        messages += [{"role": "user", "content": question}, *task.said()]
-        if self.told:
+        messages += [{"role": "user", "content": question}, *task.messages()]
+        if self.answered:
             messages.append({"role": "assistant", "content": task.answer})
         else:
             messages = messages[: len(messages) - len(task.results)]
@@ -72,7 +72,7 @@ class Asked:
         offered = [tool.as_offered() for tool in tools]
         check = (
             has(*(term for some in task.terms for term in some))
-            if self.told
+            if self.answered
             else calls([(name, call) for call in task.calls], offered)
         )
         return Example(
@@ -84,16 +84,16 @@ class Asked:
         question = fill(voiced(wording, rng, slips=False), task.values)
         return [
             {"role": "user", "content": question},
-            *task.said(),
+            *task.messages(),
             {"role": "assistant", "content": task.answer},
         ]
 
 
 def sources() -> tuple[Source, ...]:
     """Return for each family the questions that want a call, and those that want an answer."""
-    found = []
+    questions = []
     for family in FAMILIES:
-        asked = functools.partial(Asked, family=family)
+        question = functools.partial(ToolQuestion, family=family)
         ways: list[tuple[str, tuple[str, ...], str, dict[str, Any], float]] = [
             (f"tools.{family.name}", family.wordings, family.name, {}, 1.0)
         ]
@@ -105,42 +105,42 @@ def sources() -> tuple[Source, ...]:
             ways.append((f"tools.{family.name}_again", family.again, "again", {"after": True}, 0.25))
         for name, wordings, split, more, share in ways:
             weight = family.weight * share
-            found += [
-                asked(name=name, wordings=wordings, split=split, weight=weight * 0.6, **more),
-                asked(
+            questions += [
+                question(name=name, wordings=wordings, split=split, weight=weight * 0.6, **more),
+                question(
                     name=f"{name}.told",
                     wordings=wordings,
                     split=split,
-                    told=True,
+                    answered=True,
                     weight=weight * 0.4,
                     **more,
                 ),
             ]
-    return tuple(found)
+    return tuple(questions)
 
 
 @functools.cache
 def stranger_set() -> tuple[Example, ...]:
     """Return what a stranger asks of tools as the documents of clients have them; none of it is trained."""
     table = resources.files("training.corpus") / "tables" / "stranger_tools.jsonl"
-    found = []
+    examples = []
     for line in table.read_text(encoding="utf-8").splitlines():
-        asked = json.loads(line)
-        called = [{"function": {"name": name, "arguments": arguments}} for name, arguments in asked["calls"]]
+        entry = json.loads(line)
+        called = [{"function": {"name": name, "arguments": arguments}} for name, arguments in entry["calls"]]
         chat = [
-            {"role": "user", "content": asked["question"]},
+            {"role": "user", "content": entry["question"]},
             {"role": "assistant", "content": "", "tool_calls": called},
         ]
-        found.append(
+        examples.append(
             Example(
                 kind="tools",
                 source="tools.stranger",
-                turns=as_turns(chat, asked["tools"]),
-                check=calls([(name, arguments) for name, arguments in asked["calls"]], asked["tools"]),
+                turns=as_turns(chat, entry["tools"]),
+                check=calls([(name, arguments) for name, arguments in entry["calls"]], entry["tools"]),
                 has_tools=True,
             )
         )
-    return tuple(found)
+    return tuple(examples)
 
 
 def offered(example: Example, rng: Random) -> Example:

@@ -29,8 +29,8 @@ class Dialogue:
 
     name: str
     wordings: tuple[str, ...]
-    tell: Callable[[Random, bool, Callable[[tuple[str, ...]], str]], tuple[list[str], Check]]
-    """Draw the texts of all turns but the last question, in order, the answer at the end."""
+    draw: Callable[[Random, bool, Callable[[tuple[str, ...]], str]], tuple[list[str], Check]]
+    """Draw the texts of all turns, in order, the answer at the end."""
     further: tuple[str, ...] = ()
     """Wordings of the last question that are only trained on."""
     weight: float = 1.0
@@ -46,29 +46,29 @@ class Dialogue:
             slips = not held and rng.random() < 0.5
             return voiced(wording, rng, slips=slips, polite=wordings not in {say.MY_NAME, say.LIKES})
 
-        texts, check = self.tell(rng, held, ask)
+        texts, check = self.draw(rng, held, ask)
         roles = ("user", "assistant") * (len(texts) // 2)
         turns = tuple(Turn(role, text) for role, text in zip(roles, texts, strict=True))
         return Example(kind=self.kind, source=self.name, turns=turns, check=check)
 
 
 Ask = Callable[[tuple[str, ...]], str]
-Told = tuple[list[str], Check]
+DialogueTexts = tuple[list[str], Check]
 
 
 def sources() -> tuple[Source, ...]:
     """Return the kinds of conversation."""
     return (
-        Dialogue(name="turns.name", wordings=say.WHAT_NAME, tell=_name, weight=3),
-        Dialogue(name="turns.favourite", wordings=say.WHAT_LIKES, tell=_favourite, weight=1.5),
-        Dialogue(name="turns.after", wordings=say.AFTER, tell=_after, weight=2.5),
-        Dialogue(name="turns.before", wordings=say.BEFORE, tell=_before, weight=1),
-        Dialogue(name="turns.and_of", wordings=say.AND_OF, tell=_and_of, weight=2.5),
-        Dialogue(name="turns.plus", wordings=say.AND_PLUS, tell=_plus, weight=1.5),
-        Dialogue(name="turns.minus", wordings=say.AND_MINUS, tell=_minus, weight=1),
-        Dialogue(name="turns.backwards", wordings=say.NOW_BACK, tell=_backwards, weight=1),
-        Dialogue(name="turns.upper", wordings=say.NOW_UPPER, tell=_upper, weight=1),
-        Dialogue(name="turns.again", wordings=say.AGAIN, tell=_again, weight=1),
+        Dialogue(name="turns.name", wordings=say.WHAT_NAME, draw=_name, weight=3),
+        Dialogue(name="turns.favourite", wordings=say.WHAT_LIKES, draw=_favourite, weight=1.5),
+        Dialogue(name="turns.after", wordings=say.AFTER, draw=_after, weight=2.5),
+        Dialogue(name="turns.before", wordings=say.BEFORE, draw=_before, weight=1),
+        Dialogue(name="turns.and_of", wordings=say.AND_OF, draw=_and_of, weight=2.5),
+        Dialogue(name="turns.plus", wordings=say.AND_PLUS, draw=_plus, weight=1.5),
+        Dialogue(name="turns.minus", wordings=say.AND_MINUS, draw=_minus, weight=1),
+        Dialogue(name="turns.backwards", wordings=say.NOW_BACK, draw=_backwards, weight=1),
+        Dialogue(name="turns.upper", wordings=say.NOW_UPPER, draw=_upper, weight=1),
+        Dialogue(name="turns.again", wordings=say.AGAIN, draw=_again, weight=1),
     )
 
 
@@ -92,13 +92,13 @@ def _small_talk() -> tuple[Intent, ...]:
     return tuple(source for source in greetings() if source.name not in skipped)
 
 
-def _name(rng: Random, held: bool, ask: Ask) -> Told:
+def _name(rng: Random, held: bool, ask: Ask) -> DialogueTexts:
     name = a_name(rng, held=held)
     texts = [fill(ask(say.MY_NAME), {"name": name}), f"Nice to meet you, {name}!", *_between(rng, held=held)]
     return [*texts, ask(say.WHAT_NAME), f"Your name is {name}."], checks.has(name)
 
 
-def _favourite(rng: Random, held: bool, ask: Ask) -> Told:
+def _favourite(rng: Random, held: bool, ask: Ask) -> DialogueTexts:
     thing, pool = rng.choice((("colour", COLOURS), ("fruit", FRUITS), ("word", WORDS)))
     values = {"thing": thing, "it": rng.choice(pool)}
     texts = [fill(ask(say.LIKES), values), f"I will remember: {values['it']}.", *_between(rng, held=held)]
@@ -125,7 +125,7 @@ def _closed(text: str) -> str:
     return text if text.isdigit() else f"{text}."
 
 
-def _after(rng: Random, _held: bool, ask: Ask) -> Told:
+def _after(rng: Random, _held: bool, ask: Ask) -> DialogueTexts:
     question, at = _ring(rng)
     texts = [fill(ask(question), {"it": at(0)}), _closed(at(1))]
     steps = rng.choice((1, 1, 2))
@@ -134,13 +134,13 @@ def _after(rng: Random, _held: bool, ask: Ask) -> Told:
     return texts, checks.exact(at(1 + steps))
 
 
-def _before(rng: Random, _held: bool, ask: Ask) -> Told:
+def _before(rng: Random, _held: bool, ask: Ask) -> DialogueTexts:
     question, at = _ring(rng)
     texts = [fill(ask(question), {"it": at(0)}), _closed(at(1))]
     return [*texts, ask(say.BEFORE), _closed(at(0))], checks.exact(at(0))
 
 
-def _and_of(rng: Random, _held: bool, ask: Ask) -> Told:
+def _and_of(rng: Random, _held: bool, ask: Ask) -> DialogueTexts:
     way = rng.randrange(4)
     if way == 0:
         a, b = rng.sample(tuple(CAPITALS), 2)
@@ -165,12 +165,12 @@ def _and_of(rng: Random, _held: bool, ask: Ask) -> Told:
             spelled(b),
         ]
         return texts, checks.exact(spelled(b))
-    one, two = rng.sample(defined(), 2)
+    earlier, later = rng.sample(defined(), 2)
     question, then = (
-        fill(ask(say.ASK_WHAT), {"it": rng.choice(one.aliases)}),
-        fill(ask(say.AND_OF), {"it": rng.choice(two.aliases)}),
+        fill(ask(say.ASK_WHAT), {"it": rng.choice(earlier.aliases)}),
+        fill(ask(say.AND_OF), {"it": rng.choice(later.aliases)}),
     )
-    return [question, one.answer, then, two.answer], checks.has(*two.terms)
+    return [question, earlier.answer, then, later.answer], checks.has(*later.terms)
 
 
 def _sum(rng: Random, held: bool, ask: Ask) -> tuple[list[str], int]:
@@ -179,7 +179,7 @@ def _sum(rng: Random, held: bool, ask: Ask) -> tuple[list[str], int]:
     return [fill(ask(say.ASK_SUM), {"a": str(a), "b": str(b)}), f"{a} + {b} = {a + b}"], a + b
 
 
-def _plus(rng: Random, held: bool, ask: Ask) -> Told:
+def _plus(rng: Random, held: bool, ask: Ask) -> DialogueTexts:
     texts, total = _sum(rng, held, ask)
     c = rng.randint(1, 20)
     return [*texts, fill(ask(say.AND_PLUS), {"c": str(c)}), f"{total} + {c} = {total + c}"], checks.number(
@@ -187,7 +187,7 @@ def _plus(rng: Random, held: bool, ask: Ask) -> Told:
     )
 
 
-def _minus(rng: Random, held: bool, ask: Ask) -> Told:
+def _minus(rng: Random, held: bool, ask: Ask) -> DialogueTexts:
     texts, total = _sum(rng, held, ask)
     c = rng.randint(0, min(total, 20))
     return [*texts, fill(ask(say.AND_MINUS), {"c": str(c)}), f"{total} - {c} = {total - c}"], checks.number(
@@ -195,7 +195,7 @@ def _minus(rng: Random, held: bool, ask: Ask) -> Told:
     )
 
 
-def _backwards(rng: Random, _held: bool, ask: Ask) -> Told:
+def _backwards(rng: Random, _held: bool, ask: Ask) -> DialogueTexts:
     word = rng.choice(WORDS)
     back = spelled(word[::-1])
     return [fill(ask(say.ASK_SPELL), {"it": word}), spelled(word), ask(say.NOW_BACK), back], checks.exact(
@@ -203,7 +203,7 @@ def _backwards(rng: Random, _held: bool, ask: Ask) -> Told:
     )
 
 
-def _upper(rng: Random, _held: bool, ask: Ask) -> Told:
+def _upper(rng: Random, _held: bool, ask: Ask) -> DialogueTexts:
     word = rng.choice(WORDS)
     return [
         fill(ask(say.ASK_SPELL), {"it": word}),
@@ -213,7 +213,7 @@ def _upper(rng: Random, _held: bool, ask: Ask) -> Told:
     ], checks.verbatim(word.upper())
 
 
-def _again(rng: Random, _held: bool, ask: Ask) -> Told:
+def _again(rng: Random, _held: bool, ask: Ask) -> DialogueTexts:
     way = rng.randrange(3)
     if way == 0:
         country = rng.choice(tuple(CAPITALS))

@@ -175,7 +175,7 @@ def in_a_row(pool: tuple[str, ...], n: int, rng: Random) -> list[str]:
     return [pool[(start + i) % len(pool)] for i in range(n)]
 
 
-def told(hero: str, thing: str, rng: Random) -> str:
+def story_text(hero: str, thing: str, rng: Random) -> str:
     """Tell a story in six sentences."""
     sentences = (
         f"Once upon a time there was a {rng.choice(_TRAITS)} <hero> who lived {rng.choice(_PLACES)}.",
@@ -191,18 +191,20 @@ def told(hero: str, thing: str, rng: Random) -> str:
 def _story(rng: Random, _held: bool) -> Drawn:
     hero, thing = rng.choice(HEROES), rng.choice(THINGS)
     values = {"hero": hero, "thing": thing}
-    return Drawn(answer=told(hero, thing, rng), check=checks.story(hero, thing), values=values)
+    return Drawn(answer=story_text(hero, thing, rng), check=checks.story(hero, thing), values=values)
 
 
 def _story_one(rng: Random, _held: bool) -> Drawn:
     hero = rng.choice(HEROES)
-    return Drawn(answer=told(hero, rng.choice(THINGS), rng), check=checks.story(hero), values={"hero": hero})
+    return Drawn(
+        answer=story_text(hero, rng.choice(THINGS), rng), check=checks.story(hero), values={"hero": hero}
+    )
 
 
 def _story_thing(rng: Random, _held: bool) -> Drawn:
     thing = "lighthouse" if rng.random() < 0.4 else rng.choice(THINGS + _FURTHER_THINGS)
     return Drawn(
-        answer=told(rng.choice(HEROES), thing, rng), check=checks.story(thing), values={"thing": thing}
+        answer=story_text(rng.choice(HEROES), thing, rng), check=checks.story(thing), values={"thing": thing}
     )
 
 

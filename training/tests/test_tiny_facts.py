@@ -63,7 +63,7 @@ def system(text):
 
 
 def test_what_it_was_taught_of_the_server_is_true_of_the_server(site):
-    assert observed_at(site.url) == server_facts.known(), (
+    assert observed_at(site.url) == server_facts.recorded_facts(), (
         "builtin:tiny states what is no longer so: see `python -m training facts` in training/README.md"
     )
 
@@ -85,11 +85,11 @@ def test_what_it_was_taught_of_the_server_is_true_of_the_server(site):
 )  # fmt: skip
 def test_a_change_of_a_capability_is_seen(site, claim, change):
     models, api = (httpx2.get(f"{site.url}{path}").json() for path in ("/v1/models", "/openapi.json"))
-    assert server_facts.observed(models, api, DEFAULTS) == server_facts.known()
+    assert server_facts.observed(models, api, DEFAULTS) == server_facts.recorded_facts()
     defaults = dict(DEFAULTS)
     change(models, api, defaults)
     seen = server_facts.observed(models, api, defaults)
-    assert {name for name in seen if seen[name] != server_facts.known()[name]} == {claim}
+    assert {name for name in seen if seen[name] != server_facts.recorded_facts()[name]} == {claim}
 
 
 def test_it_says_what_the_server_can_do(ask):

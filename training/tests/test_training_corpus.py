@@ -27,7 +27,7 @@ from training.corpus.build import (
 )
 from training.corpus.example import KINDS
 from training.corpus.phrase import PatternError, expansions, fill, normal, parse, say
-from training.corpus.source import held_out, said, trained
+from training.corpus.source import held_out, normal_texts, trained
 from training.corpus.sums import is_held_pair
 from training.corpus.surface import voiced
 from training.corpus.template import as_turns, template
@@ -172,7 +172,7 @@ def test_held_out_wordings_are_never_said_in_training():
     for name, source in shared.items():
         further = getattr(source, "further", ())
         kept = trained(name, source.wordings, further)
-        assert said(held_out(name, source.wordings)).isdisjoint(said(kept)), name
+        assert normal_texts(held_out(name, source.wordings)).isdisjoint(normal_texts(kept)), name
 
 
 def test_further_wordings_change_nothing_of_what_is_held_out():
@@ -357,7 +357,7 @@ def test_a_statement_about_the_server_follows_from_facts(facts, said, tmp_path, 
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "one.txt").write_text("[x]\n? is it?\n@ setting x\n= *Yes*: {x}.\n! *No*.")
     monkeypatch.setattr("training.corpus.blocks.resources.files", lambda _: tmp_path)
-    monkeypatch.setattr("training.corpus.server_facts.known", lambda: facts)
+    monkeypatch.setattr("training.corpus.server_facts.recorded_facts", lambda: facts)
     (block,) = read_blocks("one.txt")
     assert block.answer == said
 
@@ -366,7 +366,7 @@ def test_a_statement_that_lost_its_ground_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "one.txt").write_text("[x]\n? is it?\n@ not setting x\n= *Never*.")
     monkeypatch.setattr("training.corpus.blocks.resources.files", lambda _: tmp_path)
-    monkeypatch.setattr("training.corpus.server_facts.known", lambda: {"setting x": True})
+    monkeypatch.setattr("training.corpus.server_facts.recorded_facts", lambda: {"setting x": True})
     with pytest.raises(ValueError, match=r"\[x\] is no longer true.*not setting x"):
         read_blocks("one.txt")
 

@@ -38,7 +38,7 @@ class RunReport:
     """Time of all ticks outside forward pass and sampling."""
     n_preempted: int = 0
     n_computed: int = 0
-    """Tokens of all passes: fewer than read and said where prefixes are reused, more where work is lost."""
+    """Tokens of all passes: fewer than all texts have if prefixes are reused, more if work is lost."""
 
     @property
     def output_tokens_per_s(self) -> float:

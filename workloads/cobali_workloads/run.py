@@ -28,7 +28,7 @@ LATENCIES = ("queue_s", "ttft_s", "tpot_s", "e2e_s")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What `cobali run` was asked for. Counts are tokens unless the name says otherwise."""
+    """The options of `cobali run`. Counts are tokens unless the name says otherwise."""
 
     prompts: Path
     sequential: bool

@@ -66,11 +66,11 @@ def scene(n_people, n_system=0, **settings):
 def test_one_person_alone_finds_all_that_was_said():
     alone = scene(1)
     assert alone.cached == pytest.approx(alone.best(alone.n_cells), abs=0.01)
-    assert [asked.turn for asked in alone.asked] == list(range(len(alone.asked)))
+    assert [result.turn for result in alone.turns] == list(range(len(alone.turns)))
 
 
 def test_what_was_computed_begins_the_next_prompt():
-    first, second, *_ = scene(1, n_system=40).asked
+    first, second, *_ = scene(1, n_system=40).turns
     tokens = first.visit.tokens
     assert len(tokens) == first.visit.n_prompt + first.stats.n_output - 1
     assert second.visit.tokens[: len(tokens)] == tokens

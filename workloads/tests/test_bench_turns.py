@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from cobali_workloads.commands.turns import _report
-from cobali_workloads.servers.conversation import AskedTurn, MeasuredConversation
+from cobali_workloads.servers.conversation import MeasuredConversation, MeasuredTurn
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_what_begins_like_an_earlier_prompt_and_its_answer_is_reusable(answers):
 
 
 def test_the_report_has_shares_of_tokens_and_of_what_is_reusable():
-    asked = [AskedTurn(100, 0, 0), AskedTurn(200, 160, 150), AskedTurn(300, 240, 210)]
+    asked = [MeasuredTurn(100, 0, 0), MeasuredTurn(200, 160, 150), MeasuredTurn(300, 240, 210)]
     report = _report("cobali bench turns", asked, {3: "restarted"})
     assert report.tables[0].rows == [
         ("1", "100", "0", "0", "0.000", "-", ""),

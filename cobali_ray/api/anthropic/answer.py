@@ -45,21 +45,21 @@ class MessageWriter(Writer):
         """The type of the block that is open."""
         self._stats: RequestStats | None = None
         """As they were when the answer began."""
-        self._told: list[StreamEvent] = []
+        self._events: list[StreamEvent] = []
         self._broken: set[int] = set()
-        """Blocks that turned out to be no calls, which a stream has told already."""
+        """Blocks that turned out to be no calls, which a stream has sent already."""
         self._end: End
 
     # -- whole
 
     def add(self, update: Update) -> None:
-        self._told += self._take(update)
+        self._events += self._take(update)
         if update.end is not None:
             self._end = update.end
 
     def body(self, times: Timings) -> Any:  # noqa: ARG002 the API has no place for them
         ending, usage = self._ending(self._end), self._usage(self._end.stats)
-        blocks = [block for i, block in enumerate(content_of(self._told)) if i not in self._broken]
+        blocks = [block for i, block in enumerate(content_of(self._events)) if i not in self._broken]
         return self._head() | {"content": blocks} | ending | {"usage": usage}
 
     # -- as events
@@ -73,8 +73,8 @@ class MessageWriter(Writer):
         }
         return _wire([{"type": "message_start", "message": self._head() | begun}])
 
-    def progress(self, index: int, told: dict[str, Any]) -> bytes:  # noqa: ARG002 there is one
-        return _wire([{"type": "ping"} | told])
+    def progress(self, index: int, fields: dict[str, Any]) -> bytes:  # noqa: ARG002 there is one
+        return _wire([{"type": "ping"} | fields])
 
     def say(self, update: Update) -> bytes:
         if self._stats is None:
@@ -103,27 +103,29 @@ class MessageWriter(Writer):
         return {"id": call.call_id, "type": "message", "role": "assistant", "model": call.model}
 
     def _take(self, update: Update) -> list[StreamEvent]:
-        told: list[StreamEvent] = []
         if self._turn is None:
-            return self._say("text", update.text) if update.text else told
+            return self._say("text", update.text) if update.text else []
+        stream_events: list[StreamEvent] = []
         events, _ = self._turn.take(update)
         for event in events:
             match event:
                 case ReasoningText(text):
-                    told += self._say("thinking", text)
+                    stream_events += self._say("thinking", text)
                 case ContentText(text):
-                    told += self._say("text", text)
+                    stream_events += self._say("text", text)
                 case CallBroken(_, text):
                     self._broken.add(self._n_begun - 1)
-                    told += self._say("text", text)
+                    stream_events += self._say("text", text)
                 case CallBegun(index, name):
                     call_id = self._turn.tool_call_id(index)
-                    told += self._begin({"type": "tool_use", "id": call_id, "name": name, "input": {}})
+                    stream_events += self._begin(
+                        {"type": "tool_use", "id": call_id, "name": name, "input": {}}
+                    )
                 case CallArguments(_, text):
-                    told.append(self._delta({"type": "input_json_delta", "partial_json": text}))
+                    stream_events.append(self._delta({"type": "input_json_delta", "partial_json": text}))
                 case CallEnded():
-                    told += self._close()
-        return told
+                    stream_events += self._close()
+        return stream_events
 
     def _close(self) -> list[StreamEvent]:
         if not self._open:
@@ -142,17 +144,17 @@ class MessageWriter(Writer):
     def _usage(self, stats: RequestStats | None) -> StreamEvent:
         """Return the counts of tokens; what was cached does not count as input."""
         n_cached = 0 if stats is None else stats.n_cached
-        # The engine knows what images come to.
+        # Only the engine counts the tokens of images.
         n_prompt = self._call.n_prompt if stats is None else stats.n_prompt
-        told: StreamEvent = {
+        counts: StreamEvent = {
             "input_tokens": n_prompt - n_cached,
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": n_cached,
             "output_tokens": 0 if stats is None else stats.n_output,
         }
         if self._turn is not None:
-            told["output_tokens_details"] = {"thinking_tokens": self._turn.n_reasoning}
-        return told
+            counts["output_tokens_details"] = {"thinking_tokens": self._turn.n_reasoning}
+        return counts
 
     def _say(self, kind: str, text: str) -> list[StreamEvent]:
         delta, name = _DELTAS[kind]
@@ -172,11 +174,11 @@ class MessageWriter(Writer):
         return {"type": "content_block_delta", "index": self._n_begun - 1, "delta": delta}
 
 
-def content_of(told: Sequence[StreamEvent]) -> list[StreamEvent]:
+def content_of(events: Sequence[StreamEvent]) -> list[StreamEvent]:
     """Return the blocks that events add up to."""
     blocks: list[StreamEvent] = []
     parts: list[list[str]] = []
-    for event in told:
+    for event in events:
         if event["type"] == "content_block_start":
             blocks.append(dict(event["content_block"]))
             parts.append([])
@@ -193,14 +195,14 @@ def content_of(told: Sequence[StreamEvent]) -> list[StreamEvent]:
 
 
 def input_of(text: str) -> Any:
-    """Return the arguments of a call as an object; of a call that was cut short, those that are whole."""
-    known = [text, text[: _end_of_whole(text)] + "}"]
+    """Return the arguments of a call as an object; if the call was cut short, those that are whole."""
+    candidates = [text, text[: _end_of_whole(text)] + "}"]
     if not text[-1:].isalnum():  # else it may be half a number
-        known.insert(1, text + "}")
-    for one in known:
+        candidates.insert(1, text + "}")
+    for candidate in candidates:
         with suppress(orjson.JSONDecodeError):
-            orjson.loads(one)
-            return orjson.Fragment(one)  # as it was written, with all digits of its numbers
+            orjson.loads(candidate)
+            return orjson.Fragment(candidate)  # as it was written, with all digits of its numbers
     return {}
 
 
@@ -220,7 +222,7 @@ def _end_of_whole(text: str) -> int:
     return end
 
 
-def _wire(told: Sequence[StreamEvent]) -> bytes:
+def _wire(events: Sequence[StreamEvent]) -> bytes:
     return b"".join(
-        b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(event)) for event in told
+        b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(event)) for event in events
     )

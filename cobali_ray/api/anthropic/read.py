@@ -1,7 +1,7 @@
 """A body of Anthropic's API -> the chat that it means. Pure.
 
-The places of what is said change on the way (results of tools become messages, turns of one role become one),
-so the paths in errors are led back (`_named`).
+The places of content change on the way (results of tools become messages, turns of one role become one), so
+the paths in errors are translated back (`_named`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NEUTRAL_FIELDS = frozenset(
         "workspace_id",
     }
 )
-"""They say who asks, or where and how the answer is kept and billed."""
+"""They say who the user is, or where and how the answer is computed, kept and billed."""
 REFUSED_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "compaction": (),
     "container": (),
@@ -44,7 +44,7 @@ REFUSED_FIELDS: Mapping[str, tuple[Any, ...]] = {
 STAMP: Final = re.compile(r"\Ax-anthropic-billing-header:(?:[ \t]*[\w-]+=[^;\n]*(?:;|(?=\n)|\Z))*\s*")
 """What Claude Code puts before its system text: its version and a stamp that differs each time."""
 REMINDER: Final = "<system-reminder>\n{text}\n</system-reminder>"
-"""How the model is told what a system message between turns says; Claude Code's own words for it."""
+"""How the model gets a system message between turns; Claude Code's own words for it."""
 
 Block: TypeAlias = dict[str, Any]
 Placed: TypeAlias = tuple[Block, Path]
@@ -106,10 +106,10 @@ _NAMES: Final[Mapping[str, Path]] = {
 class MessageReader:
     """A body's messages as a chat has them.
 
-    Turns of one role that follow each other are one, as the API has it; what tools have to say stands before
-    what the user says. A system message before all turns is a part of the system text. One between turns is
-    told as something that the user says: what is new in a long conversation must not change its beginning,
-    and most chat templates take no system text there.
+    Turns of one role that follow each other are one, as the API has it; results of tools stand before the
+    user's text. A system message before all turns is a part of the system text. One between turns becomes
+    text of the user: what is new in a long conversation must not change its beginning, and most chat
+    templates take no system text there.
     """
 
     def __init__(self, body: CountBody) -> None:
@@ -118,7 +118,7 @@ class MessageReader:
         """Of each message, those of its parts."""
         self._system = [] if body.system is None else _texts(body.system, ("system",))
         self._results: list[tuple[dict[str, Any], list[Placed]]] = []
-        self._said: list[Placed] = []
+        self._user_parts: list[Placed] = []
         for index, raw in enumerate(body.messages):
             self._take(model_of(OneMessage, raw, ("messages", index)), ("messages", index, "content"))
         self._flush()
@@ -136,30 +136,30 @@ class MessageReader:
             raise InvalidParameterError(where, "must not be null")
         if message.role == "assistant":
             self._flush()
-            self._answered(message.content, where)
+            self._take_assistant(message.content, where)
         elif message.role == "user":
-            self._heard(message.content, where)
-        elif self.messages or self._said or self._results:
+            self._take_user(message.content, where)
+        elif self.messages or self._user_parts or self._results:
             for block, place in _texts(message.content, where):
-                self._said.append((_text(REMINDER.format(text=block["text"])), place))
+                self._user_parts.append((_text(REMINDER.format(text=block["text"])), place))
         else:
             self._system += _texts(message.content, where)
 
-    def _heard(self, content: str | list[Block], where: Path) -> None:
+    def _take_user(self, content: str | list[Block], where: Path) -> None:
         for block, place in _placed(content, where):
             kind = block.get("type")
             if kind == "text":
-                self._said.append((_text(_string(block, "text", place)), place))
+                self._user_parts.append((_text(_string(block, "text", place)), place))
             elif kind == "image":
-                self._said.append((_image(block, place), place))
+                self._user_parts.append((_image(block, place), place))
             elif kind == "tool_result":
                 self._results.append(_result(block, place))
             else:
                 raise _unknown(kind, place, "text, image and tool_result")
         if not content:
-            self._said.append((_text(""), where))
+            self._user_parts.append((_text(""), where))
 
-    def _answered(self, content: str | list[Block], where: Path) -> None:
+    def _take_assistant(self, content: str | list[Block], where: Path) -> None:
         texts: list[str] = []
         reasoning: list[str] = []
         calls: list[dict[str, Any]] = []
@@ -184,17 +184,20 @@ class MessageReader:
             turn["tool_calls"] = [*turn.get("tool_calls", ()), *calls]
 
     def _flush(self) -> None:
-        """End the user's turn; before the first one, tell the system text."""
+        """End the user's turn; before the first one, add the system text."""
         if not self.messages:
-            told = [(text, place) for block, place in self._system if (text := STAMP.sub("", block["text"]))]
-            if told:
-                content = "\n".join(text for text, _ in told)
-                self._add({"role": "system", "content": content}, [place for _, place in told])
+            texts = [(text, place) for block, place in self._system if (text := STAMP.sub("", block["text"]))]
+            if texts:
+                content = "\n".join(text for text, _ in texts)
+                self._add({"role": "system", "content": content}, [place for _, place in texts])
         for result, parts in self._results:
             self._add(result | {"content": _joined(parts)}, [place for _, place in parts])
-        if self._said:
-            self._add({"role": "user", "content": _joined(self._said)}, [place for _, place in self._said])
-        self._results, self._said = [], []
+        if self._user_parts:
+            self._add(
+                {"role": "user", "content": _joined(self._user_parts)},
+                [place for _, place in self._user_parts],
+            )
+        self._results, self._user_parts = [], []
 
     def _add(self, message: dict[str, Any], places: list[Path]) -> None:
         self.messages.append(message)
@@ -216,16 +219,16 @@ def _placed(content: str | list[Block], where: Path) -> Iterator[Placed]:
 
 
 def _texts(content: str | list[Block], where: Path) -> list[Placed]:
-    found = []
+    texts = []
     for block, place in _placed(content, where):
         if (kind := block.get("type")) != "text":
             raise _unknown(kind, place, "text")
-        found.append((_text(_string(block, "text", place)), place))
-    return found
+        texts.append((_text(_string(block, "text", place)), place))
+    return texts
 
 
-def _unknown(kind: Any, place: Path, known: str) -> UnsupportedParameterError:
-    message = f": blocks of type {str(kind)[:32]!r} are not supported, only {known}"
+def _unknown(kind: Any, place: Path, supported: str) -> UnsupportedParameterError:
+    message = f": blocks of type {str(kind)[:32]!r} are not supported, only {supported}"
     return UnsupportedParameterError((*place, "type"), place, message)
 
 
@@ -261,7 +264,7 @@ def _result(block: Block, place: Path) -> tuple[dict[str, Any], list[Placed]]:
     """Return a tool's message without its content, and the parts of that."""
     call_id, content = _string(block, "tool_use_id", place), block.get("content")
     blocks = content if isinstance(content, list) else []
-    if not isinstance(content, str | list | None) or not all(isinstance(one, dict) for one in blocks):
+    if not isinstance(content, str | list | None) or not all(isinstance(part, dict) for part in blocks):
         raise InvalidParameterError((*place, "content"), "must be a string or a list of blocks")
     parts: list[Placed] = [(_text("Error:"), place)] if block.get("is_error") is True else []
     for part, where in _placed(content or "", (*place, "content")):
@@ -275,16 +278,17 @@ def _result(block: Block, place: Path) -> tuple[dict[str, Any], list[Placed]]:
 
 
 def _call(block: Block, place: Path) -> dict[str, Any]:
-    name, call_id, given = _string(block, "name", place), _string(block, "id", place), block.get("input", {})
-    if not name or not isinstance(given, dict):
+    name, call_id = _string(block, "name", place), _string(block, "id", place)
+    arguments = block.get("input", {})
+    if not name or not isinstance(arguments, dict):
         raise InvalidParameterError(place, ": a tool_use needs a name, and an object as its input")
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": given}}
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def _tools(given: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    if len(given) > MAX_TOOLS:
-        raise InvalidParameterError("tools", f"must have at most {MAX_TOOLS} entries, got {len(given)}")
-    for index, raw in enumerate(given):
+def _tools(tools: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    if len(tools) > MAX_TOOLS:
+        raise InvalidParameterError("tools", f"must have at most {MAX_TOOLS} entries, got {len(tools)}")
+    for index, raw in enumerate(tools):
         where, kind = ("tools", index), raw.get("type")
         if kind not in (None, "custom"):  # whatever it is, a list too
             message = f": tools of type {str(kind)[:32]!r} are not run by this server, only custom ones"
@@ -301,10 +305,10 @@ def _choice(body: CountBody) -> dict[str, Any]:
     if choice.type == "tool":
         if choice.name is None:
             raise InvalidParameterError(("tool_choice", "name"), MISSING)
-        told: Any = {"type": "function", "function": {"name": choice.name}}
+        tool_choice: Any = {"type": "function", "function": {"name": choice.name}}
     else:
-        told = "required" if choice.type == "any" else choice.type
-    return {"tool_choice": told, "parallel_tool_calls": not choice.disable_parallel_tool_use}
+        tool_choice = "required" if choice.type == "any" else choice.type
+    return {"tool_choice": tool_choice, "parallel_tool_calls": not choice.disable_parallel_tool_use}
 
 
 def _thinking(body: CountBody) -> dict[str, Any]:
@@ -321,7 +325,9 @@ def _thinking(body: CountBody) -> dict[str, Any]:
 
 
 def _format(body: CountBody) -> dict[str, Any]:
-    format_ = body.output_format if body.output_config is None else body.output_config.format
+    format_ = body.output_format
+    if body.output_config is not None and body.output_config.format is not None:
+        format_ = body.output_config.format
     if format_ is None:
         return {}
     return {"response_format": {"type": "json_schema", "json_schema": {"schema": format_.schema_}}}

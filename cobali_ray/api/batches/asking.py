@@ -21,16 +21,16 @@ from cobali_ray.store.lines import LINE_ID, Answer
 Handler = Callable[[HttpRequest], Awaitable[Response]]
 
 
-class Asked(NamedTuple):
+class LineResult(NamedTuple):
     """What came of a line."""
 
     answer: Answer
     error: Exception | None = None
-    """Why there is none, of which the answer tells."""
+    """What went wrong, if the answer is an error."""
 
 
 class Asker:
-    """Refuses nothing over limits of rate: what a batch takes is left over."""
+    """Refuses nothing for rate limits: batches take what others leave."""
 
     def __init__(self, handlers: Mapping[str, Handler], clock: ApiClock) -> None:
         """`handlers` are those of each endpoint."""
@@ -45,7 +45,7 @@ class Asker:
         handler: Handler | None = None,
         id_: str = "",
         spend: Callable[[int], None] = lambda _: None,
-    ) -> Asked:
+    ) -> LineResult:
         """Return the answer to a body; an error is one, in the shape of the endpoint's API.
 
         Another `handler` may answer in the endpoint's place; `id_` is that of the request. `spend` is called
@@ -62,7 +62,7 @@ class Asker:
         inbox = iter([{"type": "http.request", "body": body, "more_body": False}])
 
         async def receive() -> Message:
-            return next(inbox, None) or await asyncio.Future[Message]()  # a client that waits for ever
+            return next(inbox, None) or await asyncio.Future[Message]()  # the client never leaves
 
         reply = _Collected()
         http = HttpRequest(_scope(endpoint, context), receive, reply.send)
@@ -75,21 +75,21 @@ class Asker:
         except Exception as error:  # whatever it is, it belongs to this line
             fault = context.blame(error)
             context.status = fault.status
-            return Asked(Answer(fault.status, fault.body_bytes, context.request_id), error)
+            return LineResult(Answer(fault.status, fault.body_bytes, context.request_id), error)
         else:
             context.status = reply.status
-            return Asked(Answer(reply.status, bytes(reply.body), context.request_id))
+            return LineResult(Answer(reply.status, bytes(reply.body), context.request_id))
         finally:
             context.close(self._clock)
             spend(context.n_to_charge)
 
 
 MAX_ATTEMPTS: Final = 3
-"""How often the same is asked that the server fails on; refusals for want of room do not count."""
+"""How often a request is tried on which the server fails; refusals for lack of room do not count."""
 
 
 def may_again(error: Exception) -> bool:
-    """Whether the same may be asked once more: not where it is what was asked that is at fault."""
+    """Whether a request may be tried once more: not where the request itself is at fault."""
     return isinstance(error, DeadlineExceededError) or getattr(error, "outcome", "error") in {
         "error",
         "cancelled",

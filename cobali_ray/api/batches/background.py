@@ -1,7 +1,8 @@
-"""Responses in the background are computed, whoever waits for them: by the handler of their endpoint.
+"""Responses in the background are computed, also if no client waits, by the handler of their endpoint.
 
-The process that runs batches runs these, too. What it has of one is in the store before anybody reads it, so
-the next process goes on behind that. A response ends once, in the transaction that writes its end.
+The process that runs batches runs these, too. The events of one are in the store before a client reads
+them, so the next process goes on behind the last of them. A response ends once, in the transaction that
+writes its end.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from cobali_ray.store.responses import FAILED, BegunResponse, EventRow
 MAX_RUNNING, MAX_OF_KEY = 32, 8
 """Responses that are computed at once, and those of one key among them; the others wait, the oldest first."""
 MAX_BEGUN: Final = 5
-"""By how many processes: one that ends each of them must not go round for ever."""
-PAUSE_S: Final = 1.0
+"""By how many processes one response is begun: one that kills each of them must not go round for ever."""
+PAUSE_S, MAX_PAUSE_S = 1.0, 10.0
 RETRY_S: Final = 10.0
 
 _log = structlog.get_logger(__name__)
 
 
 class Background:
-    """Of one process, on its event loop; told by the runner when to look."""
+    """Of one process, on its event loop; the runner has it advance."""
 
     def __init__(
         self, store: Store, asker: Asker, responses: Responses, clock: ApiClock, keyring: Keyring
@@ -52,10 +53,15 @@ class Background:
         self._begun: dict[str, BegunResponse] = {}
         """Those that were begun here, as they were in the store."""
         self._paused_until_s = 0.0
+        self._refused_model: dict[str, str] = {}
+        """The models of responses that were refused."""
+        self._refused_until_s: dict[tuple[str, str | None], float] = {}
+        """Until when no response of a key is asked of a model that refused one."""
         self._pending: list[tuple[str, EventRow | None, dict[str, Any] | None]] = []
         """What is to be written: of a response, events and its end."""
-        self._news, self._written = asyncio.Event(), asyncio.Event()
+        self._recorded, self._written = asyncio.Event(), asyncio.Event()
         self._writing: asyncio.Task[None] | None = None
+        self._batch: asyncio.Task[None] | None = None
 
     async def advance(self) -> None:
         """Stop what is over, and begin what there is room for."""
@@ -63,6 +69,7 @@ class Background:
             self._writing = begin_apart(self._write_on())
         waiting = await self._store.alone(responses.waiting)
         ids = {response_id for response_id, _, _ in waiting}
+        self._refused_model = {id_: model for id_, model in self._refused_model.items() if id_ in ids}
         for response_id, task in self._tasks.items():
             if response_id not in ids:
                 task.cancel()
@@ -72,6 +79,10 @@ class Background:
         for response_id, owner, tenant in waiting:
             full = len(self._tasks) >= MAX_RUNNING or self._clock.now() < self._paused_until_s
             if full or response_id in self._tasks or n_of_key[owner] >= MAX_OF_KEY:
+                continue
+            if self._clock.now() < self._refused_until_s.get(
+                (owner, self._refused_model.get(response_id)), 0.0
+            ):
                 continue
             quota = self._quota(owner, tenant)
             if quota is not None and quota.wait_s(self._clock.now()) > 0:
@@ -101,7 +112,7 @@ class Background:
             await self._write()
 
     async def let_go(self) -> None:
-        """Stop computing, and forget what is not written: another process goes on by what is."""
+        """Stop computing, and forget what is not written: another process goes on from what is."""
         await self._stop()
         self._pending.clear()
         self._begun.clear()
@@ -113,44 +124,48 @@ class Background:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._writing is not None:
             self._writing.cancel()
-            await asyncio.gather(self._writing, return_exceptions=True)
+            under_way = [task for task in (self._writing, self._batch) if task is not None]
+            await asyncio.gather(*under_way, return_exceptions=True)
             self._writing = None
 
     async def _compute(self, response_id: str) -> None:
         if response_id not in self._begun:
-            if (begun := await self._store.alone(responses.begin, response_id)) is None:
+            if (stored := await self._store.alone(responses.begin, response_id)) is None:
                 return
-            self._begun[response_id] = begun
-        one = self._begun[response_id]
-        if (terms := self._keyring.terms_of(one.tenant)) is None:
-            _log.warning("response_without_key", response_id=one.id, tenant=one.tenant)
-            await self._store(responses.cancel, one.owner, one.id)
+            self._begun[response_id] = stored
+        begun = self._begun[response_id]
+        if (terms := self._keyring.terms_of(begun.tenant)) is None:
+            _log.warning("response_without_key", response_id=begun.id, tenant=begun.tenant)
+            await self._store(responses.cancel, begun.owner, begun.id)
             return
-        if one.n_begun > MAX_BEGUN:
-            self._fail(one, EngineDiedError())
-            await self._flushed(one.id)
+        if begun.n_begun > MAX_BEGUN:
+            self._fail(begun, EngineDiedError())
+            await self._flushed(begun.id)
             return
-        compute = partial(self._responses.run, begun=one, record=partial(self._record, one.id))
-        caller = Caller(one.tenant, terms, one.owner)
+        compute = partial(self._responses.run, begun=begun, record=partial(self._record, begun.id))
+        caller = Caller(begun.tenant, terms, begun.owner)
 
         def spend(n_tokens: int) -> None:
-            if (quota := self._quota(one.owner, one.tenant)) is not None:
+            if (quota := self._quota(begun.owner, begun.tenant)) is not None:
                 quota.take(n_tokens, self._clock.now())
 
         for attempt in range(1, MAX_ATTEMPTS + 1):
             handler = partial(compute, attempt=attempt)
-            asked = await self._asker.ask(
-                RESPONSES, one.request, caller, handler=handler, id_=one.id, spend=spend
+            result = await self._asker.ask(
+                RESPONSES, begun.request, caller, handler=handler, id_=begun.id, spend=spend
             )
-            if asked.error is None:
+            if result.error is None:
                 break
-            if isinstance(asked.error, RefusedError):
-                self._paused_until_s = self._clock.now() + max(asked.error.retry_after_s, PAUSE_S)
+            if isinstance(result.error, RefusedError):
+                model = orjson.loads(begun.request).get("model") or ""
+                pause_s = min(max(result.error.retry_after_s, PAUSE_S), MAX_PAUSE_S)
+                self._refused_model[begun.id] = model
+                self._refused_until_s[begun.owner, model] = self._clock.now() + pause_s
                 return
-            if attempt == MAX_ATTEMPTS or not may_again(asked.error):
-                self._fail(one, asked.error)
+            if attempt == MAX_ATTEMPTS or not may_again(result.error):
+                self._fail(begun, result.error)
                 break
-        await self._flushed(one.id)
+        await self._flushed(begun.id)
 
     async def _flushed(self, response_id: str) -> None:
         """Wait until all that there is of a response is in the store."""
@@ -158,25 +173,28 @@ class Background:
             await self._written.wait()
         del self._begun[response_id]
 
-    def _fail(self, one: BegunResponse, error: Exception) -> None:
-        body = orjson.loads(one.body) | {"status": FAILED, "error": error_of(fault_of(error))}
-        self._record(one.id, None, body)
+    def _fail(self, begun: BegunResponse, error: Exception) -> None:
+        body = orjson.loads(begun.body) | {"status": FAILED, "error": error_of(fault_of(error))}
+        self._record(begun.id, None, body)
 
     def _record(self, response_id: str, row: EventRow | None, ended: dict[str, Any] | None) -> None:
         self._pending.append((response_id, row, ended))
-        self._news.set()
+        self._recorded.set()
 
     async def _write_on(self) -> None:
         """Write what comes, as much at once as came while the last was written."""
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._recorded.wait()
+            self._recorded.clear()
+            self._batch = begin_apart(self._write())
             try:
-                await self._write()
-            except StoreFailedError as error:
-                _log.error("store_failed", error=str(error))
+                await asyncio.shield(
+                    self._batch
+                )  # what is in the store is not pending, also if this ends now
+            except Exception as error:  # whatever it is, later answers are written
+                _log.error("store_failed", error=str(error) or repr(error))
                 await self._clock.sleep(RETRY_S)
-                self._news.set()
+                self._recorded.set()
 
     async def _write(self) -> None:
         """Write what came. Raises StoreFailedError, and then keeps it for the next time."""

@@ -58,8 +58,8 @@ class FileRoutes:
         routes = Routes("batches")
         wrong = errors(*STORE_STATUSES)
         path = "/v1/files/{file_id}"
-        taken = errors(*STORE_STATUSES, 408, 413, 415)
-        routes.add("POST", "/v1/files", self.upload, responses=taken, openapi_extra=_FORM)
+        refused = errors(*STORE_STATUSES, 408, 413, 415)
+        routes.add("POST", "/v1/files", self.upload, responses=refused, openapi_extra=_FORM)
         routes.get("/v1/files", self.listing, responses=wrong, openapi_extra=_LISTED)
         routes.get(path, self.find, responses=wrong)
         routes.get(f"{path}/content", self.content, responses=content(JSON_LINES, "The file.") | wrong)
@@ -73,18 +73,18 @@ class FileRoutes:
 
     async def listing(self, http: HttpRequest) -> Response:
         """List this key's files."""
-        asked = http.query_params
-        check_choice("order", order := asked.get("order", "desc"), ("asc", "desc"))
-        limit = whole_number(asked.get("limit", str(MAX_LISTED)), "limit", low=1, high=MAX_LISTED)
-        found = await self._keeping(
+        params = http.query_params
+        check_choice("order", order := params.get("order", "desc"), ("asc", "desc"))
+        limit = whole_number(params.get("limit", str(MAX_LISTED)), "limit", low=1, high=MAX_LISTED)
+        records = await self._keeping(
             files.listed,
             owner_of(http),
-            purpose=asked.get("purpose"),
-            after=asked.get("after"),
+            purpose=params.get("purpose"),
+            after=params.get("after"),
             limit=limit + 1,
             newest=order == "desc",
         )
-        return json_response(page([written(one) for one in found], limit))
+        return json_response(page([written(record) for record in records], limit))
 
     async def find(self, http: HttpRequest, file_id: str) -> Response:
         """Describe a file."""
@@ -92,8 +92,8 @@ class FileRoutes:
 
     async def content(self, http: HttpRequest, file_id: str) -> Response:
         """Return a file."""
-        found = await self._keeping(files.find, owner_of(http), file_id)
-        return FileReply(self._keeping, found, JSON_LINES)
+        record = await self._keeping(files.find, owner_of(http), file_id)
+        return FileReply(self._keeping, record, JSON_LINES)
 
     async def delete(self, http: HttpRequest, file_id: str) -> Response:
         """Delete a file, unless a batch still needs it."""
@@ -107,7 +107,7 @@ def _delete(db: Any, owner: str, file_id: str) -> None:
 
 
 def written(file: FileRecord) -> dict[str, Any]:
-    """Return a file as OpenAI tells it."""
+    """Return a file as OpenAI describes it."""
     return {
         "id": file.id,
         "object": "file",

@@ -73,12 +73,12 @@ class MessageBatchRoutes:
 
     async def listing(self, http: HttpRequest) -> Response:
         """List the message batches of this key, the newest first."""
-        asked = http.query_params
-        limit = whole_number(asked.get("limit", str(N_LISTED)), "limit", low=1, high=MAX_LISTED)
-        after, before = asked.get("after_id"), asked.get("before_id")
+        params = http.query_params
+        limit = whole_number(params.get("limit", str(N_LISTED)), "limit", low=1, high=MAX_LISTED)
+        after, before = params.get("after_id"), params.get("before_id")
         if after is not None and before is not None:
             raise InvalidParameterError("before_id", "must not be given with after_id")
-        found = await self._keeping(
+        records = await self._keeping(
             batches.listed,
             owner_of(http),
             ANTHROPIC,
@@ -86,9 +86,9 @@ class MessageBatchRoutes:
             after=after,
             before=before,
         )
-        more = len(found) > limit
-        shown = found[-limit:] if before is not None else found[:limit]
-        data = [written(one, http) for one in shown]
+        more = len(records) > limit
+        page = records[-limit:] if before is not None else records[:limit]
+        data = [written(batch, http) for batch in page]
         ids = {
             "first_id": data[0]["id"] if data else None,
             "last_id": data[-1]["id"] if data else None,
@@ -120,11 +120,11 @@ class MessageBatchRoutes:
     def _read(self, context: RequestContext, raw: bytes) -> list[Piece]:
         body = read_as(MessageBatchBody, context, raw, frozenset(), {}, strict=self._settings.strict)
         seen, pieces = SeenIds(), []
-        for number, one in enumerate(body.requests, 1):
-            asked = parse_message_request(number, one)
-            seen.add(number, asked.custom_id)
-            line = {"custom_id": asked.custom_id, "params": asked.body}
-            pieces.append(Piece(number, orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE), asked))
+        for number, entry in enumerate(body.requests, 1):
+            request = parse_message_request(number, entry)
+            seen.add(number, request.custom_id)
+            line = {"custom_id": request.custom_id, "params": request.body}
+            pieces.append(Piece(number, orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE), request))
         return pieces
 
 
@@ -142,13 +142,13 @@ def _results(db: StoreConnection, owner: str, batch_id: str) -> FileRecord:
     batch = batches.find(db, owner, batch_id, ANTHROPIC)
     if not batch.over:
         raise BatchStateError(batch_id, batch.status, "read before it has ended")
-    if (found := files.find_own(db, batch.output_file_id)) is None:
+    if (file := files.find_own(db, batch.output_file_id)) is None:
         raise NotInStoreError("result of a batch", batch_id)
-    return found
+    return file
 
 
 def written(batch: BatchRecord, http: HttpRequest) -> dict[str, Any]:
-    """Return a batch as Anthropic tells it."""
+    """Return a batch as Anthropic describes it."""
     ended = max(batch.times.values(), default=batch.created_s) if batch.over else None
     cancelling = batch.status is BatchStatus.CANCELLING
     left = {"processing": batch.n_left, "canceled": 0, "expired": 0}

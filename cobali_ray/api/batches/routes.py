@@ -1,4 +1,4 @@
-"""/v1/batches: what OpenAI's clients make of a file, and ask of it later."""
+"""/v1/batches: OpenAI's clients make them of a file, and ask about them later."""
 
 from __future__ import annotations
 
@@ -53,26 +53,26 @@ class BatchRoutes:
         keeping.require()
         body = await self._intake.read(http, BatchBody, frozenset(), {})
         check_choice("endpoint", body.endpoint, ENDPOINTS)
-        asked_s = None if body.output_expires_after is None else body.output_expires_after.seconds
+        kept_s = None if body.output_expires_after is None else body.output_expires_after.seconds
         caller = context.caller
         new = NewBatch(
             caller.salt, caller.tenant, OPENAI, body.endpoint, body.input_file_id, body.metadata or {}
         )
-        batch = await keeping(_create, new, keeping.now_s(), keeping.quota(asked_s))
+        batch = await keeping(_create, new, keeping.now_s(), keeping.quota(kept_s))
         self._wake()
         return json_response(written(batch, set()))
 
     async def listing(self, http: HttpRequest) -> Response:
         """List the batches of this key, the newest first."""
-        asked, owner = http.query_params, owner_of(http)
-        limit = whole_number(asked.get("limit", str(N_LISTED)), "limit", low=1, high=MAX_LISTED)
-        found = await self._keeping(_listed, owner, limit + 1, asked.get("after"))
-        return json_response(page([written(*one) for one in found], limit))
+        params, owner = http.query_params, owner_of(http)
+        limit = whole_number(params.get("limit", str(N_LISTED)), "limit", low=1, high=MAX_LISTED)
+        rows = await self._keeping(_listed, owner, limit + 1, params.get("after"))
+        return json_response(page([written(*row) for row in rows], limit))
 
     async def find(self, http: HttpRequest, batch_id: str) -> Response:
         """Show a batch and its progress."""
-        found = await self._keeping(_found, owner_of(http), batch_id)
-        return json_response(written(*found))
+        batch, readable = await self._keeping(_find, owner_of(http), batch_id)
+        return json_response(written(batch, readable))
 
     async def cancel(self, http: HttpRequest, batch_id: str) -> Response:
         """Cancel a batch; its answers so far are kept."""
@@ -98,12 +98,12 @@ def _listed(
     return list(batches.output_ids(db, batches.listed(db, owner, OPENAI, limit=limit, after=after)))
 
 
-def _found(db: StoreConnection, owner: str, batch_id: str) -> tuple[BatchRecord, set[str]]:
+def _find(db: StoreConnection, owner: str, batch_id: str) -> tuple[BatchRecord, set[str]]:
     return next(batches.output_ids(db, [batches.find(db, owner, batch_id, OPENAI)]))
 
 
 def written(batch: BatchRecord, readable: set[str]) -> dict[str, Any]:
-    """Return a batch as OpenAI tells it, given which of its output files can be read."""
+    """Return a batch as OpenAI describes it, given which of its output files can be read."""
     times = batch.times
     return {
         "id": batch.id,

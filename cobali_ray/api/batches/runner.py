@@ -15,7 +15,7 @@ from typing import Any, Final
 import orjson
 import structlog
 
-from cobali_ray.api.batches.asking import MAX_ATTEMPTS, Asked, Asker, may_again
+from cobali_ray.api.batches.asking import MAX_ATTEMPTS, Asker, LineResult, may_again
 from cobali_ray.api.batches.background import Background
 from cobali_ray.api.batches.turns import TEXTS_AT_ONCE, Candidate, Room, Turns
 from cobali_ray.api.door.clock import ApiClock
@@ -61,7 +61,7 @@ class _Running:
         """The turn of the last line that was read."""
         self.tasks: set[asyncio.Task[None]] = set()
         self.attempts: dict[int, int] = {}
-        """By turn, of lines that were asked in vain."""
+        """By turn, of lines that were tried in vain."""
 
 
 class BatchRunner:
@@ -101,8 +101,8 @@ class BatchRunner:
             self._task.cancel()
             await asyncio.wait([self._task])
         await self._background.close()
-        for one in self._running.values():
-            await self._stop(one)
+        for running in self._running.values():
+            await self._stop(running)
         with suppress(StoreFailedError):
             await self._write()
 
@@ -128,7 +128,7 @@ class BatchRunner:
         try:
             await self._round()
         except StoreFailedError as error:
-            if self._store.closed:  # a successor has its place
+            if self._store.closed:  # this process ends
                 return
             _log.error("store_failed", error=why_of(error.__cause__ or error))
             if self._store.holds_lock:
@@ -139,10 +139,10 @@ class BatchRunner:
         await until_set(self._awake, self._clock, POLL_S)
 
     async def _let_go(self) -> None:
-        """Stop what another process may be at by now. Answers are kept: they count unless there is one."""
+        """Stop what another process may have begun. Answers are kept, and count for lines without one."""
         await self._background.let_go()
-        for batch_id, one in list(self._running.items()):
-            await self._stop(one)
+        for batch_id, running in list(self._running.items()):
+            await self._stop(running)
             self._over(batch_id)
 
     async def _round(self) -> None:
@@ -167,11 +167,10 @@ class BatchRunner:
     # -- batches
 
     async def _advance(self, batch: BatchRecord, *, waits: bool) -> None:
-        """Do what a batch needs in its state; whose turn has not come only waits."""
+        """Do what a batch needs in its state; with `waits` its turn to be read has not come."""
         now_s = self._clock.unix()
-        one = self._running.get(batch.id)
-        if one is not None:
-            one.batch = batch
+        if (running := self._running.get(batch.id)) is not None:
+            running.batch = batch
         if batch.status is BatchStatus.CANCELLING:
             await self._give_up(batch, BatchChange.STOP)
         elif batch.status is BatchStatus.FINALIZING:
@@ -193,25 +192,25 @@ class BatchRunner:
 
     async def _read(self, batch: BatchRecord) -> None:
         """Have the next lines at hand."""
-        one = self._running.setdefault(batch.id, _Running(batch))
-        one.batch = batch
-        if not one.lines and not one.tasks and not self._answered:
-            one.read_to = 0  # whatever is left was missed
-        if len(one.lines) < LOOKAHEAD // 2:
-            lines = await self._store(batches.pending, batch, one.read_to, LOOKAHEAD)
-            one.lines.extend(lines)
-            one.read_to = lines[-1].turn if lines else one.read_to
+        running = self._running.setdefault(batch.id, _Running(batch))
+        running.batch = batch
+        if not running.lines and not running.tasks and not self._answered:
+            running.read_to = 0  # whatever is left was missed
+        if len(running.lines) < LOOKAHEAD // 2:
+            lines = await self._store(batches.pending, batch, running.read_to, LOOKAHEAD)
+            running.lines.extend(lines)
+            running.read_to = lines[-1].turn if lines else running.read_to
 
     async def _give_up(self, batch: BatchRecord, change: BatchChange) -> None:
-        if (one := self._running.get(batch.id)) is not None:
-            await self._stop(one)
+        if (running := self._running.get(batch.id)) is not None:
+            await self._stop(running)
             await self._write()
         await self._store(batches.give_up, batch, change, self._clock.unix())
         self._over(batch.id)
 
-    async def _stop(self, one: _Running) -> None:
-        one.lines.clear()
-        tasks = list(one.tasks)
+    async def _stop(self, running: _Running) -> None:
+        running.lines.clear()
+        tasks = list(running.tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -236,31 +235,32 @@ class BatchRunner:
         """Begin as many lines as there is room for."""
         if len(self._answered) > LOOKAHEAD:  # they could not be written
             return
-        while (one := self._turns.next(self._candidates())) is not None:
-            running = self._running[one.batch_id]
+        while (candidate := self._turns.next(self._candidates())) is not None:
+            running = self._running[candidate.batch_id]
             line = running.lines.popleft()
             room = self._room(self._served(line.model), running.batch)
-            room.n_asked += 1
-            self._turns.begin(one)
-            task = begin_apart(self._answer(running, line, one, room))
+            room.n_open += 1
+            self._turns.begin(candidate)
+            task = begin_apart(self._answer(running, line, candidate, room))
             running.tasks.add(task)
             task.add_done_callback(running.tasks.discard)
 
     def _candidates(self) -> list[Candidate]:
-        now_s, found = self._clock.now(), []
-        for one in self._running.values():
-            if not one.lines or one.batch.status is not BatchStatus.IN_PROGRESS:
+        now_s, candidates = self._clock.now(), []
+        for running in self._running.values():
+            batch = running.batch
+            if not running.lines or batch.status is not BatchStatus.IN_PROGRESS:
                 continue
-            line, tenant = one.lines[0], one.batch.tenant
+            line, tenant = running.lines[0], batch.tenant
             served = self._served(line.model)
             views = self._views(served)
-            if self._room(served, one.batch).free(views, now_s) > 0:
+            if self._room(served, batch).free(views, now_s) > 0:
                 terms = self._terms_of(tenant) or Terms()
-                found.append(Candidate(one.batch.id, tenant, terms.weight, bool(views)))
-        return found
+                candidates.append(Candidate(batch.id, tenant, terms.weight, bool(views)))
+        return candidates
 
     def _served(self, name: str) -> ServedModel | None:
-        """Return the model that a line names; None where there is none, which the line will hear."""
+        """Return the model that a line names; None where there is none, as the line's answer will say."""
         try:
             return self._fleet.find(name or None)
         except CobaliError:
@@ -275,31 +275,31 @@ class BatchRunner:
 
     @staticmethod
     def _views(served: ServedModel | None) -> list[LoadView | None]:
-        """Return what the engines of a model that are there said last of their load."""
+        """Return the latest load of the engines of a model that are present."""
         if served is None:
             return [None]
         engines = served.dispatch.state.engines
-        known = [engines[engine_id].attendance for engine_id in served.present]
-        return [None if one is None else one.busy for one in known]
+        latest = [engines[engine_id].attendance for engine_id in served.present]
+        return [None if attendance is None else attendance.busy for attendance in latest]
 
-    async def _answer(self, running: _Running, line: PendingLine, one: Candidate, room: Room) -> None:
+    async def _answer(self, running: _Running, line: PendingLine, candidate: Candidate, room: Room) -> None:
         batch = running.batch
         try:
             body = orjson.loads(line.data)["params" if batch.format == ANTHROPIC else "body"]
-            asked = await self._asker.ask(batch.endpoint, orjson.dumps(body), self._caller(batch))
+            result = await self._asker.ask(batch.endpoint, orjson.dumps(body), self._caller(batch))
         finally:
-            room.n_asked -= 1
-            self._turns.end(one)
-        if self._again(running, line, asked, room):
+            room.n_open -= 1
+            self._turns.end(candidate)
+        if self._again(running, line, result, room):
             running.lines.appendleft(line)
         else:
             running.attempts.pop(line.turn, None)
-            self._answered.append((batch.id, AnsweredLine(line.turn, line.custom_id, asked.answer)))
+            self._answered.append((batch.id, AnsweredLine(line.turn, line.custom_id, result.answer)))
         self.wake()
 
-    def _again(self, running: _Running, line: PendingLine, asked: Asked, room: Room) -> bool:
-        """Whether a line is to be asked once more: not where it is the line that is at fault."""
-        error = asked.error
+    def _again(self, running: _Running, line: PendingLine, result: LineResult, room: Room) -> bool:
+        """Whether a line is to be tried once more: not where the line itself is at fault."""
+        error = result.error
         if isinstance(error, RefusedError):
             room.paused_until_s = self._clock.now() + min(max(error.retry_after_s, POLL_S), MAX_PAUSE_S)
             return True
@@ -307,7 +307,7 @@ class BatchRunner:
         return error is not None and may_again(error) and running.attempts[line.turn] < MAX_ATTEMPTS
 
     def _caller(self, batch: BatchRecord) -> Caller:
-        """Return who asks: the key's holder, in the last class unless the line says otherwise."""
+        """Return the caller of a batch, in the last class unless a line asks for another."""
         terms = self._terms_of(batch.tenant) or Terms()
         update: dict[str, Any] = {"priority": MAX_PRIORITY, "best_priority": terms.best}
         return Caller(batch.tenant, terms.model_copy(update=update), batch.owner)

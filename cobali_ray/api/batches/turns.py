@@ -44,26 +44,26 @@ class Turns:
         """Return whose line is next."""
         return min(candidates, key=self._rank, default=None)
 
-    def _rank(self, one: Candidate) -> tuple[bool, float, int, int, int]:
+    def _rank(self, candidate: Candidate) -> tuple[bool, float, int, int, int]:
         return (
-            not one.present,
-            self._of_tenant[one.tenant] / one.weight,
-            self._last.get(one.tenant, 0),
-            self._of_batch[one.batch_id],
-            self._last.get(one.batch_id, 0),
+            not candidate.present,
+            self._of_tenant[candidate.tenant] / candidate.weight,
+            self._last.get(candidate.tenant, 0),
+            self._of_batch[candidate.batch_id],
+            self._last.get(candidate.batch_id, 0),
         )
 
-    def begin(self, one: Candidate) -> None:
+    def begin(self, candidate: Candidate) -> None:
         """Note that a line of it is being answered."""
         self._n += 1
-        self._of_tenant[one.tenant] += 1
-        self._of_batch[one.batch_id] += 1
-        self._last[one.tenant] = self._last[one.batch_id] = self._n
+        self._of_tenant[candidate.tenant] += 1
+        self._of_batch[candidate.batch_id] += 1
+        self._last[candidate.tenant] = self._last[candidate.batch_id] = self._n
 
-    def end(self, one: Candidate) -> None:
+    def end(self, candidate: Candidate) -> None:
         """Note that it no longer is."""
-        self._of_tenant[one.tenant] -= 1
-        self._of_batch[one.batch_id] -= 1
+        self._of_tenant[candidate.tenant] -= 1
+        self._of_batch[candidate.batch_id] -= 1
 
     def forget(self, batch_id: str) -> None:
         """Forget a batch that is over."""
@@ -76,8 +76,8 @@ class Room:
     """How many lines of one model may be asked at once: as many as live traffic leaves slots."""
 
     fixed: int | None = None
-    """So many, whatever is free: of what takes no slot."""
-    n_asked: int = 0
+    """For requests that take no slot: so many, whatever is free."""
+    n_open: int = 0
     """Lines that are being answered."""
     paused_until_s: float = 0.0
     """Until when nothing more is asked, because it was refused."""
@@ -85,19 +85,19 @@ class Room:
     _most: int = 1
 
     def free(self, views: Sequence[LoadView | None], now_s: float) -> int:
-        """Return how many more lines may be asked; `views` are what the engines that are there said last.
+        """Return how many more lines may be asked; `views` are the latest of the engines that are present.
 
-        Slots that are free, and those that these lines have, are what others leave; who waits counts
-        against it. Where no engine is there, one line finds out, and has the model loaded.
+        Others leave the slots that are free and those that these lines have; requests that wait count
+        against it. Where no engine is present, one line is asked, and has the model loaded.
         """
         if now_s < self.paused_until_s:
             return 0
         if self.fixed is not None:
-            return self.fixed - self.n_asked
+            return self.fixed - self.n_open
         if len(views) != len(self._views) or any(a is not b for a, b in zip(views, self._views, strict=True)):
             self._views = tuple(views)
-            known = [view for view in views if view is not None]
-            left = max(sum(view.n_free for view in known) + self.n_asked, 0)
+            loads = [view for view in views if view is not None]
+            left = max(sum(view.n_free for view in loads) + self.n_open, 0)
             most = left + 1 + int(left * AHEAD) if left else 0
-            self._most = min(most, MAX_AT_ONCE) if known else 1
-        return self._most - self.n_asked
+            self._most = min(most, MAX_AT_ONCE) if loads else 1
+        return self._most - self.n_open

@@ -133,7 +133,7 @@ class _Upload:
         self._append(db, now_s)
 
     def end(self, db: StoreConnection, now_s: int) -> FileRecord:
-        """Take what is left, and let the file be seen. Raises what is wrong with it."""
+        """Take what is left, and make the file visible. Raises what is wrong with it."""
         self.form.end()
         for number, line in self._lines.end():
             self._check(number, line)
@@ -148,9 +148,9 @@ class _Upload:
     def _check(self, number: int, line: bytes) -> None:
         if is_heavy(line):
             raise BadLineError(number, "has more values than a request may have")
-        asked = parse_line(number, line)
-        self._seen.add(number, asked.custom_id)
-        self._pieces.append(Piece(number, line + b"\n", asked))
+        request = parse_line(number, line)
+        self._seen.add(number, request.custom_id)
+        self._pieces.append(Piece(number, line + b"\n", request))
 
     def _append(self, db: StoreConnection, now_s: int) -> None:
         pieces, self._pieces = self._pieces, []

@@ -29,12 +29,12 @@ class Constraint(NamedTuple):
 
 
 def constraint_of(body: GenerationBody) -> Constraint | None:
-    """Return what the answer must look like. Raises InvalidParameterError where two fields say so."""
-    found = list(_constraints(body))
-    if len(found) > 1:
-        first, second = found[0].path, found[1].path
+    """Return what the answer must look like. Raises InvalidParameterError if two fields say it."""
+    constraints = list(_constraints(body))
+    if len(constraints) > 1:
+        first, second = constraints[0].path, constraints[1].path
         raise InvalidParameterError(second, second, " and ", first, " exclude each other: send one of them")
-    return found[0] if found else None
+    return constraints[0] if constraints else None
 
 
 def _constraints(body: GenerationBody) -> Iterator[Constraint]:
@@ -71,33 +71,31 @@ def _response_format(value: dict[str, Any]) -> Iterator[Constraint]:
         )
     # llama-server has the schema right beside the type.
     where: Path = ("response_format", "json_schema") if "json_schema" in value else ("response_format",)
-    holder = value.get("json_schema", value)
-    if not isinstance(holder, dict):
+    spec = value.get("json_schema", value)
+    if not isinstance(spec, dict):
         raise InvalidParameterError(where, "must be an object")
-    if (schema := holder.get("schema")) is None:
+    if (schema := spec.get("schema")) is None:
         raise InvalidParameterError((*where, "schema"), MISSING)
-    strict = holder.get("strict")
+    strict = spec.get("strict")
     if strict is not None and not isinstance(strict, bool):
         raise InvalidParameterError((*where, "strict"), "must be true or false")
     yield _schema((*where, "schema"), schema, strict=bool(strict))
 
 
 _SAYS_WHAT = ("json", "regex", "choice", "grammar", "json_object")
-_CHOOSES_HOW = ("disable_fallback",)
-"""Say how, and not what."""
 
 
 def _structured_outputs(value: Mapping[str, Any]) -> Iterator[Constraint]:
     """Return what vLLM's object asks for."""
     where = ("structured_outputs",)
     compact = value.get("disable_any_whitespace") is True
-    known = {*_SAYS_WHAT, "disable_any_whitespace", *_CHOOSES_HOW}
-    for name, one in value.items():
-        if name not in known and one not in (None, False):
+    supported = {*_SAYS_WHAT, "disable_any_whitespace", "disable_fallback"}
+    for name, setting in value.items():
+        if name not in supported and setting not in (None, False):
             raise UnsupportedParameterError((*where, name[:64]), "is not supported by this server")
     if not any(value.get(name) not in (None, False) for name in _SAYS_WHAT):
         raise InvalidParameterError(where, f"must have one of {', '.join(_SAYS_WHAT)}, or be left out")
-    if (schema := value.get("json")) is not None:
+    if (schema := value.get("json")) not in (None, False):
         yield _schema((*where, "json"), schema, compact=compact)
     if value.get("json_object"):
         yield Constraint((*where, "json_object"), "json_schema", ANY_OBJECT, compact=compact)
@@ -139,7 +137,7 @@ def _choice(path: Path, choices: Any) -> Constraint:
     if (
         not isinstance(choices, list)
         or not choices
-        or not all(isinstance(one, str) and one for one in choices)
+        or not all(isinstance(choice, str) and choice for choice in choices)
     ):
         raise InvalidParameterError(path, "must be a list of one or more texts, none of them empty")
     return Constraint(path, "choice", orjson.dumps(choices).decode())

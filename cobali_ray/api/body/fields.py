@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import BaseModel
+
 from cobali_ray.api.body.reading import ShapeT, parse
 from cobali_ray.api.door.context import RequestContext
 from cobali_ray.api.door.ids import MAX_NAME_LENGTH
 from cobali_ray.errors import Path, UnknownParameterError, UnsupportedParameterError
 
-# They say who asks, or where and how the answer is kept and billed; no answer differs by them.
+SAMPLERS = ("penalties", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "temperature")
+"""Those that this server has, by llama-server's names, in their order."""
+NO_PENALTIES = {
+    "repetition_penalty": 1.0, "repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0,
+}  # fmt: skip
+
+# They say whose request it is, or how it is kept, billed or cached; no answer differs by them.
 NEUTRAL_FIELDS = frozenset(
     {
         "guided_decoding_backend",
@@ -25,10 +33,10 @@ NEUTRAL_FIELDS = frozenset(
     }
 )
 
-# They would change the answer and are not done here, under every name that clients give them. The values
-# beside each name ask for nothing: what other servers do anyway. Checked in this order, so `tools` is what a
-# request with tools hears about, not the `tool_choice` that came with them. Those that chats have are refused
-# in plain completions.
+# They would change the answer and are not supported, under every name that clients use. The values beside
+# each name ask for nothing: they are what other servers do anyway. Checked in this order, so that a request
+# with tools is refused for its `tools`, not for its `tool_choice`. Those that chats have are refused in plain
+# completions.
 REFUSED_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "tools": ([],),
     "tool_choice": ("none", "auto"),
@@ -79,7 +87,7 @@ REFUSED_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "penalty_last_n": (-1,),
     "repeat_last_n": (-1,),
     "repetition_penalty_range": (-1, 0),
-    "samplers": (),
+    "samplers": ([*SAMPLERS],),
     "sampler_order": (),
     "sampler_priority": (),
     "smoothing_curve": (1,),
@@ -114,8 +122,8 @@ IGNORED_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "truncation": ("disabled",),
     "verbosity": ("medium",),
 }
-"""They change how soon an answer comes, or how long it is; one without them is right. So they are named back,
-and refused if strict. The values beside each name ask for nothing."""
+"""They change how soon an answer comes or how long it is, and it is right without them. So they are named
+back, and refused if strict. The values beside each name ask for nothing."""
 SUPPORTED_NAMES: Mapping[str, str] = {
     "function_call": "tool_choice",
     "functions": "tools",
@@ -150,8 +158,17 @@ def read_as(
 ) -> ShapeT:
     """Return a body as its model, and name fields back that change nothing. Raises BadRequestError."""
     body = parse(shape, raw)
-    context.ignore(judge(body.model_extra, neutral, refused, strict=strict))
+    context.ignore(judge(without_idle(body), neutral, refused, strict=strict))
     return body
+
+
+def without_idle(body: BaseModel) -> dict[str, Any]:
+    """Return a body's unknown fields, but for how far back penalties look where there are none."""
+    extra = dict(body.model_extra or {})
+    if all(getattr(body, name, None) in (None, neutral) for name, neutral in NO_PENALTIES.items()):
+        extra.pop("repeat_last_n", None)
+        extra.pop("penalty_last_n", None)
+    return extra
 
 
 def judge_message_fields(extra: Mapping[str, Any] | None, index: int, *, strict: bool) -> tuple[str, ...]:
@@ -198,4 +215,4 @@ def judge(
 
 def _asks_for_nothing(value: Any, harmless: tuple[Any, ...]) -> bool:
     # True == 1 in Python, but a boolean where a number is expected asks for something.
-    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in harmless)
+    return any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in harmless)

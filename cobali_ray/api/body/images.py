@@ -1,7 +1,7 @@
 """Images of a chat: parts of messages -> files that the engine may decode. Pure.
 
-Only data URLs are taken, of kinds whose size stands in their first bytes: it is looked at before anybody
-decodes them. In the text that a chat template writes, a marker that no client knows holds the place of each.
+Only data URLs are taken, of kinds whose size stands in their first bytes: it is checked before they are
+decoded. In the text that a chat template writes, a marker that no client can guess stands for each.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ChatImages:
 
 
 def tokens_of(text: str, images: Sequence[Image], tokenize: Callable[[str], list[int]]) -> list[int]:
-    """Return a chat's tokens, an id for each image. Raises InvalidParameterError if one is not there once."""
+    """Return a chat's tokens, an id for each image. Raises InvalidParameterError unless each occurs once."""
     if not images:
         return tokenize(text)
     first, *rest = _MARKER.split(text)
@@ -82,8 +82,8 @@ def in_order(text: str, images: Sequence[Image]) -> tuple[Image, ...]:
     return tuple(images[int(number)] for number in _MARKER.findall(text))
 
 
-def shown(text: str) -> str:
-    """Return a rendered chat for a client's eyes, with llama.cpp's own marker in place of each image."""
+def with_media_marks(text: str) -> str:
+    """Return a rendered chat as clients may see it, with llama.cpp's own marker in place of each image."""
     return _MARKER.sub("<__media__>", text)
 
 

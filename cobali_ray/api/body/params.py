@@ -28,11 +28,11 @@ def sampling_of(
     bad_words: tuple[tuple[int, ...], ...] = (),
 ) -> SamplingParams:
     """Return how tokens are drawn; the card's defaults for what is absent. Raises InvalidParameterError."""
-    asked = {name: value for name in TUNABLE if (value := getattr(body, name)) is not None}
+    chosen = {name: value for name in TUNABLE if (value := getattr(body, name)) is not None}
     if (penalty := _repetition_penalty(body)) is not None:
-        asked["repetition_penalty"] = penalty
+        chosen["repetition_penalty"] = penalty
     params = replace(
-        tuned(card.sampling, asked),
+        tuned(card.sampling, chosen),
         logit_bias=_logit_bias(body.logit_bias or {}, card.n_vocab),
         seed=body.seed,
         top_n_sigma=max(body.top_n_sigma or 0.0, 0.0),  # -1 is how llama.cpp says "off"
@@ -58,20 +58,20 @@ def adapter_of(body: GenerationBody, card: ModelCard, terms: Terms) -> Adapter |
         raise InvalidParameterError(
             "lora", f"can only be sent with the model's own name, not with {card.model_id!r}"
         )
-    wanted: dict[int, float] = {}
-    for i, one in enumerate(body.lora):
-        if not 0 <= one.id < len(card.adapters):
+    scales: dict[int, float] = {}
+    for i, lora in enumerate(body.lora):
+        if not 0 <= lora.id < len(card.adapters):
             raise InvalidParameterError(
-                ("lora", i, "id"), f": there is no adapter {one.id}; GET /lora-adapters lists them"
+                ("lora", i, "id"), f": there is no adapter {lora.id}; GET /lora-adapters lists them"
             )
-        own = card.adapters[one.id]
-        if one.scale not in {0.0, own.scale}:
+        own = card.adapters[lora.id]
+        if lora.scale not in {0.0, own.scale}:
             raise InvalidParameterError(
                 ("lora", i, "scale"),
-                f": adapter {one.id} has the scale {own.scale:g} here, or 0; got {one.scale:g}",
+                f": adapter {lora.id} has the scale {own.scale:g} here, or 0; got {lora.scale:g}",
             )
-        wanted[one.id] = one.scale
-    chosen = [card.adapters[adapter_id] for adapter_id, scale in wanted.items() if scale]
+        scales[lora.id] = lora.scale
+    chosen = [card.adapters[adapter_id] for adapter_id, scale in scales.items() if scale]
     if len(chosen) > 1:
         raise InvalidParameterError("lora", ": a request can use at most one adapter")
     if chosen and terms.models and chosen[0].name not in terms.models:
@@ -137,13 +137,13 @@ def requested_max_tokens(body: GenerationBody) -> int | None:
         raise InvalidParameterError(
             "max_completion_tokens", f"{new} and max_tokens {old} contradict each other"
         )
-    asked, param = (old, "max_tokens") if new is None else (new, "max_completion_tokens")
-    if asked in {None, NO_LIMIT}:
-        return asked
+    limit, param = (old, "max_tokens") if new is None else (new, "max_completion_tokens")
+    if limit in {None, NO_LIMIT}:
+        return limit
     may_be_zero = isinstance(body, CompletionBody) and (body.echo or body.prompt_logprobs is not None)
-    if asked < (0 if may_be_zero else 1):
-        raise InvalidParameterError(param, f"must be at least 1, or -1 for no limit, got {asked}")
-    return asked
+    if limit < (0 if may_be_zero else 1):
+        raise InvalidParameterError(param, f"must be at least 1, or -1 for no limit, got {limit}")
+    return limit
 
 
 def wants_recording(body: GenerationBody) -> bool:
@@ -155,13 +155,13 @@ def wants_recording(body: GenerationBody) -> bool:
 
 def ping_s(body: GenerationBody, otherwise_s: float) -> float:
     """Return after how many seconds of silence a stream has a comment; 0: never."""
-    asked = body.sse_ping_interval
-    if asked is None:
+    interval_s = body.sse_ping_interval
+    if interval_s is None:
         return otherwise_s
-    if not -1 <= asked <= MAX_PING_S:
-        message = f"must be from 1 to {MAX_PING_S} seconds, or 0 or -1 for none, got {asked}"
+    if not -1 <= interval_s <= MAX_PING_S:
+        message = f"must be from 1 to {MAX_PING_S} seconds, or 0 or -1 for none, got {interval_s}"
         raise InvalidParameterError("sse_ping_interval", message)
-    return float(max(asked, 0))
+    return float(max(interval_s, 0))
 
 
 def whole_number(text: str, name: str, *, low: int, high: int) -> int:
@@ -181,11 +181,11 @@ def wants_usage(body: GenerationBody) -> bool:
 
 
 def _repetition_penalty(body: GenerationBody) -> float | None:
-    one, other = body.repetition_penalty, body.repeat_penalty
-    if one is not None and other is not None and one != other:
-        message = f"{other:g} and repetition_penalty {one:g} contradict each other"
+    penalty, other = body.repetition_penalty, body.repeat_penalty
+    if penalty is not None and other is not None and penalty != other:
+        message = f"{other:g} and repetition_penalty {penalty:g} contradict each other"
         raise InvalidParameterError("repeat_penalty", message)
-    return other if one is None else one
+    return other if penalty is None else penalty
 
 
 def _logit_bias(biases: dict[str, float], n_vocab: int) -> tuple[tuple[int, float], ...]:

@@ -38,7 +38,7 @@ MAX_FIELDS: Final = 256
 MAX_VALUES: Final = 400_000
 """Of one body, by WEIGHTS. Nothing interrupts the reading of JSON; so many values take at most 15 ms."""
 WEIGHTS: Final = {b",": 1, b"[": 3, b"{": 3, b'"': 4}
-"""What a mark says of the time that reading takes: a number counts 1, a string 8, a name and a number 9."""
+"""How much of the reading time each mark stands for: a number counts 1, a string 8, a name and a number 9."""
 ENCODINGS: Final = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
@@ -54,8 +54,8 @@ async def next_piece(stream: AsyncIterator[bytes]) -> bytes | None:
 async def read_body(http: HttpRequest, limit_bytes: int, hold: Callable[[int], None]) -> bytes:
     """Return the whole body, as it was before any content encoding.
 
-    `hold` is told of every piece before it is kept, and may raise. Raises BodyTooLargeError as soon as the
-    body is over the limit, announced or not, BodyTimeoutError, and UnsupportedEncodingError.
+    `hold` is called with the size of each piece before it is kept, and may raise. Raises BodyTooLargeError as
+    soon as the body is over the limit, announced or not, BodyTimeoutError, and UnsupportedEncodingError.
     """
     encoding = http.headers.get("content-encoding", "identity").strip().lower()
     unpack = None
@@ -93,21 +93,21 @@ class _Unpacker:
     def whole(self) -> bool:
         return self._unpack.eof
 
-    def take(self, piece: bytes, most_bytes: int) -> bytes:
-        """Return at most `most_bytes` of what a piece unpacks to, of gigabytes. Raises MalformedBodyError."""
-        found = list[bytes]()
+    def take(self, piece: bytes, max_bytes: int) -> bytes:
+        """Return what a piece unpacks to, at most `max_bytes` of it. Raises MalformedBodyError."""
+        parts = list[bytes]()
         try:
-            while piece and most_bytes > 0:
+            while piece and max_bytes > 0:
                 if self._unpack.eof:
                     if not self._members:
                         raise MalformedBodyError("there are bytes after the end of its compressed data")
                     self._unpack = zlib.decompressobj(self._wbits)
-                found.append(self._unpack.decompress(piece, most_bytes))
-                most_bytes -= len(found[-1])
+                parts.append(self._unpack.decompress(piece, max_bytes))
+                max_bytes -= len(parts[-1])
                 piece = self._unpack.unused_data
         except zlib.error as error:
             raise MalformedBodyError(f"its compressed data is damaged: {error}") from None
-        return b"".join(found)
+        return b"".join(parts)
 
 
 def mended(raw: bytes) -> tuple[bytes, tuple[str, ...]]:
@@ -166,15 +166,15 @@ def _written(raw: bytes, changes: Iterable[tuple[NDArray[np.int64], bytes]]) -> 
 def _places(value: Any) -> Iterator[Path]:
     left: list[tuple[Path, Any]] = [((), value)]
     while left:
-        where, one = left.pop()
-        if isinstance(one, str):
-            if _MARK in one:
+        where, node = left.pop()
+        if isinstance(node, str):
+            if _MARK in node:
                 yield where
-        elif isinstance(one, list):
-            left += [((*where, index), inside) for index, inside in enumerate(one)][::-1]
-        elif isinstance(one, dict):
-            yield from ((*where, key) for key in one if _MARK in key)
-            left += [((*where, key), inside) for key, inside in one.items()][::-1]
+        elif isinstance(node, list):
+            left += [((*where, index), inside) for index, inside in enumerate(node)][::-1]
+        elif isinstance(node, dict):
+            yield from ((*where, key) for key in node if _MARK in key)
+            left += [((*where, key), inside) for key, inside in node.items()][::-1]
 
 
 def parse(shape: type[ShapeT], raw: bytes) -> ShapeT:
@@ -183,10 +183,10 @@ def parse(shape: type[ShapeT], raw: bytes) -> ShapeT:
         raise MalformedBodyError("it has too many values: at most 400,000 numbers, or 40,000 named ones")
     try:
         value = orjson.loads(raw)
-        # It reads deeper than it writes, and a part may be written further inside than it came.
+        # orjson reads deeper than it writes, and a part may be written further inside than it came.
         orjson.dumps([[[[value]]]])
     except orjson.JSONDecodeError as error:
-        # The parser's own message may quote the body, so only the place is told.
+        # The parser's own message may quote the body, so only the place is given.
         raise MalformedBodyError(f"invalid JSON at line {error.lineno} column {error.colno}") from None
     except orjson.JSONEncodeError:
         raise MalformedBodyError("it is nested too deeply") from None
@@ -195,10 +195,10 @@ def parse(shape: type[ShapeT], raw: bytes) -> ShapeT:
     return model_of(shape, value)
 
 
-def check_choice(where: Field, value: str, known: tuple[str, ...]) -> None:
-    """Raise InvalidParameterError unless a field has one of the values that are known."""
-    if value not in known:
-        raise InvalidParameterError(where, f"must be one of {', '.join(known)}, got {value[:32]!r}")
+def check_choice(where: Field, value: str, choices: tuple[str, ...]) -> None:
+    """Raise InvalidParameterError unless a field has one of these values."""
+    if value not in choices:
+        raise InvalidParameterError(where, f"must be one of {', '.join(choices)}, got {value[:32]!r}")
 
 
 def is_heavy(raw: bytes) -> bool:
@@ -207,7 +207,7 @@ def is_heavy(raw: bytes) -> bool:
 
 
 def _weight_outside_texts(raw: bytes) -> int:
-    # By numpy, which leaves others the interpreter meanwhile.
+    # By numpy, which lets other threads run meanwhile.
     plain = raw.replace(rb"\\", b"__").replace(rb"\"", b"__")
     chars = np.frombuffer(plain, np.uint8)
     quotes = chars == ord('"')

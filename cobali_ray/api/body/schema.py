@@ -25,7 +25,7 @@ MAX_CALLS = 128
 
 ItemT = TypeVar("ItemT")
 Many: TypeAlias = Annotated[list[ItemT], Field(fail_fast=True)]
-"""A list whose first wrong entry is told: an error for each would hold the interpreter for seconds."""
+"""A list that reports its first wrong entry: an error for each would hold the interpreter for seconds."""
 TokenId: TypeAlias = Annotated[int, Field(ge=0)]
 Prompt: TypeAlias = str | list[str] | list[TokenId] | list[list[TokenId]]
 NotEmpty: TypeAlias = Annotated[list[ItemT], Field(min_length=1)]
@@ -85,7 +85,7 @@ Stop: TypeAlias = Annotated[
 
 
 def _messages(value: Any) -> list[dict[str, Any]]:
-    # Each is checked on its own (`translate.messages_of`): all at once would hold the interpreter.
+    # Each is checked on its own (`call/messages.py`): all at once would hold the interpreter.
     if isinstance(value, list) and value and all(isinstance(message, dict) for message in value):
         return value
     raise PydanticCustomError("messages", "must be a list of messages, not empty")
@@ -98,7 +98,7 @@ def _few_biases(value: Any) -> Any:
 
 
 def _few(value: Any) -> Any:
-    # Before each is looked at: one error per entry of a long list would hold the interpreter.
+    # Before each is checked: one error per entry of a long list would hold the interpreter.
     if isinstance(value, list) and len(value) > MAX_ALLOWED_TOKENS:
         raise PydanticCustomError("few", f"must have at most {MAX_ALLOWED_TOKENS} entries, got {len(value)}")
     return value
@@ -111,8 +111,8 @@ def described_as(shape: Any) -> BeforeValidator:
 
 def one_of(*names: str) -> dict[str, Any]:
     """Return what the document says of fields of which exactly one is needed; null is none."""
-    given = ({"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in names)
-    return {"oneOf": list(given)}
+    alternatives = ({"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in names)
+    return {"oneOf": list(alternatives)}
 
 
 class BodyModel(BaseModel):

@@ -19,7 +19,7 @@ def _documents(value: Any) -> list[str]:
     if isinstance(value, str):
         return [value]
     if isinstance(value, list) and 0 < len(value) <= MAX_INPUTS:
-        texts: list[Any] = [one.get("text") if isinstance(one, dict) else one for one in value]
+        texts: list[Any] = [entry.get("text") if isinstance(entry, dict) else entry for entry in value]
         if all(isinstance(text, str) for text in texts):
             return texts
     raise PydanticCustomError(

@@ -8,7 +8,7 @@ threads of their own, so that none waits behind a large one. Grammars are judged
 
 Bounded are the values of JSON and the named ones among them, the fields of an object, biases, and messages,
 of which each has a token at least. A text whose bytes could not fit even with the longest tokens is refused
-unread; tokenising stops at too many tokens, or when the client is gone. The bodies being worked on have,
+unread; tokenising stops at too many tokens, or when the client has left. The bodies being worked on have,
 together, at most eight times the size of the largest that is allowed.
 
 What waits for a model or for a verdict holds only the bytes, and reads them again: 64 KiB are read in 0.2 ms,
@@ -55,7 +55,7 @@ RETRY_AFTER_S = 1.0
 
 
 Work: TypeAlias = Callable[[RequestContext, bytes], ResultT]
-"""What is made of a body, in a thread; where that takes long, it asks `context.gone`."""
+"""Makes a result of a body, in a thread; where that takes long, it calls `context.client_left`."""
 
 
 class Source(NamedTuple):
@@ -76,17 +76,17 @@ class _ModelNotLoaded(Exception):  # noqa: N818 it asks for something, and nothi
         self.model = model
 
 
-def requested_model(fleet: Fleet, asked: str | None, context: RequestContext) -> ServedModel:
-    """Return the model that a body asks for. Raises what `Fleet.find` does, and ModelNotAllowedError."""
-    model, allowed = fleet.find(asked), context.caller.terms.models
-    if allowed and (name := asked or model.names[0]) not in allowed:
-        raise ModelNotAllowedError(name)
+def requested_model(fleet: Fleet, name: str | None, context: RequestContext) -> ServedModel:
+    """Return the model that a body names. Raises what `Fleet.find` does, and ModelNotAllowedError."""
+    model, allowed = fleet.find(name), context.caller.terms.models
+    if allowed and (own_name := name or model.names[0]) not in allowed:
+        raise ModelNotAllowedError(own_name)
     return model
 
 
-async def loaded_model(fleet: Fleet, asked: str | None, context: RequestContext) -> ServedModel:
-    """Return the model that a query asks for, once it is known. Raises what `source_of` does."""
-    model = requested_model(fleet, asked, context)
+async def loaded_model(fleet: Fleet, name: str | None, context: RequestContext) -> ServedModel:
+    """Return the model that a query names, loaded if it was not. Raises what `source_of` does."""
+    model = requested_model(fleet, name, context)
     try:
         _ = model.card, model.words
     except UnloadedError:
@@ -94,15 +94,15 @@ async def loaded_model(fleet: Fleet, asked: str | None, context: RequestContext)
     return model
 
 
-def source_of(fleet: Fleet, asked: str | None, context: RequestContext) -> Source:
-    """Return the source of a body that asks for this model; called by the work that an Intake does.
+def source_of(fleet: Fleet, name: str | None, context: RequestContext) -> Source:
+    """Return the source of a body that names this model; called by the work that an Intake does.
 
-    Raises what `requested_model` does, and LoadingError. Of a model that is not loaded the intake hears,
-    loads it and does the work again.
+    Raises what `requested_model` does, and LoadingError. A model that is not loaded is loaded by the intake,
+    which then does the work again.
     """
-    model = requested_model(fleet, asked, context)
+    model = requested_model(fleet, name, context)
     try:
-        card = model.card.under(asked)
+        card = model.card.under(name)
         context.model = card.model_id
         return Source(model, card, model.words, context)
     except UnloadedError:
@@ -113,7 +113,9 @@ def tokens_of_prompt(source: Source, text: str, n_answer: int, *, add_special: b
     """Return the tokens of a text. Raises PromptTooLongError as soon as they leave no place in a slot."""
     n_most = source.card.n_ctx_slot
     try:
-        return source.words.tokenize(text, add_special=add_special, n_most=n_most, gone=source.context.gone)
+        return source.words.tokenize(
+            text, add_special=add_special, n_most=n_most, is_cancelled=source.context.client_left
+        )
     except TooManyTokensError as error:
         raise PromptTooLongError(error.n_least, n_answer, n_most, True) from None
 
@@ -177,26 +179,26 @@ class Intake:
             while True:
                 try:
                     return await unless_gone(http.receive, self._off_the_loop(pool, context, mend_and_work))
-                except _ModelNotLoaded as wanted:
-                    if loaded:  # it is gone again
+                except _ModelNotLoaded as missing:
+                    if loaded:  # and unloaded again
                         raise UnloadedError from None
                     loaded = True
-                    await unless_gone(http.receive, wanted.model.load())
+                    await unless_gone(http.receive, missing.model.load())
                 except VerdictsMissing as unjudged:
                     tenant = context.caller.tenant
                     await unless_gone(http.receive, self.judges.judge(tenant, unjudged.cases))
-                except EarlierMissing as missing:
-                    await unless_gone(http.receive, missing.fetch())
+                except EarlierMissing as earlier:
+                    await unless_gone(http.receive, earlier.fetch())
         finally:
             self._n_held_bytes -= n_mine
 
     async def _off_the_loop(
         self, pool: ThreadPoolExecutor, context: RequestContext, work: Callable[[], ResultT]
     ) -> ResultT:
-        gone = threading.Event()
-        context.gone = gone.is_set
+        left = threading.Event()
+        context.client_left = left.is_set
         try:
             return await asyncio.get_running_loop().run_in_executor(pool, work)
         except asyncio.CancelledError:
-            gone.set()
+            left.set()
             raise

@@ -1,8 +1,7 @@
 """Judges: grammars are judged in processes that can be given up, one at a time for each tenant.
 
-What a reading of a body needs to know of its grammars and nobody knows yet, it asks for all at once
-(`VerdictsMissing`); the intake waits for the verdicts, holds no thread meanwhile, and has the body read
-again.
+All verdicts that reading a body needs, and that are not there yet, are asked for at once (`VerdictsMissing`);
+the intake waits for them, holds no thread meanwhile, and has the body read again.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ MAX_CHARS = 16_000_000
 MAX_OPEN_CHARS = MAX_CHARS // 8
 """Of the texts of one body that wait for a verdict."""
 ENDS_S = 5.0
-"""A process without work ends in far less when it is to."""
+"""How long a process may take to end; one without work needs far less."""
 _SMALLER = "use smaller counts, bounds and multiples, or fewer alternatives"
 _NOT_YET: Verdict = (json.dumps({"grammars": [{"lark_grammar": 'start: "x"'}]}), ())
 
@@ -49,17 +48,18 @@ class VerdictsMissing(Exception):  # noqa: N818 it asks for something, and nothi
 class Verdicts:
     """The verdicts that one reading of a body needs."""
 
-    def __init__(self, known: Callable[[ConstraintText], Verdict | None]) -> None:
-        self._known = known
+    def __init__(self, recall: Callable[[ConstraintText], Verdict | None]) -> None:
+        """`recall` returns a verdict that was reached before."""
+        self._recall = recall
         self._open: list[ConstraintText] = []
 
     def judge(self, case: ConstraintText) -> Verdict:
-        """Return the verdict; until `close` a stand-in, for a schema a grammar to be judged at once too."""
-        if (verdict := self._known(case)) is not None:
+        """Return the verdict, or a stand-in until `close`: of a schema, a grammar to judge as well."""
+        if (verdict := self._recall(case)) is not None:
             return verdict
         self._open.append(case)
-        made = schema_grammar(case) if case.kind == "json_schema" else ""
-        return (made, ()) if made else _NOT_YET
+        grammar = schema_grammar(case) if case.kind == "json_schema" else ""
+        return (grammar, ()) if grammar else _NOT_YET
 
     def close(self) -> None:
         """Raise VerdictsMissing while cases are open; InvalidParameterError where they are too long.
@@ -90,25 +90,25 @@ class Judges:
         """Start a process, so that the first schema does not wait for it."""
         self._threads.submit(lambda: self._idle.append(_Process()))
 
-    def known(self, tenant: str, case: ConstraintText) -> Verdict | None:
-        """Return the verdict, if it is remembered of this tenant. Any thread may call it."""
+    def recall(self, tenant: str, case: ConstraintText) -> Verdict | None:
+        """Return the verdict, if it was reached for this tenant before. Any thread may call it."""
         key = (tenant, case)
         with self._lock:
             if (verdict := self._verdicts.pop(key, None)) is not None:
-                self._verdicts[key] = verdict  # the first ones are those that nobody asks for
+                self._verdicts[key] = verdict  # the first ones are the longest unused
             return verdict
 
     async def judge(self, tenant: str, cases: Sequence[ConstraintText]) -> None:
         """Have these cases judged. Others of the same tenant wait meanwhile, also if the client leaves."""
         turn = self._turns.setdefault(tenant, asyncio.Lock())
         await turn.acquire()
-        cases = [case for case in cases if self.known(tenant, case) is None]
+        cases = [case for case in cases if self.recall(tenant, case) is None]
         work = asyncio.get_running_loop().run_in_executor(self._threads, self._judge, tenant, cases)
         work.add_done_callback(lambda _: turn.release())
         await asyncio.shield(work)
 
     def _judge(self, tenant: str, cases: Sequence[ConstraintText]) -> None:
-        """Judge them one after the other, in a thread; after one that was given up the rest need not be."""
+        """Judge them one after the other, in a thread; one that is given up makes the others needless."""
         if not cases:
             return
         process = self._process()
@@ -120,7 +120,7 @@ class Judges:
         self._idle.append(process)
 
     def _process(self) -> _Process:
-        """Return a process without work. One that ended while it had none says nothing of the next case."""
+        """Return a process without work. That one ended while it had none says nothing of the next case."""
         with suppress(IndexError):
             while True:
                 process = self._idle.pop()
@@ -172,12 +172,12 @@ class _Process:
             self._process.stdin.write(json.dumps(case).encode() + b"\n")  # type: ignore[union-attr]
         if not (line := self._read()):
             return None
-        found = json.loads(line)
-        return found if isinstance(found, str) else (found[0], tuple(found[1]))
+        verdict = json.loads(line)
+        return verdict if isinstance(verdict, str) else (verdict[0], tuple(verdict[1]))
 
     def end(self) -> int:
         """End it if it has not ended, and return its exit code."""
-        with self._process as process:  # closes the pipes, at whose end it ends
+        with self._process as process:  # closes the pipes, and so the process ends
             if process.stdin is not None:
                 process.stdin.close()
             try:
@@ -188,19 +188,19 @@ class _Process:
 
     def _read(self) -> bytes:
         """Return a line, or nothing if the process has ended or says nothing for too long."""
-        pipe, found = self._process.stdout, b""
-        while pipe is not None and not found.endswith(b"\n"):
-            readable, _, _ = select.select([pipe], [], [], WALL_S)
-            part = os.read(pipe.fileno(), 1 << 20) if readable else b""
+        pipe, line, poll = self._process.stdout, b"", select.poll()  # `select` takes no file above 1,023
+        while pipe is not None and not line.endswith(b"\n"):
+            poll.register(pipe, select.POLLIN)
+            part = os.read(pipe.fileno(), 1 << 20) if poll.poll(WALL_S * 1000) else b""
             if not part:
                 return b""
-            found += part
-        return found
+            line += part
+        return line
 
 
 def _why(exit_code: int) -> Verdict:
     """Say why a process ended over a case."""
-    if exit_code in (-signal.SIGPROF, -signal.SIGKILL):  # by itself, and by `end`
+    if exit_code in (-signal.SIGPROF, -signal.SIGKILL, 0):  # by itself, and by `end`: after WALL_S
         return f"it takes more than {CPU_S:g} s to compile: {_SMALLER}"
     if exit_code in (-signal.SIGABRT, -signal.SIGSEGV):
         return f"it takes more than {HEAP_BYTES >> 20} MiB to compile: {_SMALLER}"

@@ -61,29 +61,29 @@ def _call(call: MessageToolCall) -> dict[str, Any]:
     return plain if call.id is None else {"id": call.id} | plain
 
 
-def _arguments(given: str | dict[str, Any]) -> str | dict[str, Any]:
+def _arguments(arguments: str | dict[str, Any]) -> str | dict[str, Any]:
     """Return a call's arguments; of one that was cut short, as far as they were written.
 
     Many templates refuse what is no object, and with it the rest of a conversation, which may be stored.
     """
-    if isinstance(given, str):
+    if isinstance(arguments, str):
         with suppress(ValueError):
-            orjson.loads(given)
-            return given
+            orjson.loads(arguments)
+            return arguments
         with suppress(ValueError):
-            begun = from_json(given, allow_partial="trailing-strings")
-            return begun if isinstance(begun, dict) else given
-    return given
+            begun = from_json(arguments, allow_partial="trailing-strings")
+            return begun if isinstance(begun, dict) else arguments
+    return arguments
 
 
 def _result(call_id: str | None, name: str | None, names: dict[str, str]) -> dict[str, Any]:
     """Return what a tool's message says beside its content; some templates want the function's name."""
-    found = {"tool_call_id": call_id, "name": name or names.get(call_id or "")}
-    return {key: value for key, value in found.items() if value is not None}
+    fields = {"tool_call_id": call_id, "name": name or names.get(call_id or "")}
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 class PromptEnding(TypedDict, total=False):
-    """How a prompt ends: words of `ChatTemplate.render`."""
+    """How a prompt ends: arguments of `ChatTemplate.render`."""
 
     add_generation_prompt: bool
     continue_final_message: bool
@@ -114,11 +114,11 @@ def _text_of(message: Message, index: int, images: ChatImages | None) -> str:
         if kind == "image_url" and images is not None:
             texts.append(images.take(part, (*where, i)))
         elif kind not in ("text", "refusal"):  # whatever it is, a list too
-            known = "only text" if images is None else "only text and image_url"
+            supported = "only text" if images is None else "only text and image_url"
             raise UnsupportedParameterError(
                 (*where, i, "type"),
                 (*where, i),
-                f": parts of type {str(kind)[:32]!r} are not supported, {known}",
+                f": parts of type {str(kind)[:32]!r} are not supported, {supported}",
             )
         elif not isinstance(text := part.get(kind), str):
             raise InvalidParameterError((*where, i, kind), "must be a string")

@@ -16,14 +16,14 @@ from cobali_ray.core.request.request import Program
 HINT_HEADERS: Final = (
     "x-claude-code-session-id", "x-claude-code-agent-id", "x-session-id", "session_id", "conversation_id",
 )  # fmt: skip
-"""What coding agents send to say whose request it is."""
+"""By which coding agents name the conversation of a request."""
 _N_BYTES: Final = 16
 
 
 def program_of(body: ChatBody, tools: Sequence[ToolDict], hints: Sequence[str]) -> Program | None:
-    """Return the task that a chat is part of; None where it offers no tools, so that nothing comes back.
+    """Return the task that a chat is part of; None where it offers no tools, of which results could come.
 
-    Requests of one task begin with the same messages, up to the first of a person, and have the same `hints`,
+    Requests of one task begin with the same messages, up to the first of a user, and have the same `hints`,
     `user` and `prompt_cache_key`.
     """
     if not tools:

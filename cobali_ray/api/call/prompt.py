@@ -10,7 +10,7 @@ from cobali_ray.api.body.images import ChatImages
 from cobali_ray.api.body.reading import check_choice
 from cobali_ray.api.body.schema import ChatBody
 from cobali_ray.api.call.messages import ending_of, messages_of
-from cobali_ray.api.call.tools import Offer, offer_of, shown
+from cobali_ray.api.call.tools import Offer, offer_of, tool_for_model
 from cobali_ray.backend.port import Words
 from cobali_ray.chat.format import Format
 from cobali_ray.chat.generic import tell
@@ -69,13 +69,13 @@ def prompt_of(body: ChatBody, words: Words, *, strict: bool, images: bool = Fals
 
     `images`: messages may have some. Then `images.tokens_of` makes the tokens of the text.
     """
-    found = ChatImages() if images else None
-    messages, ignored = messages_of(body, strict=strict, images=found)
+    chat_images = ChatImages() if images else None
+    messages, ignored = messages_of(body, strict=strict, images=chat_images)
     offer, form = offer_of(body), words.form
-    tools = [shown(tool) for tool in offer.tools]
-    told = tell(form, messages, tools)
+    tools = [tool_for_model(tool) for tool in offer.tools]
+    chat = tell(form, messages, tools)
     text = words.chat.render(
-        told, tools=tools if form.native else None, **ending_of(body), **_variables(body)
+        chat, tools=tools if form.native else None, **ending_of(body), **_variables(body)
     )
     end = text[-N_TAIL:]
     if body.continue_final_message and _is_reasoning(form, messages[-1]["content"]):
@@ -83,8 +83,8 @@ def prompt_of(body: ChatBody, words: Words, *, strict: bool, images: bool = Fals
     speech = _speech(body, form, end, offer)
     if speech is not None and body.continue_final_message and not speech.must_call:
         speech = speech._replace(continues=_goes_on(form, messages[-1]["content"]))
-    shown_tokens = () if form.plain and speech is None else sorted(words.markers.shown(form.markers))
-    budget, files = _budget(body, words, end), () if found is None else tuple(found.files)
+    shown_tokens = () if form.plain and speech is None else sorted(words.markers.control_tokens(form.markers))
+    budget, files = _budget(body, words, end), () if chat_images is None else tuple(chat_images.files)
     return ChatPrompt(text, end, offer, speech, tuple(shown_tokens), budget, ignored, files)
 
 
@@ -104,33 +104,33 @@ def _goes_on(form: Format, content: str) -> bool:
 
 def _variables(body: ChatBody) -> dict[str, Any]:
     """Return the variables of the template's own that a body sets."""
-    given = body.chat_template_kwargs or {}
-    if taken := _OWN_FIELDS & given.keys():
-        name = min(taken)
+    kwargs = body.chat_template_kwargs or {}
+    if reserved := _OWN_FIELDS & kwargs.keys():
+        name = min(reserved)
         param = ("chat_template_kwargs", name)
         raise InvalidParameterError(param, f"cannot be set: the server sets {name}")
     thinks = _thinks(body)
     # The names that templates have for it; they look at no others.
-    told = {} if thinks is None else {"enable_thinking": thinks, "thinking": thinks}
+    variables: dict[str, Any] = {} if thinks is None else {"enable_thinking": thinks, "thinking": thinks}
     effort = body.reasoning_effort
     if effort is None:
-        return told | given
+        return variables | kwargs
     check_choice("reasoning_effort", effort, EFFORTS)
-    return told | {"reasoning_effort": effort} | given
+    return variables | {"reasoning_effort": effort} | kwargs
 
 
 def _thinks(body: ChatBody) -> bool | None:
     """Return whether the model is to reason, in whichever way the body says so; None: it does not say."""
-    said = {
+    fields = {
         "enable_thinking": body.enable_thinking,
         "thinking": None if body.thinking is None else body.thinking.thinks,
         "reasoning_effort": False if body.reasoning_effort == "none" else None,
     }
-    found = {name: thinks for name, thinks in said.items() if thinks is not None}
-    if len(set(found.values())) > 1:
-        first, *_, last = found
+    choices = {name: thinks for name, thinks in fields.items() if thinks is not None}
+    if len(set(choices.values())) > 1:
+        first, *_, last = choices
         raise InvalidParameterError(last, f"and {first} contradict each other")
-    return next(iter(found.values()), None)
+    return next(iter(choices.values()), None)
 
 
 def _budget(body: ChatBody, words: Words, end: str) -> ReasoningBudget | None:
@@ -148,7 +148,7 @@ def _speech(body: ChatBody, form: Format, end: str, offer: Offer) -> Speech | No
     chosen = body.reasoning_format or "auto"
     check_choice("reasoning_format", chosen, FORMATS)
     if chosen == "none":
-        form = replace(form, reasoning_start="", reasoning_end="")
+        form = replace(form, reasoning_start="", reasoning_end="", reads_reasoning=False)
     if form.plain and not offer.callable:
         return None
     field = None if body.include_reasoning is False else FIELDS.get(chosen, FIELDS["auto"])

@@ -17,7 +17,7 @@ ToolDict = Mapping[str, Any]
 
 class Offer(NamedTuple):
     tools: tuple[ToolDict, ...] = ()
-    """What the model is told: all of them, or none at all where it may call none."""
+    """Those in the prompt: all of them, or none where the model may call none."""
     callable: tuple[ToolDict, ...] = ()
     """What it may call: all of them, or the one that the client named."""
     required: bool = False
@@ -36,7 +36,7 @@ class ToolSelection(NamedTuple):
 def offer_of(body: ChatBody) -> Offer:
     """Return what the model may call. Raises InvalidParameterError and UnsupportedParameterError.
 
-    With `tool_choice` none the model is not told of any tool, so it cannot write a call that nobody reads.
+    With `tool_choice` none the prompt has no tools, so that the model cannot write a call that nobody reads.
     """
     tools = _tools(body.tools or [])
     choice = _choice(body.tool_choice)
@@ -46,20 +46,20 @@ def offer_of(body: ChatBody) -> Offer:
         return Offer()
     if body.tool_choice == "none":
         return Offer()
-    known = {tool["function"]["name"] for tool in tools}
+    names = {tool["function"]["name"] for tool in tools}
     for name in choice.names:
-        if name not in known:
+        if name not in names:
             raise InvalidParameterError("tool_choice", f"names {name[:64]!r}, which is not one of the tools")
     chosen = tuple(tool for tool in tools if not choice.names or tool["function"]["name"] in choice.names)
     parallel = body.parallel_tool_calls is not False and not choice.one
     return Offer(tools, chosen, required=choice.required, parallel=parallel)
 
 
-def _tools(given: list[dict[str, Any]]) -> tuple[ToolDict, ...]:
-    if len(given) > MAX_TOOLS:
-        raise InvalidParameterError("tools", f"must have at most {MAX_TOOLS} entries, got {len(given)}")
+def _tools(entries: list[dict[str, Any]]) -> tuple[ToolDict, ...]:
+    if len(entries) > MAX_TOOLS:
+        raise InvalidParameterError("tools", f"must have at most {MAX_TOOLS} entries, got {len(entries)}")
     tools: dict[str, ToolDict] = {}
-    for index, raw in enumerate(given):
+    for index, raw in enumerate(entries):
         where: Path = ("tools", index)
         kind = raw.get("type")
         if isinstance(kind, str) and kind != "function":
@@ -95,7 +95,7 @@ def _choice(choice: str | dict[str, Any] | None) -> ToolSelection:
 
 
 def _allowed(allowed: Any) -> ToolSelection:
-    """Return the choice of some of the tools, of which the model is told nevertheless: its prompt stays."""
+    """Return the choice of some of the tools. The prompt has all of them, so that it stays the same."""
     where = ("tool_choice", "allowed_tools")
     if not isinstance(allowed, dict) or allowed.get("mode") not in ("auto", "required"):
         raise InvalidParameterError(where, "must have a mode, auto or required")
@@ -114,8 +114,8 @@ def _name(tool: Any, where: Path) -> str:
     return name
 
 
-def shown(tool: ToolDict) -> dict[str, Any]:
-    """Return a tool as the model is told of it: `strict` is for the server.
+def tool_for_model(tool: ToolDict) -> dict[str, Any]:
+    """Return a tool as prompts have it: `strict` is for the server.
 
     A client may leave out the description and the parameters; many templates fail without them.
     """
@@ -123,5 +123,6 @@ def shown(tool: ToolDict) -> dict[str, Any]:
         key: value for key, value in tool["function"].items() if key != "strict" and value is not None
     }
     function.setdefault("description", "")
-    function["parameters"] = {"type": "object", "properties": {}} | function.get("parameters", {})
+    parameters = {key: value for key, value in function.get("parameters", {}).items() if value is not None}
+    function["parameters"] = {"type": "object", "properties": {}} | parameters
     return {"type": "function", "function": function}

@@ -44,7 +44,7 @@ from cobali_ray.settings import ApiSettings
 
 PROMPT_PROGRESS: Final = "prompt_progress"
 QUEUE_PROGRESS: Final = "queue_progress"
-"""How much of a prompt is computed, and where in the queue a request is, as clients are told."""
+"""How much of a prompt is computed, and where in the queue a request is, in what clients get."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,15 +65,15 @@ class Call:
     with_logprobs: bool
     resumable: bool = False
     stored: bool = False
-    """Then, whether it goes on without a reader, and is stored."""
+    """If resumable: whether it goes on without a reader, and is stored."""
     progress: tuple[str, ...] = ()
     """What is reported of requests without a token: `prompt_progress`, `queue_progress`, both or neither."""
     ping_s: float = 0.0
     """How long a stream may be silent; 0: as long as it takes."""
     n_echo_logprobs: int | None = None
-    """How many alternatives tokens of the prompt have in the logprobs; None: those are the answer's alone."""
+    """How many alternatives tokens of the prompt have in the logprobs; None: only the answer has logprobs."""
     echo_starts: tuple[int, ...] = ()
-    """Then, per choice, where in the echo the first token begins; below 0 if the echo lacks its text."""
+    """If some: per choice, where in the echo the first token begins; below 0 if the echo lacks its text."""
     n_prompt_logprobs: int | None = None
     """How many alternatives `prompt_logprobs` has per token; None without."""
     return_token_ids: bool = False
@@ -130,14 +130,14 @@ def bad_words_of(body: GenerationBody, words: Words) -> tuple[tuple[int, ...], .
     return tuple(dict.fromkeys(tokens))
 
 
-def priority_of(asked: int | None, terms: Terms) -> int:
+def priority_of(requested: int | None, terms: Terms) -> int:
     """Return the class of a request. Raises InvalidParameterError for a better one than its key allows."""
-    if asked is None:
+    if requested is None:
         return terms.priority
-    if asked < terms.best:
-        message = f"must be {terms.best} or a higher number with this key, got {asked}"
+    if requested < terms.best:
+        message = f"must be {terms.best} or a higher number with this key, got {requested}"
         raise InvalidParameterError("priority", message)
-    return asked
+    return requested
 
 
 def fingerprint(card: ModelCard) -> str:
@@ -181,9 +181,10 @@ def call_of(
     if n_scored is not None:
         check_prompt_values(body, n * sum(map(len, prompts)), 1 + n_scored)
     sampling = sampling_of(body, card, n_logprobs=n_logprobs, bad_words=origin.bad_words)
-    asked = requested_max_tokens(body)
-    if asked == 0 and n_scored is None:
-        asked = 1  # no engine will see it
+    max_tokens = requested_max_tokens(body)
+    prompt_only = max_tokens == 0 and n_scored is None
+    if prompt_only:
+        max_tokens = 1  # no engine will see it
     timeout_s = settings.default_timeout_s if body.timeout_s is None else body.timeout_s
     salt = _cache_salt(body, caller.salt)
     terms, priority = caller.terms, priority_of(body.priority, caller.terms)
@@ -192,8 +193,8 @@ def call_of(
     supersedes = ""
     if body.supersedes or context.supersedes:
         supersedes = "\n".join((caller.tenant, context.path, body.user or ""))
-    asks = {PROMPT_PROGRESS: body.return_progress, QUEUE_PROGRESS: body.return_queue_progress}
-    progress = tuple(name for name, asked in asks.items() if asked or context.progress)
+    reports = {PROMPT_PROGRESS: body.return_progress, QUEUE_PROGRESS: body.return_queue_progress}
+    progress = tuple(name for name, requested in reports.items() if requested or context.progress)
     requests = []
     tuples = [tuple(prompt) for prompt in prompts]
     turns = [turns_of(prompt, origin.turn_marks) for prompt in tuples]
@@ -206,7 +207,7 @@ def call_of(
             Request(
                 request_id=origin.call_id if n_choices == 1 else f"{origin.call_id}-{choice}",
                 prompt=prompt,
-                max_tokens=_max_tokens(asked, len(prompt), card, settings, terms.max_tokens),
+                max_tokens=_max_tokens(max_tokens, len(prompt), card, settings, terms.max_tokens),
                 sampling=sampling if seed == sampling.seed else replace(sampling, seed=seed),
                 stop=body.stop,
                 include_stop=bool(body.include_stop_str_in_output),
@@ -262,7 +263,7 @@ def call_of(
         echo_starts=tuple([start for start in echo_starts for _ in range(n)]),
         n_prompt_logprobs=body.prompt_logprobs,
         return_token_ids=bool(body.return_token_ids),
-        prompt_only=requested_max_tokens(body) == 0 and n_scored is None,
+        prompt_only=prompt_only,
         speech=origin.speech,
     )
 
@@ -274,13 +275,15 @@ def _cache_salt(body: GenerationBody, key_salt: str) -> str | None:
 
 
 def _max_tokens(
-    asked: int | None, n_prompt: int, card: ModelCard, settings: ApiSettings, most: int | None
+    requested: int | None, n_prompt: int, card: ModelCard, settings: ApiSettings, key_limit: int | None
 ) -> int:
-    if asked is None:
-        asked = settings.default_max_tokens or card.n_ctx_slot - n_prompt
-    elif asked == NO_LIMIT:
-        asked = card.n_ctx_slot - n_prompt
-    elif asked == 0:
+    if requested is None:
+        limit = settings.default_max_tokens or card.n_ctx_slot - n_prompt
+    elif requested == NO_LIMIT:
+        limit = card.n_ctx_slot - n_prompt
+    elif requested == 0:
         return 0
-    asked = max(asked, 1)
-    return asked if most is None else min(asked, most)
+    else:
+        limit = requested
+    limit = max(limit, 1)
+    return limit if key_limit is None else min(limit, key_limit)

@@ -18,7 +18,7 @@ from cobali_ray.api.door.keys import NOBODY, Caller
 from cobali_ray.api.door.quota import Quota
 from cobali_ray.api.door.spans import HttpSpan
 from cobali_ray.api.door.timings import Timings, slowest_of
-from cobali_ray.backend.port import Gone, never_gone
+from cobali_ray.backend.port import IsCancelled, never_cancelled
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.request.events import End
 from cobali_ray.errors import Field, Path, dotted
@@ -45,11 +45,11 @@ class RequestContext:
 
     request_id: str
     received_s: float
-    """On the API's clock: its headers were here, its body not yet."""
+    """On the API's clock: when its headers were here, before its body."""
     answer_id: str | None = None
     """The server's own id of the answer, as in the answer and in the exemplars of `/metrics`."""
     count: Callable[[HttpAnswer], None] = lambda _: None
-    """Hears of its end."""
+    """Called when it has ended."""
     span: HttpSpan | None = None
     caller: Caller = NOBODY
     quota: Quota | None = None
@@ -63,9 +63,9 @@ class RequestContext:
     supersedes: bool = False
     """Whether a header asks to end older requests of the same key, user and path."""
     progress: bool = False
-    """Whether a header asks that the stream says how far the request is."""
+    """Whether a header asks for the request's progress in the stream."""
     hints: tuple[str, ...] = ()
-    """What headers say of whose conversation it is."""
+    """What headers say of the conversation that it belongs to."""
     model: str | None = None
     """By the name that the settings give it, once it is known which."""
     status: int | None = None
@@ -88,8 +88,8 @@ class RequestContext:
     ignored: tuple[str, ...] = ()
     mended: tuple[str, ...] = ()
     """Where in the body something was replaced that is no text."""
-    gone: Gone = never_gone
-    """Asked by work in a thread: may it stop, because nobody waits any longer?"""
+    client_left: IsCancelled = never_cancelled
+    """Called by work in a thread: may it stop, because nobody waits for it any longer?"""
     writing: asyncio.Future[None] | None = None
     """What writes the answer, where that goes on without the client."""
 
@@ -123,12 +123,12 @@ class RequestContext:
 
     def headers(self, now_s: float) -> list[tuple[bytes, bytes]]:
         """Return what an answer carries beside its own headers and its id."""
-        found = [] if self.quota is None else self.quota.headers(now_s)
+        headers = [] if self.quota is None else self.quota.headers(now_s)
         if self.ignored:
-            found.append((b"x-cobali-ignored-fields", header_value(self.ignored).encode("latin-1")))
+            headers.append((b"x-cobali-ignored-fields", header_value(self.ignored).encode("latin-1")))
         if self.mended:
-            found.append((b"x-cobali-mended-fields", header_value(self.mended).encode("latin-1")))
-        return found
+            headers.append((b"x-cobali-mended-fields", header_value(self.mended).encode("latin-1")))
+        return headers
 
     def ignore(self, fields: Iterable[Field]) -> None:
         """Note fields that changed nothing: in a header and in the log."""
@@ -151,7 +151,7 @@ class RequestContext:
         self.ttft_s = times.ttft_s
         closed = [end for end in ends if end is not None]
         reasons = [reason(i, end) for i, end in enumerate(ends) if end is not None]
-        self.finish_reasons = [one for one in reasons if one is not None]
+        self.finish_reasons = [finish_reason for finish_reason in reasons if finish_reason is not None]
         self.n_output = n_tokens
         if closed:
             if len(closed) == len(ends):
@@ -179,8 +179,8 @@ class RequestContext:
         line |= {"tenant": self.caller.tenant or None, "status": status, "http_s": round(http_s, 6)}
         if self.span is not None:
             self.span.end(status=self.status, error=self.error, attributes=self._span_attributes())
-        # Probes and scrapes come every few seconds for ever: they are news only when they fail. The page asks
-        # for an engine's ticks whether it is there or not, and that it is not has been said.
+        # Probes and scrapes come every few seconds for ever: they matter only when they fail. The page asks
+        # for an engine's ticks even while it is away, which is in the log already.
         expected = {HTTPStatus.OK, HTTPStatus.NOT_MODIFIED}
         if self.route in FEED:
             expected.add(HTTPStatus.SERVICE_UNAVAILABLE)
@@ -204,5 +204,5 @@ def context_of(http: HttpRequest) -> RequestContext:
 
 
 def owner_of(http: HttpRequest) -> str:
-    """Return the owner under which the store keeps what this caller has."""
+    """Return the owner by which the store knows this caller."""
     return context_of(http).caller.salt

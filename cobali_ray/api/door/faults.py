@@ -17,6 +17,7 @@ from cobali_ray.errors import (
     Path,
     PromptTooLongError,
     RefusedError,
+    StoreFailedError,
     dotted,
 )
 
@@ -24,8 +25,8 @@ HIDDEN = "The server failed on this request; its log has the cause under the x-r
 
 
 def _openai_error(fault: Fault) -> dict[str, Any]:
-    told = {"message": fault.message, "type": fault.type, "param": fault.param, "code": fault.code}
-    return {"error": told}
+    error = {"message": fault.message, "type": fault.type, "param": fault.param, "code": fault.code}
+    return {"error": error}
 
 
 class ErrorShape(NamedTuple):
@@ -75,21 +76,21 @@ def fault_of(
 ) -> Fault:
     """Say what a client is told about an error, and in which shape.
 
-    `named` says what the API calls a field. Only errors raised on purpose for the client's eyes speak;
-    everything else is a 500 whose text names nothing of the inside.
+    `named` says what the API calls a field. Only errors raised on purpose for clients say what happened;
+    everything else is a 500 whose text tells nothing of the server's inside.
     """
-    told = error if isinstance(error, CobaliError) else InternalError()
+    public = error if isinstance(error, CobaliError) else InternalError()
     headers = {}
-    if isinstance(told, RefusedError):
-        headers["retry-after"] = retry_after(told.retry_after_s)
-    if told.status == HTTPStatus.UNAUTHORIZED:
+    if isinstance(public, RefusedError | StoreFailedError):
+        headers["retry-after"] = retry_after(public.retry_after_s)
+    if public.status == HTTPStatus.UNAUTHORIZED:
         headers["www-authenticate"] = "Bearer"
     return Fault(
-        status=shape.statuses.get(told.code, told.status),
-        type=type_of(told.status),
-        message=HIDDEN if told.code == INTERNAL else told.text(named),
-        param=named(told.path) if told.path else None,
-        code=told.code,
+        status=shape.statuses.get(public.code, public.status),
+        type=type_of(public.status),
+        message=HIDDEN if public.code == INTERNAL else public.text(named),
+        param=named(public.path) if public.path else None,
+        code=public.code,
         headers=headers,
         request_id=request_id,
         shape=shape,
@@ -122,7 +123,7 @@ _ANTHROPIC_TYPES: Mapping[int, str] = {
 }
 OVERLOADED = 529
 _OVERLOADED = ("draining", "loading", "no_room", "queue_full", "unavailable", "wait_too_long")
-"""Codes of what is the server's state, and not a limit of the client's."""
+"""Codes of errors that come of the server's state, not of a client's limit."""
 
 
 def _anthropic_error(fault: Fault) -> dict[str, Any]:
@@ -133,10 +134,10 @@ def _anthropic_error(fault: Fault) -> dict[str, Any]:
     """
     kind = _ANTHROPIC_TYPES.get(fault.status, "invalid_request_error" if fault.status < 500 else "api_error")
     too_long = "prompt is too long: " if fault.code == PromptTooLongError.code else ""
-    told: dict[str, Any] = {"type": kind, "message": too_long + fault.message}
+    error: dict[str, Any] = {"type": kind, "message": too_long + fault.message}
     if fault.param == "thread":
-        told["details"] = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
-    return {"type": "error", "error": told, "request_id": fault.request_id}
+        error["details"] = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    return {"type": "error", "error": error, "request_id": fault.request_id}
 
 
 def _ollama_error(fault: Fault) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class Frame:
         count: Callable[[HttpAnswer], None],
         tracer: HttpTracer | None = None,
     ) -> None:
-        """`count` hears of every request that has ended."""
+        """`count` is called with every request that has ended."""
         self._app, self._origins, self._listens, self._echo_id = app, origins, listens, echo_id
         self._clock, self._count, self._tracer = clock, count, tracer
 
@@ -94,7 +94,7 @@ class Frame:
             error_shape=error_shape(_path_in_app(scope)),
         )
         scope[SCOPE_KEY] = context
-        named = [(b"x-request-id", context.request_id.encode("latin-1"))] if self._echo_id else []
+        id_header = [(b"x-request-id", context.request_id.encode("latin-1"))] if self._echo_id else []
         if self._tracer is not None and (route := route_traced(scope["path"])) is not None:
             context.span = self._tracer.begin(scope["method"], route, headers)
 
@@ -103,7 +103,7 @@ class Frame:
                 context.status = message["status"]
                 message = {
                     **message,
-                    "headers": [*message.get("headers", ()), *named, *context.headers(self._clock.now())],
+                    "headers": [*message.get("headers", ()), *id_header, *context.headers(self._clock.now())],
                 }
             try:
                 await send(message)
@@ -114,9 +114,9 @@ class Frame:
         try:
             self._check(headers, scope)
             await self._app(scope, receive, send_framed)
-        except (asyncio.CancelledError, ClientDisconnect) as gone:
+        except (asyncio.CancelledError, ClientDisconnect) as interruption:
             context.cancelled = True
-            if isinstance(gone, asyncio.CancelledError):
+            if isinstance(interruption, asyncio.CancelledError):
                 raise
         except Exception as error:
             fault = context.blame(error)
@@ -129,7 +129,7 @@ class Frame:
             context.close(self._clock)
 
     def _check(self, headers: Headers, scope: Scope) -> None:
-        """Send requests away with long headers, and those that a browser makes for a page from elsewhere."""
+        """Refuse requests with long headers, and those that a browser makes for a page from elsewhere."""
         # HAProxy lets no long headers through, Serve's own proxy does.
         if sum(len(name) + len(value) + len(": \r\n") for name, value in headers.raw) > HEADER_BYTES:
             raise HeadersTooLargeError(HEADER_BYTES)

@@ -1,4 +1,4 @@
-"""What stands in headers: how much is taken of a client's, which ids, and its words in ours."""
+"""Headers: how much of a client's is taken, which ids it may choose, and how ours quote its words."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def request_id_of(sent: str) -> str:
 def header_value(names: tuple[str, ...]) -> str:
     """Return names as one header value: client-made text, so quoted, shortened and counted."""
     unique = list(dict.fromkeys(names))
-    shown = [quote(name[:MAX_NAME_LENGTH], safe="[]") for name in unique[:MAX_NAMED_FIELDS]]
+    quoted = [quote(name[:MAX_NAME_LENGTH], safe="[]") for name in unique[:MAX_NAMED_FIELDS]]
     more = [f"and-{len(unique) - MAX_NAMED_FIELDS}-more"] if len(unique) > MAX_NAMED_FIELDS else []
-    return ", ".join(shown + more)
+    return ", ".join(quoted + more)

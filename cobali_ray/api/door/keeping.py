@@ -47,22 +47,22 @@ class Keeping:
     def now_s(self) -> int:
         return self._clock.unix()
 
-    def until_s(self, asked_s: int | None = None) -> int:
-        """Return until when something made now is kept: as long as asked, or as the operator lets it."""
-        return self.now_s() + min(asked_s or self._kept_s, self._kept_s)
+    def until_s(self, requested_s: int | None = None) -> int:
+        """Return until when something made now is kept: as long as requested, or as the operator lets it."""
+        return self.now_s() + min(requested_s or self._kept_s, self._kept_s)
 
-    def quota(self, asked_s: int | None = None) -> StoreQuota:
+    def quota(self, requested_s: int | None = None) -> StoreQuota:
         """Return what each key may keep from now on, for as long as `until_s` says."""
-        return StoreQuota(*self._most, self.until_s(asked_s))
+        return StoreQuota(*self._most, self.until_s(requested_s))
 
 
-def page(found: list[dict[str, Any]], limit: int) -> dict[str, Any]:
-    """Return a page of a list, given one more than it may have, if there is."""
-    data = found[:limit]
+def page(entries: list[dict[str, Any]], limit: int) -> dict[str, Any]:
+    """Return a page of a list; `entries` has one more than the limit if there are more pages."""
+    data = entries[:limit]
     return {
         "object": "list",
         "data": data,
         "first_id": data[0]["id"] if data else None,
         "last_id": data[-1]["id"] if data else None,
-        "has_more": len(found) > limit,
+        "has_more": len(entries) > limit,
     }

@@ -27,17 +27,17 @@ class Keyring:
         """Read the file. Raises ConfigError where it cannot be used."""
         self._keys, self._file, self._clock, self._n_ingress = keys, file, clock, n_ingress
         self._quotas: dict[str, Quota] = {}
-        self._looked_s = clock.now()
+        self._checked_s = clock.now()
         self._stamp = None if file is None else _stamp(file)
         self.ring = read_keys(keys, file)
 
     @property
     def locked(self) -> bool:
-        """Whether a key is wanted."""
+        """Whether requests need a key."""
         return bool(self.ring.callers)
 
     def terms_of(self, tenant: str) -> Terms | None:
-        """Return what the holder of a key may do, by the key's name; None where there is no such key."""
+        """Return what a key allows, by its name; None where there is no such key."""
         if not self.locked:
             return None if tenant else NOBODY.terms
         return next((terms for _, name, terms in self.ring.callers if name == tenant), None)
@@ -45,9 +45,9 @@ class Keyring:
     async def refresh(self) -> None:
         """Read the file again if it has changed, looking once a second; a broken one changes nothing."""
         now_s = self._clock.now()
-        if self._file is None or now_s - self._looked_s < POLL_S:
+        if self._file is None or now_s - self._checked_s < POLL_S:
             return
-        self._looked_s = now_s
+        self._checked_s = now_s
         if (stamp := _stamp(self._file)) == self._stamp:
             return
         self._stamp = stamp
@@ -59,7 +59,7 @@ class Keyring:
         _log.info("api_keys_reloaded", n_keys=len(self.ring.callers))
 
     def quota(self, caller: Caller) -> Quota:
-        """Return what is left for who holds a key; changed terms begin anew."""
+        """Return what is left of a caller's limits; changed terms begin anew."""
         quota = self._quotas.get(caller.tenant)
         if quota is None:
             quota = Quota(caller.terms, self._n_ingress, self._clock.now())
@@ -72,10 +72,10 @@ class Keyring:
 def _stamp(file: Path) -> tuple[int, int, int] | None:
     """Return what changes when a file is written, replaced or let be read; None if it is not there."""
     try:
-        found = file.stat()
+        stat = file.stat()
     except OSError:
         return None
-    return found.st_ctime_ns, found.st_size, found.st_ino
+    return stat.st_ctime_ns, stat.st_size, stat.st_ino
 
 
 def read_keys(keys: tuple[str, ...], file: Path | None) -> Ring:

@@ -1,6 +1,6 @@
 """API keys: whose a request is and what that one may do. Pure; keyring.py reads the file.
 
-Only hashes of keys are kept. What is said of a key, in logs and metrics too, is its name.
+Only hashes of keys are kept. Logs and metrics have the names of keys.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Priority = Annotated[int, Field(ge=MIN_PRIORITY, le=MAX_PRIORITY)]
 
 
 class Terms(BaseModel):
-    """What the holder of a key may do. None: as much as the server can."""
+    """What a key allows. None: as much as the server can."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
@@ -83,12 +83,12 @@ _FREE = Terms(operator=True)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: a tenant by the name of its key, "" where no key is wanted."""
+    """Whose key a request has: a tenant by the name of the key, "" where none is needed."""
 
     tenant: str = ""
     terms: Terms = _FREE
     salt: str = ""
-    """Of the key: who may begin with its prefixes."""
+    """Of the key: requests with another salt never reuse its prefixes."""
 
 
 NOBODY = Caller()
@@ -96,28 +96,28 @@ NOBODY = Caller()
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """The accepted keys. Without any, nobody is asked for one."""
+    """The accepted keys. Without any, no request needs one."""
 
     callers: tuple[tuple[bytes, str, Terms], ...] = ()
     """SHA-256 of the key, its name, its terms."""
 
     def find(self, headers: Mapping[str, str]) -> Caller | None:
-        """Return who a request is from, found in a time that tells nothing about the keys."""
+        """Return the caller of a request, after a time that tells nothing about the keys."""
         if not self.callers:
             return NOBODY
-        found = None
-        for shown in _shown(headers):
-            digest = _digest(shown)
-            for known, name, terms in self.callers:
-                if hmac.compare_digest(digest, known):
-                    found = Caller(name, terms, key_salt(shown))
-        return found
+        caller = None
+        for key in _keys_of(headers):
+            digest = _digest(key)
+            for accepted, name, terms in self.callers:
+                if hmac.compare_digest(digest, accepted):
+                    caller = Caller(name, terms, key_salt(key))
+        return caller
 
     def joined(self, other: Ring) -> Ring:
-        """Add the keys of a file. Raises ConfigError for a name that is taken: it says whose a request is."""
-        taken = {name for _, name, _ in self.callers} & {name for _, name, _ in other.callers}
-        if taken:
-            raise ConfigError("api_keys_file", f"{min(taken)} is the name of one of api_keys; choose another")
+        """Add the keys of a file. Raises ConfigError for a name that both have, as it stands for a tenant."""
+        both = {name for _, name, _ in self.callers} & {name for _, name, _ in other.callers}
+        if both:
+            raise ConfigError("api_keys_file", f"{min(both)} is the name of one of api_keys; choose another")
         return Ring(self.callers + other.callers)
 
 
@@ -149,23 +149,23 @@ def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode()).digest()
 
 
-def _shown(headers: Mapping[str, str]) -> list[str]:
-    """Return what a request shows as its key, in either header."""
+def _keys_of(headers: Mapping[str, str]) -> list[str]:
+    """Return the keys that a request has, in either header."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
-    shown = [headers.get("x-api-key", "")]
+    keys = [headers.get("x-api-key", "")]
     if scheme.lower() == "bearer":
-        shown.append(token.strip())
-    return [key for key in shown if key]
+        keys.append(token.strip())
+    return [key for key in keys if key]
 
 
-# -- salts: who may begin with whose prefixes. An engine hears of these only, never of a key or a name.
+# -- salts: who may begin with whose prefixes. An engine gets these and never a key.
 
 
 def key_salt(api_key: str) -> str:
-    """Return the salt of all that is asked with an API key; the same after every start."""
+    """Return the salt of all requests with an API key; the same after every start."""
     return blake2b(api_key.encode(), digest_size=16, person=b"cobali key").hexdigest()
 
 
 def own_salt(salt: str, of_key: str) -> str:
-    """Return the salt that a client's own is turned into: who has another key cannot name it."""
+    """Return what a client's own salt is turned into: nobody with another key can make the same."""
     return blake2b(salt.encode(), digest_size=16, key=of_key.encode(), person=b"cobali salt").hexdigest()

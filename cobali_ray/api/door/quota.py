@@ -94,8 +94,8 @@ class Quota:
         return 0.0 if self._tokens is None else self._tokens.wait_s(1, now_s)
 
     def headers(self, now_s: float) -> list[tuple[bytes, bytes]]:
-        """Return what is left, as OpenAI tells it."""
-        found = []
+        """Return what is left, in OpenAI's headers."""
+        headers = []
         for name, bucket in (("requests", self._requests), ("tokens", self._tokens)):
             if bucket is not None:
                 left = max(int(bucket.left(now_s)), 0)
@@ -104,8 +104,8 @@ class Quota:
                     ("remaining", f"{left}"),
                     ("reset", duration(bucket.wait_s(bucket.per_minute, now_s))),
                 ):
-                    found.append((f"x-ratelimit-{what}-{name}".encode(), value.encode()))
-        return found
+                    headers.append((f"x-ratelimit-{what}-{name}".encode(), value.encode()))
+        return headers
 
 
 def duration(seconds: float) -> str:

@@ -32,25 +32,25 @@ class _Address:
 
 
 class RefusedKeys:
-    """What is to be said of refused requests. One per ingress; knows no clock."""
+    """Decides which refused requests get a line. One per ingress; knows no clock."""
 
     def __init__(self) -> None:
         self._addresses: OrderedDict[str, _Address] = OrderedDict()
         self._period_s, self._n_lines = 0.0, 0
 
     def note(self, address: str, now_s: float) -> int | None:
-        """Count a refused request; return how many to tell of, this one included, or None for no line."""
+        """Count a refused request; return how many its line is about, this one included; None: no line."""
         if now_s - self._period_s >= PERIOD_S:
             self._period_s, self._n_lines = now_s, 0
-        known = self._addresses.setdefault(address, _Address(now_s - PERIOD_S))
+        entry = self._addresses.setdefault(address, _Address(now_s - PERIOD_S))
         self._addresses.move_to_end(address)
         if len(self._addresses) > MAX_ADDRESSES:
             self._addresses.popitem(last=False)
-        known.n_unlogged += 1
-        if now_s - known.logged_s < PERIOD_S or self._n_lines >= MAX_LINES:
+        entry.n_unlogged += 1
+        if now_s - entry.logged_s < PERIOD_S or self._n_lines >= MAX_LINES:
             return None
         self._n_lines += 1
-        known.logged_s, n, known.n_unlogged = now_s, known.n_unlogged, 0
+        entry.logged_s, n, entry.n_unlogged = now_s, entry.n_unlogged, 0
         return n
 
 
@@ -63,8 +63,8 @@ def log_refusal(
     """
     address = _plain(headers.get(CLIENT_HEADER, "") if behind_front else peer)
     if (n := refused.note(address, now_s)) is not None:
-        shown = "authorization" in headers or "x-api-key" in headers
-        _log.warning("key_refused", address=address, key="wrong" if shown else "missing", n_requests=n)
+        has_key = "authorization" in headers or "x-api-key" in headers
+        _log.warning("key_refused", address=address, key="wrong" if has_key else "missing", n_requests=n)
 
 
 def _plain(text: str) -> str:

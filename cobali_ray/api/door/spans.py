@@ -14,7 +14,7 @@ TRACED: Final = (
     *("/chat/completions", "/completion", "/completions", "/infill"),
     *("/embedding", "/embeddings", "/rerank", "/reranking"),
 )
-"""Routes that get a span; probes, scrapes and viewers would drown them. Those that end others come later."""
+"""Routes that get a span; probes, scrapes and viewers would drown them. Longer ones come first."""
 
 
 class HttpSpan(Protocol):

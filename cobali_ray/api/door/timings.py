@@ -17,7 +17,7 @@ class Pace:
 
     def __init__(self, progress: Sequence[str] = ()) -> None:
         self.progress: dict[str, dict[str, Any] | None] = dict.fromkeys(progress)
-        """What its client asked to be told of the time before, by name; None for what there was not."""
+        """What its client asked to know of the time before, by name; None for what there was not."""
         self.ttft_s: float | None = None
         """To its first text; None before."""
         self.e2e_s: float | None = None
@@ -57,4 +57,4 @@ class Timings(NamedTuple):
 
 
 def slowest_of(stats: Sequence[RequestStats]) -> RequestStats:
-    return max(stats, key=lambda one: one.e2e_s)
+    return max(stats, key=lambda choice: choice.e2e_s)

@@ -30,11 +30,11 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, ResultT]) -> R
     Cancelling the caller cancels the work, and waits until it has cleaned up. Raises ClientDisconnect.
     """
 
-    async def gone() -> None:
+    async def disconnected() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    task, watcher = asyncio.ensure_future(work), asyncio.ensure_future(gone())
+    task, watcher = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
     try:
         await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -52,5 +52,5 @@ async def until_set(event: asyncio.Event, clock: ApiClock, most_s: float) -> Non
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for one in waits:
-            one.cancel()
+        for wait in waits:
+            wait.cancel()

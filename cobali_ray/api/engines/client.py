@@ -28,26 +28,26 @@ class EngineClient(Protocol):
     def words(self) -> Words:
         """Its vocabulary and chat template, for any thread. Raises LoadingError until it is there."""
 
-    def connect(self, on_event: Callable[[Event], None], known: EngineRecord) -> None:
-        """Send the engine's events to `on_event` from now on; `known` is the dispatcher's record of it."""
+    def connect(self, on_event: Callable[[Event], None], record: EngineRecord) -> None:
+        """Send the engine's events to `on_event` from now on; `record` is the dispatcher's of it."""
 
     def send(self, request: AnyRequest) -> None:
         """Begin a request: its events are EventsReceived, its control call Returned, which may be first.
 
-        A door that says no returns a RefusedError or a BadRequestError.
+        A refusal at the door returns a RefusedError or a BadRequestError.
         """
 
     def cancel(self, request_id: str) -> None:
         """Cancel a request that was sent; nothing is returned of it any more. Unknown ones are ignored."""
 
-    def follow(self, one: ToEngine) -> None:
-        """Do what keeps in touch with the engine."""
+    def follow(self, instruction: ToEngine) -> None:
+        """Carry out an instruction that keeps in touch with the engine."""
 
     async def state(self) -> EngineState:
         """Say whether the engine takes work. Never raises; an unreachable engine is LOADING or RESTARTING."""
 
     def observe(self, name: HttpTime, waited: Exemplar) -> None:
-        """Count one value in a histogram of `cobali_*`, in a moment: the engine keeps the counts of all."""
+        """Count one value in a histogram of `cobali_*`: the engine, which counts for all, gets it soon."""
 
     def count(self, answer: HttpAnswer) -> None:
         """Count an HTTP request that has ended, likewise."""
@@ -61,20 +61,20 @@ class EngineClient(Protocol):
     async def cache(self) -> CacheView:
         """Return what slots and host memory hold. Raises LoadingError while the engine cannot be reached."""
 
-    async def find(self, asked: str, tenant: str) -> list[RequestView]:
+    async def find(self, name: str, tenant: str) -> list[RequestView]:
         """Return where a tenant's requests of this name are; see `named`. An engine that is away has none."""
 
     async def move_slot(self, action: str, slot_id: int, filename: str) -> SlotMove:
         """Save, restore or erase a slot. Raises BadRequestError."""
 
     async def pause(self) -> int:
-        """Park who runs and begin nothing; return how many are parked. Raises LoadingError."""
+        """Park running requests and begin none; return how many are parked. Raises LoadingError."""
 
     async def release(self) -> int:
         """Do the same, and give the model's memory back until `resume`."""
 
     async def resume(self) -> int:
-        """Go on; return how many requests waited there for that. Raises why its model cannot be loaded."""
+        """Go on; return how many requests waited for that. Raises why its model cannot be loaded."""
 
     async def load(self) -> None:
         """Load the model, unless it is there, and learn what it is. Raises why it cannot be."""

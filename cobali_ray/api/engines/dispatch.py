@@ -1,4 +1,4 @@
-"""Carries out what the dispatcher says: streams, timers, calls. All of it runs on one event loop."""
+"""Carries out the dispatcher's instructions: streams, timers, calls. All of it runs on one event loop."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class EventStream(AsyncIterator[list[ClientEvent]]):
         self._arrived = asyncio.Event()
         self._failure: CobaliError | None = None
         self.context = copy_context()
-        """That of the client's request: whose calls these are."""
+        """That of the client's request, in which its engines are called."""
 
     def put(self, event: ClientEvent) -> None:
         """Add an event; the last of a request is its End."""
@@ -105,12 +105,12 @@ class EventStream(AsyncIterator[list[ClientEvent]]):
             self._arrived.clear()
             try:
                 await self._arrived.wait()
-            except asyncio.CancelledError:  # who was to read it has left
+            except asyncio.CancelledError:  # its reader has left
                 self._leave_all()
                 raise
-        taken, self._pending = self._pending[:MAX_AT_ONCE], self._pending[MAX_AT_ONCE:]
+        events, self._pending = self._pending[:MAX_AT_ONCE], self._pending[MAX_AT_ONCE:]
         self._more = bool(self._pending)
-        return taken
+        return events
 
     async def aclose(self) -> None:
         """Read no more: requests that have not ended are cancelled."""
@@ -169,13 +169,13 @@ class Dispatch:
         self._busy = True
         try:
             while self._inbox:
-                for one in self.state.handle(self._inbox.popleft(), self._now()):
-                    self._carry_out(one)
+                for instruction in self.state.handle(self._inbox.popleft(), self._now()):
+                    self._carry_out(instruction)
         finally:
             self._busy = False
 
-    def _carry_out(self, one: Instruction) -> None:
-        match one:
+    def _carry_out(self, instruction: Instruction) -> None:
+        match instruction:
             case Deliver(request_id, event):
                 ends = isinstance(event, End)
                 stream = self._streams.pop(request_id, None) if ends else self._streams.get(request_id)
@@ -185,7 +185,7 @@ class Dispatch:
                 context = stream.context if (stream := self._streams.get(client_id)) else Context()
                 try:
                     context.copy().run(self._engines[engine_id].send, request)
-                except Exception as error:  # whatever it is, the others go on
+                except Exception as error:  # whatever it is, other requests go on
                     self._inbox.append(Returned(engine_id, request.request_id, InternalError(repr(error))))
             case Cancel(engine_id, request_id):
                 self._engines[engine_id].cancel(request_id)
@@ -207,7 +207,7 @@ class Dispatch:
             case Log(level, event, fields):
                 getattr(_log, level)(event, **fields)
             case _:
-                Context().run(self._engines[one.engine_id].follow, one)
+                Context().run(self._engines[instruction.engine_id].follow, instruction)
 
     async def _load(self, engine_id: str) -> None:
         self.handle(EngineLoaded(engine_id, await _error_of(self._engines[engine_id].load())))

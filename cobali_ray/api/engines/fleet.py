@@ -15,7 +15,7 @@ from prometheus_client.samples import Exemplar
 from cobali_ray.api.engines.client import EngineClient
 from cobali_ray.api.engines.dispatch import Dispatch, EventStream
 from cobali_ray.backend.port import Words
-from cobali_ray.core.dispatch.messages import AnyRequest
+from cobali_ray.core.dispatch.messages import AnyRequest, ServerStopping
 from cobali_ray.core.dispatch.models import ModelPlan
 from cobali_ray.core.dispatch.request import RequestRecord
 from cobali_ray.core.request.request import Request
@@ -28,7 +28,7 @@ from cobali_ray.telemetry.usage import ProcessUsage
 ResultT = TypeVar("ResultT")
 
 MAX_NAME_CHARS = 128
-"""What is told back of a name that a client invented."""
+"""So much of a name that a client invented is quoted."""
 
 
 class ServedModel:
@@ -92,8 +92,8 @@ class ServedModel:
     def ask(self, *requests: AnyRequest) -> EventStream:
         """Have the engines answer requests of one client, and go on with what another one has begun.
 
-        A model that is not loaded is loaded first. Where all engines that are there refuse, the refusal that
-        asks for the least patience is raised.
+        A model that is not loaded is loaded first. Where all engines that are present refuse, the refusal
+        with the shortest wait is raised.
         """
         return self.dispatch.ask(self.plan.name, [_seeded(request) for request in requests])
 
@@ -112,7 +112,7 @@ class ServedModel:
         for engine in self.engines.values():
             try:
                 return look(engine)
-            except UnloadedError as error:  # this one can be loaded, whatever is with the others
+            except UnloadedError as error:  # this engine can be loaded, whatever state others are in
                 trouble = error
             except LoadingError:
                 pass
@@ -147,16 +147,16 @@ class Fleet:
         for model in self.models:
             model.dispatch = dispatch
 
-    def find(self, asked: str | None) -> ServedModel:
-        """Return the model asked for, or the only one. Raises UnknownModelError, InvalidParameterError."""
-        if asked is None:
+    def find(self, name: str | None) -> ServedModel:
+        """Return the model of this name, or the only one. Raises UnknownModelError, InvalidParameterError."""
+        if name is None:
             if len(self.models) == 1:
                 return self.models[0]
             raise InvalidParameterError("model", f"must be one of '{self._served()}'")
         for model in self.models:
-            if asked in model.names or asked in model.adapters:
+            if name in model.names or name in model.adapters:
                 return model
-        raise UnknownModelError(asked[:MAX_NAME_CHARS], self._served())
+        raise UnknownModelError(name[:MAX_NAME_CHARS], self._served())
 
     def _served(self) -> str:
         return "', '".join(name for model in self.models for name in (model.names[0], *model.adapters))
@@ -171,13 +171,17 @@ class Fleet:
         if engine_id is None:
             return next(iter(self.engines.values()))
         if (engine := self.engines.get(engine_id)) is None:
-            known = ", ".join(self.engines)
-            raise InvalidParameterError("engine", f": there is no engine with this id; the ids are: {known}")
+            ids = ", ".join(self.engines)
+            raise InvalidParameterError("engine", f": there is no engine with this id; the ids are: {ids}")
         return engine
 
-    def open_requests(self, asked: str, tenant: str) -> list[RequestRecord]:
+    def open_requests(self, name: str, tenant: str) -> list[RequestRecord]:
         """Return a tenant's requests of this name that came to this process and have not ended."""
-        return self._dispatch.state.find(asked, tenant)
+        return self._dispatch.state.find(name, tenant)
+
+    def stop(self) -> None:
+        """Refuse requests that no engine has; engines that drain refuse theirs."""
+        self._dispatch.handle(ServerStopping())
 
     async def states(self) -> list[EngineState]:
         return await self._dispatch.states(self.engines)

@@ -21,7 +21,7 @@ PERIOD_S: Final = 0.25
 """Least time between two polls."""
 MAX_PERIOD_S: Final = 2.0
 EVENTS_PER_S: Final = 12
-"""What all viewers together are sent, as long as that leaves the polls closer than the longest period."""
+"""To all viewers together: the more there are, the longer the time between polls, up to the longest."""
 N_INITIAL_TICKS: Final = 200
 """Ticks that a newcomer is shown."""
 MAX_TICKS: Final = 4096
@@ -29,24 +29,24 @@ BACKLOG: Final = 16
 """Events that may wait for one viewer; one who lags further starts over."""
 
 
-def gone(state: EngineState) -> bytes:
+def gone_event(state: EngineState) -> bytes:
     """Return the event that says that the engine cannot be reached, and why."""
-    what = {
+    data = {
         "engine_id": state.engine_id,
         "status": state.status,
         "detail": state.detail,
         "down_s": state.down_s,
     }
-    return b"event: gone\ndata: " + orjson.dumps(what) + b"\n\n"
+    return b"event: gone\ndata: " + orjson.dumps(data) + b"\n\n"
 
 
 class Viewer:
     def __init__(self, tenant: str) -> None:
         self.tenant = tenant
         self.fresh = True
-        """Whether it has yet to be told how things stand."""
-        self.gone: EngineStatus | None = None
-        """The status last told of an engine that is gone; None once ticks have been told again."""
+        """Whether it still needs the ticks so far."""
+        self.gone_status: EngineStatus | None = None
+        """The status last sent of an engine that is gone; None once ticks have been sent again."""
         self.closed = False
         self._waiting: list[bytes] = []
         self._arrived = asyncio.Event()
@@ -113,10 +113,10 @@ class Viewers:
             try:
                 await self._round()
             except CobaliError:
-                self._say_gone(await self._client.state())
+                self._send_gone(await self._client.state())
 
     def _period_s(self) -> float:
-        """Return how far apart polls are: the more look, the rarer, so that it costs the same."""
+        """Return the time between polls: longer with more viewers, so that it costs the same."""
         return min(MAX_PERIOD_S, max(PERIOD_S, len(self._viewers) / EVENTS_PER_S))
 
     def _over(self, poll: asyncio.Future[None]) -> None:
@@ -128,15 +128,15 @@ class Viewers:
                 viewer.close()
 
     async def _round(self) -> None:
-        """Tell those who know the past what came since, then newcomers what was before."""
-        known = [viewer for viewer in self._viewers if not viewer.fresh]
-        if known:
+        """Send what is new to viewers that have the ticks so far, then these ticks to newcomers."""
+        current = [viewer for viewer in self._viewers if not viewer.fresh]
+        if current:
             update = await self._client.ticks(last=MAX_TICKS, since=self._next)
             if update.incarnation_id == self._incarnation_id:
                 self._next = update.next
-                _tell(known, update)
+                _send(current, update)
             else:  # a new engine counts from 0
-                for viewer in known:
+                for viewer in current:
                     viewer.fresh = True
         fresh = [viewer for viewer in self._viewers if viewer.fresh]
         if not fresh:
@@ -147,19 +147,19 @@ class Viewers:
             self._incarnation_id, self._next = past.incarnation_id, past.next
         elif past.incarnation_id != self._incarnation_id:
             return  # it died between the two: the next round sees that
-        _tell(fresh, past)
+        _send(fresh, past)
 
-    def _say_gone(self, state: EngineState) -> None:
-        """Tell that the engine is gone, and again when its status changes; ticks tell that it is ready."""
+    def _send_gone(self, state: EngineState) -> None:
+        """Send that the engine is gone, and again when its status changes; ticks show that it is ready."""
         for viewer in self._viewers:
-            if viewer.gone is None or state.status not in {viewer.gone, EngineStatus.READY}:
-                viewer.gone = state.status
-                viewer.put(gone(state))
+            if viewer.gone_status is None or state.status not in {viewer.gone_status, EngineStatus.READY}:
+                viewer.gone_status = state.status
+                viewer.put(gone_event(state))
 
 
-def _tell(viewers: list[Viewer], feed: TickFeed) -> None:
+def _send(viewers: list[Viewer], feed: TickFeed) -> None:
     tenants = {viewer.tenant for viewer in viewers}
     events = {tenant: b"data: " + feed.body_for(tenant) + b"\n\n" for tenant in tenants}
     for viewer in viewers:
-        viewer.fresh, viewer.gone = False, None
+        viewer.fresh, viewer.gone_status = False, None
         viewer.put(events[viewer.tenant])

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from cobali_ray.api.body.fields import SAMPLERS
 from cobali_ray.api.call.translate import Call
 from cobali_ray.api.door.faults import Fault
 from cobali_ray.api.door.timings import Timings
-from cobali_ray.api.llama_server.body import SAMPLERS, ParsedNativeBody
+from cobali_ray.api.llama_server.body import ParsedNativeBody
 from cobali_ray.api.reply.answer import Choice, Choices
 from cobali_ray.api.reply.logprobs import Lists, WholeLogprobs, chat_item
 from cobali_ray.api.reply.sse import event
@@ -18,7 +19,7 @@ from cobali_ray.core.request.events import End, RequestStats, TokenLogprob
 from cobali_ray.core.request.request import Request
 
 ANY_SLOT = -1
-"""Slots are the scheduler's affair."""
+"""The scheduler chooses slots."""
 
 
 class NativeWriter(Choices):
@@ -27,7 +28,7 @@ class NativeWriter(Choices):
     def __init__(self, call: Call, native: ParsedNativeBody) -> None:
         super().__init__(call)
         self._native = native
-        self._n_said = [0] * len(call.requests)
+        self._n_output = [0] * len(call.requests)
         self._new_line = [False] * len(call.requests)
 
     def add(self, update: Update) -> None:
@@ -37,55 +38,55 @@ class NativeWriter(Choices):
         answers = [self._choice(index, choice) for index, choice in enumerate(self.choices)]
         for answer, pace in zip(answers, times.paces, strict=True):
             answer["timings"] |= pace.progress
-        wanted = [_only(answer, self._native.response_fields) for answer in answers]
-        return wanted[0] if len(wanted) == 1 else wanted
+        selected = [_only(answer, self._native.response_fields) for answer in answers]
+        return selected[0] if len(selected) == 1 else selected
 
     def _kept_logprobs(self, index: int) -> WholeLogprobs:  # noqa: ARG002 no offset
         return WholeLogprobs(_probabilities)
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        told = _closed(self._call, self._native, index, choice.end, choice.text)
-        told["tokens"] = choice.tokens  # none, unless they are asked for
+        answer = _closed(self._call, self._native, index, choice.end, choice.text)
+        answer["tokens"] = choice.tokens  # none, unless they are asked for
         if self._call.with_logprobs:
-            told |= choice.logprobs.json()
+            answer |= choice.logprobs.json()
         if choice.prompt is not None:
-            told["prompt_logprobs"] = choice.prompt.json()
-        return told
+            answer["prompt_logprobs"] = choice.prompt.json()
+        return answer
 
     # -- as a stream, whose last event has `stop`
 
     def say(self, update: Update) -> bytes:
         index, text = update.choice, update.text
         tokens = update.tokens
-        self._n_said[index] += len(tokens)
+        self._n_output[index] += len(tokens)
         if self._native.silent or not (text or update.logprobs):
             return b""
         self._new_line[index] = self._new_line[index] or "\n" in text
-        told = {
+        chunk = {
             "index": index,
             "content": text,
             "tokens": tokens,
             "stop": False,
             "id_slot": ANY_SLOT,
-            "tokens_predicted": self._n_said[index],
+            "tokens_predicted": self._n_output[index],
             "tokens_evaluated": self._call.requests[index].n_prompt,
         }
         if self._call.with_logprobs:
-            told |= _probabilities(update.logprobs)
-        return event(told)
+            chunk |= _probabilities(update.logprobs)
+        return event(chunk)
 
-    def progress(self, index: int, told: dict[str, Any]) -> bytes:
+    def progress(self, index: int, fields: dict[str, Any]) -> bytes:
         n_prompt = self._call.requests[index].n_prompt
         head = {"index": index, "content": "", "tokens": [], "stop": False, "id_slot": ANY_SLOT}
-        return event(head | {"tokens_predicted": 0, "tokens_evaluated": n_prompt} | told)
+        return event(head | {"tokens_predicted": 0, "tokens_evaluated": n_prompt} | fields)
 
     def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Timings) -> bytes:
         del stats
-        told = _closed(self._call, self._native, index, end, "")
-        told["timings"] |= times.paces[index].progress
-        told["tokens"] = []
-        told["has_new_line"] = self._new_line[index]
-        return event(_only(told, self._native.response_fields))
+        answer = _closed(self._call, self._native, index, end, "")
+        answer["timings"] |= times.paces[index].progress
+        answer["tokens"] = []
+        answer["has_new_line"] = self._new_line[index]
+        return event(_only(answer, self._native.response_fields))
 
     def failure(self, fault: Fault) -> bytes:
         return event(fault.body)
@@ -170,31 +171,31 @@ def generation_settings(request: Request, *, stream: bool) -> dict[str, Any]:
 
 
 def _silenced(update: Update) -> Update:
-    told = [delta._replace(text="", tokens=(), logprobs=()) for delta in update.deltas if delta.prompt]
-    return update._replace(deltas=told)
+    deltas = [delta._replace(text="", tokens=(), logprobs=()) for delta in update.deltas if delta.prompt]
+    return update._replace(deltas=deltas)
 
 
-def _only(told: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+def _only(answer: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     """Return the fields that a client wants; `a/b` is b of a, and missing ones are left out."""
     if not names:
-        return told
-    found = {}
+        return answer
+    selected = {}
     for name in names:
-        value: Any = told
+        value: Any = answer
         for step in name.split("/"):
             value = value.get(step, ...) if isinstance(value, dict) else ...
         if value is not ...:
-            found[name] = value
-    return found
+            selected[name] = value
+    return selected
 
 
 def _probabilities(logprobs: Iterable[TokenLogprob]) -> Lists:
-    return {"completion_probabilities": [_probability(one) for one in logprobs]}
+    return {"completion_probabilities": [_probability(logprob) for logprob in logprobs]}
 
 
-def _probability(one: TokenLogprob) -> dict[str, Any]:
-    top = [_alternative(*each) for each in one.top]
-    return _alternative(one.token_id, one.piece, one.logprob) | {"top_logprobs": top}
+def _probability(token: TokenLogprob) -> dict[str, Any]:
+    top = [_alternative(*alternative) for alternative in token.top]
+    return _alternative(token.token_id, token.piece, token.logprob) | {"top_logprobs": top}
 
 
 def _alternative(token: int, piece: bytes, logprob: float | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from pydantic import ConfigDict, Field, PlainValidator
 
+from cobali_ray.api.body.fields import SAMPLERS, without_idle
 from cobali_ray.api.body.params import MAX_CHOICES, NO_LIMIT
 from cobali_ray.api.body.reading import MISSING, model_of
 from cobali_ray.api.body.schema import (
@@ -34,8 +35,6 @@ MAX_FIELDS = 64
 """Names in `response_fields`."""
 BANNED_BIAS = -100.0
 """The bias of a token that a client switches off with `false`."""
-SAMPLERS = ("penalties", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "temperature")
-"""Those that are here, in their order."""
 SPELLINGS = {"typical_p": "typ_p", "temp": "temperature"}
 SWITCHED_OFF: Mapping[str, dict[str, Any]] = {
     "penalties": {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0},
@@ -133,8 +132,8 @@ class ParsedNativeBody(NamedTuple):
 
 
 def unknown_fields(body: NativeBody) -> dict[str, Any]:
-    """Return the fields that are to be judged by name: not those that mean nothing here."""
-    extra = dict(body.model_extra or {})
+    """Return the fields that are to be judged by name, without those that have no effect in this body."""
+    extra = without_idle(body)
     for field in UNUSED_FIELDS:
         if extra.get(field) in (0, -1):  # False is 0
             del extra[field]
@@ -142,11 +141,6 @@ def unknown_fields(body: NativeBody) -> dict[str, Any]:
         if not extra.get(switch):
             for field in fields:
                 extra.pop(field, None)
-    penalties = SWITCHED_OFF["penalties"].items()
-    if all(getattr(body, name) in (None, neutral) for name, neutral in penalties):
-        # How far back they look means nothing.
-        extra.pop("repeat_last_n", None)
-        extra.pop("penalty_last_n", None)
     return extra
 
 
@@ -166,8 +160,8 @@ def completion_of(body: NativeBody, source: Source) -> ParsedNativeBody:
         raise InvalidParameterError("n_probs", f"must be in [0, {MAX_TOP_LOGPROBS}], got {n_probs}")
     reader = _NativeReader(source, n_predict if n_predict and n_predict > 0 else 1)
     parts = reader.infill(body) if isinstance(body, InfillBody) else reader.prompts(body.prompt)
-    asked, param = (body.n, "n") if body.n_cmpl is None else (body.n_cmpl, "n_cmpl")
-    n = 1 if asked is None else asked
+    requested, param = (body.n, "n") if body.n_cmpl is None else (body.n_cmpl, "n_cmpl")
+    n = 1 if requested is None else requested
     if not 1 <= n * len(parts) <= MAX_CHOICES:
         param = param if n != 1 else "prompt"
         raise InvalidParameterError(param, f": 1 to {MAX_CHOICES} answers, got {n * len(parts)}")
@@ -197,14 +191,14 @@ def completion_of(body: NativeBody, source: Source) -> ParsedNativeBody:
 def _only(samplers: list[str]) -> dict[str, Any]:
     """Return fields that switch off the samplers that are not named. Raises UnsupportedParameterError."""
     named = [SPELLINGS.get(name, name) for name in samplers]
-    known = [name for name in named if name in SAMPLERS]
-    if known != sorted(set(known), key=SAMPLERS.index):
+    used = [name for name in named if name in SAMPLERS]
+    if used != sorted(set(used), key=SAMPLERS.index):
         raise UnsupportedParameterError(
             "samplers", f"must be in this order, each at most once: {', '.join(SAMPLERS)}"
         )
     off: dict[str, Any] = {}
     for name in SAMPLERS:
-        if name not in known:
+        if name not in used:
             off |= SWITCHED_OFF[name]
     return off
 
@@ -221,17 +215,17 @@ def embedding_of(body: NativeEmbeddingBody) -> tuple[EmbeddingBody, str]:
 class _NativeReader:
     def __init__(self, source: Source, n_predict: int) -> None:
         self._words, self._card, self._n_predict = source.words, source.card, n_predict
-        self._source, self._gone = source, source.context.gone
+        self._source, self._gone = source, source.context.client_left
 
     def prompts(self, value: Any) -> list[Part]:
         if value is None:
             raise InvalidParameterError("prompt", MISSING)
-        many = isinstance(value, list) and not any(type(one) is int for one in value)
+        many = isinstance(value, list) and not any(type(part) is int for part in value)
         if not many:
             return [self._prompt(value, ("prompt",))]
         if not 0 < len(value) <= MAX_CHOICES:
             raise InvalidParameterError("prompt", f"must hold 1 to {MAX_CHOICES} prompts")
-        return [self._prompt(one, ("prompt", index)) for index, one in enumerate(value)]
+        return [self._prompt(prompt, ("prompt", index)) for index, prompt in enumerate(value)]
 
     def infill(self, body: InfillBody) -> list[Part]:
         marks = self._words.infill
@@ -241,15 +235,15 @@ class _NativeReader:
         if not isinstance(line, str):
             raise InvalidParameterError("prompt", "must be a string")
         extra = [
-            model_of(InfillExtra, one, ("input_extra", index))
-            for index, one in enumerate(body.input_extra or [])
+            model_of(InfillExtra, raw, ("input_extra", index))
+            for index, raw in enumerate(body.input_extra or [])
         ]
         room = self._card.n_ctx_slot - self._n_predict
 
         def tokenize(text: str) -> list[int]:
-            return self._words.tokenize(text, add_special=False, parse_special=False, gone=self._gone)
+            return self._words.tokenize(text, add_special=False, parse_special=False, is_cancelled=self._gone)
 
-        files = [(one.filename, one.text) for one in extra]
+        files = [(file.filename, file.text) for file in extra]
         texts = (body.input_prefix, line, body.input_suffix)
         tokens = infilled(marks, texts, files, tokenize=tokenize, n_most=room)
         if tokens is None:
@@ -257,7 +251,7 @@ class _NativeReader:
         return [tokens]
 
     def text(self, part: list[int]) -> str:
-        return self._words.detokenize(part, gone=self._gone)
+        return self._words.detokenize(part, is_cancelled=self._gone)
 
     def tokens(self, parts: list[Part]) -> list[list[int]]:
         return [self._tokenize(part, add_special=True) if isinstance(part, str) else part for part in parts]
@@ -273,17 +267,17 @@ class _NativeReader:
             raise InvalidParameterError(
                 "logit_bias", f"must have at most {MAX_BIASES} entries, got {len(pairs)}"
             )
-        found: dict[str, float] = {}
-        for key, given in pairs:
-            bias = BANNED_BIAS if given is False else given
+        biases: dict[str, float] = {}
+        for key, raw_bias in pairs:
+            bias = BANNED_BIAS if raw_bias is False else raw_bias
             if isinstance(bias, bool) or not isinstance(bias, int | float):
                 raise InvalidParameterError("logit_bias", ": a bias must be a number or false")
             if isinstance(key, str) and not key.isdigit():
                 ids = self._words.tokenize(key, add_special=False, parse_special=False, n_most=MAX_BIASES)
             else:
                 ids = [key]
-            found |= {str(one): float(bias) for one in ids}
-        return found
+            biases |= {str(token): float(bias) for token in ids}
+        return biases
 
     def _prompt(self, value: Any, where: Path) -> Part:
         if isinstance(value, dict):
@@ -296,11 +290,11 @@ class _NativeReader:
         if not isinstance(value, list) or not value:
             raise InvalidParameterError(where, "must be a string or a list of strings and token ids")
         tokens: list[int] = []
-        for index, one in enumerate(value):
-            if isinstance(one, str):
-                tokens += self._tokenize(one, add_special=index == 0)
-            elif type(one) is int:
-                tokens.append(one)
+        for index, part in enumerate(value):
+            if isinstance(part, str):
+                tokens += self._tokenize(part, add_special=index == 0)
+            elif type(part) is int:
+                tokens.append(part)
             else:
                 raise InvalidParameterError((*where, index), ": neither text nor a token id")
             if len(tokens) > self._card.n_ctx_slot:

@@ -32,7 +32,7 @@ from cobali_ray.settings import ApiSettings
 
 
 class LlamaServer:
-    """Routes that translate; the engine hears the same as from `/v1/completions`."""
+    """Routes that translate; the engine gets the same requests as from `/v1/completions`."""
 
     def __init__(
         self, fleet: Fleet, settings: ApiSettings, generation: Generation, embeddings: Embeddings
@@ -81,21 +81,21 @@ class LlamaServer:
 
     async def props(self, http: HttpRequest, model: str | None = None) -> Response:
         """Describe the model and the defaults of requests."""
-        asked = await loaded_model(self._fleet, model, context_of(http))
-        card, words, states = asked.card, asked.words, await asked.states()
-        unasked = Request(
+        served = await loaded_model(self._fleet, model, context_of(http))
+        card, words, states = served.card, served.words, await served.states()
+        defaults = Request(
             request_id="", prompt=(0,), max_tokens=self._settings.default_max_tokens or card.n_ctx_slot,
             sampling=card.sampling,
         )  # fmt: skip
-        settings = generation_settings(unasked, stream=False)
+        settings = generation_settings(defaults, stream=False)
         if self._settings.default_max_tokens is None:
             settings |= {"max_tokens": -1, "n_predict": -1}
         return json_response(
             {
                 "default_generation_settings": {"n_ctx": card.n_ctx_slot, "params": settings},
                 "total_slots": sum(state.n_slots for state in states),
-                "model_alias": asked.names[0],
-                # Without its folder: where it lies on the server is nobody's affair.
+                "model_alias": served.names[0],
+                # Without its folder: clients need not know the server's paths.
                 "model_path": card.model_id,
                 "chat_template": words.chat.source,
                 "modalities": {"vision": card.images, "audio": False},
@@ -110,8 +110,8 @@ class LlamaServer:
 
     def _read_texts(self, context: RequestContext, raw: bytes) -> ParsedVectorsBody:
         body = read_as(NativeEmbeddingBody, context, raw, strict=self._settings.strict)
-        wanted, param = embedding_of(body)
-        return ParsedVectorsBody(wanted, native_vectors, param)
+        embedding, param = embedding_of(body)
+        return ParsedVectorsBody(embedding, native_vectors, param)
 
     def _read(self, shape: type[NativeBody], context: RequestContext, raw: bytes) -> ParsedBody:
         body = parse(shape, raw)

@@ -33,9 +33,6 @@ class AnswerPart(NamedTuple):
     thinking: str = ""
     calls: tuple[dict[str, Any], ...] = ()
 
-    def __bool__(self) -> bool:
-        return bool(self.content or self.thinking or self.calls)
-
 
 class Style(NamedTuple):
     """What differs between the routes, and from request to request."""
@@ -44,20 +41,20 @@ class Style(NamedTuple):
     """As the client called it."""
     say: Callable[[AnswerPart], dict[str, Any]]
     with_context: bool = False
-    """Whether the answer comes back with the tokens from which a next one can go on."""
+    """Whether the answer has the tokens from which a next one can go on."""
 
 
-def chat_message(said: AnswerPart) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": said.content}
-    if said.thinking:
-        message["thinking"] = said.thinking
-    if said.calls:
-        message["tool_calls"] = said.calls
+def chat_message(part: AnswerPart) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": part.content}
+    if part.thinking:
+        message["thinking"] = part.thinking
+    if part.calls:
+        message["tool_calls"] = part.calls
     return {"message": message}
 
 
-def response(said: AnswerPart) -> dict[str, Any]:
-    return {"response": said.content} | ({"thinking": said.thinking} if said.thinking else {})
+def response(part: AnswerPart) -> dict[str, Any]:
+    return {"response": part.content} | ({"thinking": part.thinking} if part.thinking else {})
 
 
 class TalkWriter(Writer):
@@ -73,41 +70,41 @@ class TalkWriter(Writer):
         self._turn = None if call.speech is None else ChoiceState(call.speech, call.call_id, 0)
         self._name = ""
         self._arguments: list[str] = []
-        """Of the call that is being written: it is told when it is whole."""
+        """Of the call that is being written, which is sent when it is whole."""
         self._tokens: list[int] = []
-        self._said: list[AnswerPart] = []
+        self._parts: list[AnswerPart] = []
         self._logprobs: list[dict[str, Any]] = []
         self._end: End
 
     # -- as one object
 
     def add(self, update: Update) -> None:
-        said, logprobs = self._take(update)
-        self._said += said
+        parts, logprobs = self._take(update)
+        self._parts += parts
         self._logprobs += chat_logprob_items(logprobs)
         if update.end is not None:
             self._end = update.end
 
     def body(self, times: Timings) -> Any:
-        said = AnswerPart(
-            "".join(one.content for one in self._said),
-            "".join(one.thinking for one in self._said),
-            tuple(call for one in self._said for call in one.calls),
+        whole = AnswerPart(
+            "".join(part.content for part in self._parts),
+            "".join(part.thinking for part in self._parts),
+            tuple(call for part in self._parts for call in part.calls),
         )
-        told = self._last(said, self._end, times)
-        return told | ({"logprobs": self._logprobs} if self._call.with_logprobs else {})
+        answer = self._last(whole, self._end, times)
+        return answer | ({"logprobs": self._logprobs} if self._call.with_logprobs else {})
 
     # -- as lines
 
-    def progress(self, index: int, told: dict[str, Any]) -> bytes:  # noqa: ARG002 there is one
-        return _wire(self._line(AnswerPart()) | told)
+    def progress(self, index: int, fields: dict[str, Any]) -> bytes:  # noqa: ARG002 there is one
+        return _wire(self._line(AnswerPart()) | fields)
 
     def say(self, update: Update) -> bytes:
         """Return the lines of what a batch adds; logprobs go with the first."""
-        said, logprobs = self._take(update)
-        if logprobs and not said:
-            said = [AnswerPart()]
-        lines = [self._line(one, () if i else logprobs) for i, one in enumerate(said)]
+        parts, logprobs = self._take(update)
+        if logprobs and not parts:
+            parts = [AnswerPart()]
+        lines = [self._line(part, () if i else logprobs) for i, part in enumerate(parts)]
         return b"".join(map(_wire, lines))
 
     def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Timings) -> bytes:  # noqa: ARG002 the seam's
@@ -124,14 +121,14 @@ class TalkWriter(Writer):
                 self._tokens += delta.tokens
         if self._turn is None:
             return ([AnswerPart(update.text)] if update.text else []), update.logprobs
-        found: list[AnswerPart] = []
+        parts: list[AnswerPart] = []
         events, logprobs = self._turn.take(update)
         for event in events:
             match event:
                 case ReasoningText(text):
-                    found.append(AnswerPart(thinking=text))
+                    parts.append(AnswerPart(thinking=text))
                 case ContentText(text) | CallBroken(_, text):
-                    found.append(AnswerPart(text))
+                    parts.append(AnswerPart(text))
                 case CallBegun(_, name):
                     self._name, self._arguments = name, []
                 case CallArguments(_, text):
@@ -140,19 +137,19 @@ class TalkWriter(Writer):
                     arguments = orjson.Fragment("".join(self._arguments))
                     function = {"index": index, "name": self._name, "arguments": arguments}
                     call = {"id": self._turn.tool_call_id(index), "function": function}
-                    found.append(AnswerPart(calls=(call,)))
-        return found, logprobs
+                    parts.append(AnswerPart(calls=(call,)))
+        return parts, logprobs
 
-    def _line(self, said: AnswerPart, logprobs: Sequence[TokenLogprob] = ()) -> dict[str, Any]:
-        told = self._head | self._style.say(said) | {"done": False}
-        return told | ({"logprobs": chat_logprob_items(logprobs)} if logprobs else {})
+    def _line(self, part: AnswerPart, logprobs: Sequence[TokenLogprob] = ()) -> dict[str, Any]:
+        line = self._head | self._style.say(part) | {"done": False}
+        return line | ({"logprobs": chat_logprob_items(logprobs)} if logprobs else {})
 
-    def _last(self, said: AnswerPart, end: End, times: Timings) -> dict[str, Any]:
-        """Return how the answer ended, with what is said at last."""
+    def _last(self, part: AnswerPart, end: End, times: Timings) -> dict[str, Any]:
+        """Return the last line: `part`, and how the answer ended."""
         stats = end.stats
-        told: dict[str, Any] = (
+        line: dict[str, Any] = (
             self._head
-            | self._style.say(said)
+            | self._style.say(part)
             | {
                 "done": True,
                 "done_reason": end.finish_reason,
@@ -165,8 +162,8 @@ class TalkWriter(Writer):
             }
         )
         if self._style.with_context and not self._call.requests[0].images:  # those are no tokens
-            told["context"] = [*self._call.requests[0].prompt, *self._tokens]
-        return told
+            line["context"] = [*self._call.requests[0].prompt, *self._tokens]
+        return line
 
 
 def when(unix_s: int) -> str:
@@ -177,8 +174,8 @@ def nanoseconds(seconds: float | None) -> int:
     return round((seconds or 0.0) * 1e9)
 
 
-def _wire(told: dict[str, Any]) -> bytes:
-    return orjson.dumps(told) + b"\n"
+def _wire(line: dict[str, Any]) -> bytes:
+    return orjson.dumps(line) + b"\n"
 
 
 def many_vectors(rows: Rows, model: str, n_tokens: int) -> Iterator[bytes]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cobali_ray.api.body.fields import judge
+from cobali_ray.api.body.params import NO_LIMIT
 from cobali_ray.api.body.reading import model_of
 from cobali_ray.api.body.schema import ChatBody, CompletionBody
 from cobali_ray.api.ollama.body import OllamaBody, OllamaChatBody, OllamaGenerateBody, OllamaMessage, Options
@@ -32,7 +33,7 @@ NEUTRAL_OPTIONS = frozenset(
         "vocab_only",
     }
 )
-"""They say how the model is to be run, which is the operator's to say."""
+"""They say how the model is to be run, which the operator decides."""
 REFUSED_OPTIONS: Mapping[str, tuple[Any, ...]] = {
     "mirostat": (0,),
     "mirostat_eta": (0.1,),
@@ -49,7 +50,7 @@ IMAGES: Mapping[str, str] = {"/9j/": "jpeg", "iVBOR": "png", "R0lGOD": "gif", "U
 
 
 def chat_of(body: OllamaChatBody) -> ChatBody:
-    tools = body.tools and [one if one.get("type") else one | {"type": "function"} for one in body.tools]
+    tools = body.tools and [tool if tool.get("type") else tool | {"type": "function"} for tool in body.tools]
     fields = {"messages": _messages(body.messages or []), "tools": tools}
     return model_of(ChatBody, fields | _shared(body) | _logprobs(body) | _thinking(body))
 
@@ -72,8 +73,8 @@ def raw_of(body: OllamaGenerateBody) -> CompletionBody:
 def ignored_of(body: OllamaBody, n_ctx_slot: int, *, strict: bool) -> tuple[str, ...]:
     """Return the names of what changes nothing. Raises what `judge` does."""
     options = body.options or Options()
-    found = judge(body.model_extra, NEUTRAL_FIELDS, REFUSED_FIELDS, strict=strict)
-    found += judge(
+    ignored = judge(body.model_extra, NEUTRAL_FIELDS, REFUSED_FIELDS, strict=strict)
+    ignored += judge(
         options.model_extra,
         NEUTRAL_OPTIONS,
         REFUSED_OPTIONS,
@@ -81,7 +82,7 @@ def ignored_of(body: OllamaBody, n_ctx_slot: int, *, strict: bool) -> tuple[str,
         named_as="options.",
         strict=strict,
     )
-    return (*found, "options.num_ctx") if (options.num_ctx or 0) > n_ctx_slot else found
+    return (*ignored, "options.num_ctx") if (options.num_ctx or 0) > n_ctx_slot else ignored
 
 
 def named(path: Path) -> str:
@@ -95,33 +96,33 @@ def named(path: Path) -> str:
     return dotted(path)
 
 
-def _messages(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _messages(raw_messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     open_calls: list[tuple[str, str]] = []
     """Ids and names of calls without a result: results may name neither."""
-    for index, raw in enumerate(given):
-        one = model_of(OllamaMessage, raw, ("messages", index))
-        message: dict[str, Any] = {"role": one.role, "content": _content(one.content, one.images)}
-        if one.thinking:
-            message["reasoning_content"] = one.thinking
-        if one.tool_calls:
+    for index, raw in enumerate(raw_messages):
+        turn = model_of(OllamaMessage, raw, ("messages", index))
+        message: dict[str, Any] = {"role": turn.role, "content": _content(turn.content, turn.images)}
+        if turn.thinking:
+            message["reasoning_content"] = turn.thinking
+        if turn.tool_calls:
             calls: list[dict[str, Any]] = []
-            for call in one.tool_calls:
+            for call in turn.tool_calls:
                 # Nine digits, because the templates of Mistral refuse all other lengths.
                 call_id = call.id or f"{index:04d}{len(calls):05d}"
                 function = {"name": call.function.name, "arguments": call.function.arguments}
                 calls.append({"id": call_id, "type": "function", "function": function})
                 open_calls.append((call_id, call.function.name))
             message["tool_calls"] = calls
-        if one.role == "tool":
-            found = next(
-                (pair for pair in open_calls if one.tool_call_id == pair[0]),
-                next((pair for pair in open_calls if one.tool_name in {None, pair[1]}), None),
-            )
-            if found is not None:
-                open_calls.remove(found)
-            message["tool_call_id"] = one.tool_call_id or (found and found[0])
-            message["name"] = one.tool_name or (found and found[1])
+        if turn.role == "tool":
+            matches = [pair for pair in open_calls if turn.tool_call_id == pair[0]]
+            if not matches and (turn.tool_call_id is None or turn.tool_name is not None):
+                matches = [pair for pair in open_calls if turn.tool_name in {None, pair[1]}]
+            open_call = matches[0] if matches else None
+            if open_call is not None:
+                open_calls.remove(open_call)
+            message["tool_call_id"] = turn.tool_call_id or (open_call and open_call[0])
+            message["name"] = turn.tool_name or (open_call and open_call[1])
         messages.append(message)
     return messages
 
@@ -140,11 +141,11 @@ def _kind(data: str) -> str:
 
 def _shared(body: OllamaBody) -> dict[str, Any]:
     options = body.options or Options()
-    n_most = options.num_predict or 0
+    n_most = options.num_predict
     return {
         "model": body.model,
         "stream": body.stream is not False,
-        "max_tokens": n_most if n_most > 0 else None,
+        "max_tokens": NO_LIMIT if n_most is not None and n_most <= 0 else n_most,
         "seed": None if options.seed is None or options.seed < 0 else options.seed,
         "stop": list(options.stop),
         "response_format": _format(body.format),
@@ -157,19 +158,20 @@ def _logprobs(body: OllamaBody) -> dict[str, Any]:
 
 
 def _thinking(body: OllamaBody) -> dict[str, Any]:
-    """Return what the template is told; absent: what the model does by itself."""
+    """Return the fields that tell the template whether to reason; none: what the model does by itself."""
     if body.think is None:
         return {}
     if isinstance(body.think, str):
-        return {"reasoning_effort": body.think, "chat_template_kwargs": {"enable_thinking": True}}
+        thinks = {"enable_thinking": True, "thinking": True}
+        return {"reasoning_effort": body.think, "chat_template_kwargs": thinks}
     return {"chat_template_kwargs": {"enable_thinking": body.think, "thinking": body.think}}
 
 
-def _format(asked: str | dict[str, Any] | None) -> dict[str, Any] | None:
-    if isinstance(asked, dict):
-        return {"type": "json_schema", "json_schema": {"schema": asked}}
-    if asked in {None, ""}:
+def _format(format_: str | dict[str, Any] | None) -> dict[str, Any] | None:
+    if isinstance(format_, dict):
+        return {"type": "json_schema", "json_schema": {"schema": format_}}
+    if format_ in {None, ""}:
         return None
-    if asked != "json":
-        raise InvalidParameterError("format", f"must be json or a schema, got {asked[:32]!r}")
+    if format_ != "json":
+        raise InvalidParameterError("format", f"must be json or a schema, got {format_[:32]!r}")
     return {"type": "json_object"}

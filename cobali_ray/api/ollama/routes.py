@@ -50,7 +50,7 @@ from cobali_ray.errors import InvalidParameterError, LoadingError, NotOfferedErr
 from cobali_ray.settings import ApiSettings
 
 SPEAKS = "0.13.0"
-"""The version of Ollama whose API this is: some clients look for a least one."""
+"""The version of Ollama whose API this is: some clients require a minimum."""
 LATEST = ":latest"
 UNLOADS = (0, "0", "0s", "0m")
 REFUSED = (
@@ -62,12 +62,12 @@ REFUSED = (
 )
 
 
-class _LoadsOnly(Exception):  # noqa: N818 it asks for something, and nothing is wrong
+class _LoadsOnly(Exception):  # noqa: N818 nothing is wrong
     """A body has no prompt: it is about the model being loaded."""
 
-    def __init__(self, model: ServedModel, asked: OllamaBody, reply: dict[str, Any]) -> None:
+    def __init__(self, model: ServedModel, body: OllamaBody | OllamaEmbedBody, reply: dict[str, Any]) -> None:
         super().__init__(model)
-        self.model, self.asked, self.reply = model, asked, reply
+        self.model, self.body, self.reply = model, body, reply
 
 
 class Ollama:
@@ -113,17 +113,23 @@ class Ollama:
 
     async def embed(self, http: HttpRequest) -> Response:
         """Create embeddings: a vector for each text."""
-        return await self._embeddings.vectors(http, self._read_texts)
+        return await self._vectors(http, self._read_texts)
 
     async def embed_one(self, http: HttpRequest) -> Response:
         """Embed one text, in an older format."""
-        return await self._embeddings.vectors(http, self._read_text)
+        return await self._vectors(http, self._read_text)
+
+    async def _vectors(self, http: HttpRequest, read: Work[ParsedVectorsBody]) -> Response:
+        try:
+            return await self._embeddings.vectors(http, read)
+        except _LoadsOnly as loaded:
+            return json_response(loaded.reply)
 
     async def _answer(self, http: HttpRequest, read: Work[ParsedBody]) -> Response:
         try:
             return await self._generation.answer(http, read)
         except _LoadsOnly as moves:
-            unloads = moves.asked.keep_alive in UNLOADS
+            unloads = moves.body.keep_alive in UNLOADS
             if unloads:
                 await moves.model.unload()
             reason = {"done": True, "done_reason": "unload" if unloads else "load"}
@@ -157,7 +163,7 @@ class Ollama:
         """List models and adapters by all of their names."""
         models = self._fleet.models
         return json_response(
-            {"models": [_listed(name, one) for one in models for name in (*one.names, *one.adapters)]}
+            {"models": [_listed(name, model) for model in models for name in (*model.names, *model.adapters)]}
         )
 
     async def running(self) -> Response:
@@ -178,11 +184,11 @@ class Ollama:
     def _read_chat(self, context: RequestContext, raw: bytes) -> ParsedBody:
         body = parse(OllamaChatBody, raw)
         name = self._begin(body, context, chat_message, empty=not body.messages)
-        asked = ParsedBody(
+        parsed = ParsedBody(
             chat_of(body.model_copy(update={"model": name})), _dialect(Style(body.model, chat_message))
         )
         context.named = named
-        return asked
+        return parsed
 
     def _read_prompt(self, context: RequestContext, raw: bytes) -> ParsedBody:
         body = parse(OllamaGenerateBody, raw)
@@ -190,26 +196,38 @@ class Ollama:
         style = Style(body.model, response, with_context=not body.raw)
         body = body.model_copy(update={"model": name})
         if body.raw:
-            asked = ParsedBody(raw_of(body), _dialect(style))
+            parsed = ParsedBody(raw_of(body), _dialect(style))
         else:
-            asked = ParsedBody(prompt_chat_of(body), _dialect(style), before=tuple(body.context or ()))
+            parsed = ParsedBody(prompt_chat_of(body), _dialect(style), before=tuple(body.context or ()))
         context.named = named
-        return asked
+        return parsed
 
     def _read_texts(self, context: RequestContext, raw: bytes) -> ParsedVectorsBody:
         body, name = self._embed_body(context, raw)
-        if not body.input:
+        if body.input is None:
             raise InvalidParameterError("input", MISSING)
-        wanted = EmbeddingBody.model_construct(model=name, input=body.input, dimensions=body.dimensions)
-        return ParsedVectorsBody(wanted, many_vectors)
+        if not body.input:
+            raise self._loads_only(body, name, context, {"embeddings": []})
+        embedding = EmbeddingBody.model_construct(model=name, input=body.input, dimensions=body.dimensions)
+        return ParsedVectorsBody(embedding, many_vectors)
 
     def _read_text(self, context: RequestContext, raw: bytes) -> ParsedVectorsBody:
         body, name = self._embed_body(context, raw)
         if body.prompt is None:
             raise InvalidParameterError("prompt", MISSING)
+        if not body.prompt:
+            raise self._loads_only(body, name, context, {"embedding": []})
         return ParsedVectorsBody(
             EmbeddingBody.model_construct(model=name, input=body.prompt), one_vector, "prompt"
         )
+
+    def _loads_only(
+        self, body: OllamaEmbedBody, name: str | None, context: RequestContext, reply: dict[str, Any]
+    ) -> _LoadsOnly:
+        """Return the answer to an embedding of nothing, which is how clients load a model beforehand."""
+        model = requested_model(self._fleet, name, context)
+        source_of(self._fleet, name, context)  # raises where it is to be loaded first
+        return _LoadsOnly(model, body, {"model": body.model or model.names[0]} | reply)
 
     def _embed_body(self, context: RequestContext, raw: bytes) -> tuple[OllamaEmbedBody, str | None]:
         body = read_as(OllamaEmbedBody, context, raw, frozenset(), {}, strict=self._settings.strict)
@@ -223,7 +241,7 @@ class Ollama:
         *,
         empty: bool,
     ) -> str | None:
-        """Return the name here of a model that is loaded. Raises _LoadsOnly where nothing is asked of it."""
+        """Return the name here of a model that is loaded. Raises _LoadsOnly for a body without a prompt."""
         name = self._name(body.model)
         model = requested_model(self._fleet, name, context)
         reply = {"model": body.model or model.names[0]} | say(AnswerPart())
@@ -236,19 +254,19 @@ class Ollama:
         return name
 
     def _read_name(self, context: RequestContext, raw: bytes) -> Source:
-        known = frozenset({"verbose"})
-        body = read_as(OllamaModelBody, context, raw, known, {}, strict=self._settings.strict)
+        neutral = frozenset({"verbose"})
+        body = read_as(OllamaModelBody, context, raw, neutral, {}, strict=self._settings.strict)
         return source_of(self._fleet, self._name(body.model or body.name), context)
 
-    def _name(self, asked: str | None) -> str | None:
+    def _name(self, name: str | None) -> str | None:
         """Return the name under which a model is served: Ollama's clients add a tag to names without one."""
-        if asked is None or not asked.endswith(LATEST):
-            return asked
+        if name is None or not name.endswith(LATEST):
+            return name
         try:
-            self._fleet.find(asked)
+            self._fleet.find(name)
         except UnknownModelError:
-            return asked.removesuffix(LATEST)
-        return asked
+            return name.removesuffix(LATEST)
+        return name
 
 
 def _dialect(style: Style) -> Dialect:
@@ -258,17 +276,17 @@ def _dialect(style: Style) -> Dialect:
 def _listed(name: str, model: ServedModel) -> dict[str, Any]:
     """Describe a model under a name; sizes are not known here."""
     tagged = name if ":" in name else name + LATEST
-    card, known = None, name
+    card, identity = None, name
     with suppress(LoadingError):
         card = model.card.under(name)
-        known = f"{card.model_id}:{card.created_s}:{card.n_vocab}"
+        identity = f"{card.model_id}:{card.created_s}:{card.n_vocab}"
     reply = {
         "name": tagged,
         "model": tagged,
         "size": 0,
         "size_vram": 0,
         "modified_at": when(card.created_s if card else 0),
-        "digest": sha256(known.encode()).hexdigest(),
+        "digest": sha256(identity.encode()).hexdigest(),
         "details": _details(card),
     }
     return reply | ({"context_length": card.n_ctx_slot} if card else {})

@@ -39,7 +39,7 @@ class Writer(ABC):
 
     media_type: ClassVar = SSE
     ping: ClassVar = COMMENT
-    """What a stream says where it would be silent; b"": nothing may be said between its parts."""
+    """What a stream sends where it would be silent; b"": nothing may stand between its parts."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -48,8 +48,8 @@ class Writer(ABC):
         """Return what a stream has before the first text of a choice."""
         return b""
 
-    def progress(self, index: int, told: dict[str, Any]) -> bytes:  # noqa: ARG002 most have no words for it
-        """Return how a stream says how far a choice is that has no text yet: fields of an event."""
+    def progress(self, index: int, fields: dict[str, Any]) -> bytes:  # noqa: ARG002 most have no words for it
+        """Return the event for a choice without text yet; `fields` say how far it is."""
         return b""
 
     @abstractmethod
@@ -62,7 +62,7 @@ class Writer(ABC):
 
     @abstractmethod
     def failure(self, fault: Fault) -> bytes:
-        """Return how a stream says that it failed halfway, and its end."""
+        """Return the error of a stream that failed halfway, and its end."""
 
     @abstractmethod
     def add(self, update: Update) -> None:
@@ -73,7 +73,7 @@ class Writer(ABC):
         """Return the whole answer; every choice has ended."""
 
     async def settle(self, wire: bytes) -> bytes:
-        """Return the last bytes of an answer once what they promise is so."""
+        """Do what has to be done before an answer ends, such as storing it; return its last bytes."""
         return wire
 
     def finish_reason(self, index: int, end: End) -> str | None:  # noqa: ARG002 most have one word for it
@@ -144,51 +144,52 @@ def usage(call: Call, stats: Sequence[RequestStats], n_reasoning: int | None) ->
     `n_reasoning` is None where answers cannot have any.
     A prompt counts once however many answers it gets, and so do its cached tokens: those of its first answer.
     """
-    n_prompt, n_output = prompt_tokens(call, stats), sum(one.n_output for one in stats)
+    n_prompt, n_output = prompt_tokens(call, stats), sum(stat.n_output for stat in stats)
     details = {} if n_reasoning is None else {"completion_tokens_details": {"reasoning_tokens": n_reasoning}}
     return {
         "prompt_tokens": n_prompt,
         "completion_tokens": n_output,
         "total_tokens": n_prompt + n_output,
-        "prompt_tokens_details": {"cached_tokens": sum(one.n_cached for one in stats[:: call.n])},
+        "prompt_tokens_details": {"cached_tokens": sum(stat.n_cached for stat in stats[:: call.n])},
         **details,
     }
 
 
 def prompt_tokens(call: Call, stats: Sequence[RequestStats]) -> int:
-    """Return the prompt tokens of a call as the engine counts them: it knows what images come to."""
-    return sum(one.n_prompt for one in stats[:: call.n])
+    """Return the prompt tokens of a call as the engine counts them, images included."""
+    return sum(stat.n_prompt for stat in stats[:: call.n])
 
 
 def timings(stats: Sequence[RequestStats], times: Timings) -> dict[str, Any]:
-    """Return the whole way in seconds and its parts; of several choices those of the slowest, then of each.
+    """Return the times of an answer in seconds; of several choices those of the slowest, then of each.
 
     What `intake_s`, `queue_s` and `prefill_s` leave of `ttft_s`, and these and `decode_s` of `e2e_s`, is the
     way from the engine to the client. `tokens_per_second` is 1 / TPOT: the pace after the first token, None
-    for answers of one token. ITLs are gaps between pieces of text as they leave the server. Who asked for
-    it is told the place in the queue and the wait that were expected at first, and of the prompt.
+    for answers of one token. ITLs are gaps between pieces of text as they leave the server. Where
+    progress was asked for, there are also the place in the queue and the wait as expected at first, and the
+    progress of the prompt.
     """
     each = list(zip(stats, times.paces, strict=True))
     slowest, pace = max(each, key=lambda pair: pair[0].e2e_s)
-    told: dict[str, Any] = _times(slowest, pace, times.ttft_s, times.e2e_s)
+    slowest_times: dict[str, Any] = _times(slowest, pace, times.ttft_s, times.e2e_s)
     if len(each) == 1:
-        return told
+        return slowest_times
     choices = [  # with their tokens, which `usage` has in one sum
-        {"completion_tokens": one.n_output, "cached_tokens": one.n_cached}
-        | _times(one, pace, pace.ttft_s, pace.e2e_s)
-        for one, pace in each
+        {"completion_tokens": stat.n_output, "cached_tokens": stat.n_cached}
+        | _times(stat, pace, pace.ttft_s, pace.e2e_s)
+        for stat, pace in each
     ]
-    return told | {"choices": choices}
+    return slowest_times | {"choices": choices}
 
 
-def _times(one: RequestStats, pace: Pace, ttft_s: float | None, e2e_s: float | None) -> dict[str, Any]:
-    tpot_s = one.tpot_s
+def _times(stats: RequestStats, pace: Pace, ttft_s: float | None, e2e_s: float | None) -> dict[str, Any]:
+    tpot_s = stats.tpot_s
     return {
-        "intake_s": one.intake_s,
-        "queue_s": one.queue_s,
-        "prefill_s": one.prefill_s,
+        "intake_s": stats.intake_s,
+        "queue_s": stats.queue_s,
+        "prefill_s": stats.prefill_s,
         "ttft_s": ttft_s,
-        "decode_s": one.decode_s,
+        "decode_s": stats.decode_s,
         "e2e_s": e2e_s,
         "tokens_per_second": 1 / tpot_s if tpot_s else None,
         **pace.itl(),

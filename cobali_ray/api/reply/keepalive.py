@@ -2,8 +2,8 @@
 
 Proxies and clients cut a connection on which nothing comes, and a long prompt, a full queue or a pause are
 just that. After `ping_s` without a write, a comment is sent that parsers of server-sent events skip, or what
-the API has in its place. If nothing was sent before, the status goes with it: an error after that is told in
-the stream.
+the API has in its place. If nothing was sent before, the status goes with it, and an error after that goes
+into the stream.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LiveStream:
         self.begun = False
         """Whether the status is sent."""
         self.broken = False
-        """Whether sending failed: then nothing more is sent, also not why."""
+        """Whether sending failed: then nothing more is sent, not even the error."""
 
     async def __aenter__(self) -> Self:
         if self._ping_s:
@@ -83,7 +83,7 @@ class LiveStream:
             raise
 
     async def _keep_alive(self) -> None:
-        with suppress(ClientDisconnect):  # whoever writes the answer hears of it, too
+        with suppress(ClientDisconnect):  # the next write of the answer raises it, too
             while True:
                 async with self._turn:  # a write that waits for its reader comes first
                     left_s = self._wrote_s + self._ping_s - self._clock.now()

@@ -11,7 +11,7 @@ import orjson
 from cobali_ray.core.request.events import TokenLogprob
 
 Lists: TypeAlias = dict[str, list[Any]]
-"""What is said of tokens, by its name, an item for each of them."""
+"""Facts about tokens: by name, a list with an item for each token."""
 
 MIN_LOGPROB = -9999.0
 """JSON has no infinity; OpenAI writes this for a token that was next to impossible."""
@@ -33,7 +33,7 @@ def chat_content(logprobs: Iterable[TokenLogprob]) -> Lists:
 class CompletionLogprobs:
     """Logprobs of one completion choice: of its prompt, or of its answer.
 
-    `text_offset` counts characters of its text so far. Of each token's alternatives `n_top` are told.
+    `text_offset` counts characters of its text so far. Of each token's alternatives it has `n_top`.
     """
 
     def __init__(self, offset: int, n_top: int | None = None) -> None:
@@ -83,14 +83,14 @@ class PromptLogprobs:
 
     def add(self, logprobs: Sequence[TokenLogprob]) -> None:
         if logprobs:
-            self._parts.append(orjson.dumps([self._item(one) for one in logprobs])[1:-1])
+            self._parts.append(orjson.dumps([self._item(logprob) for logprob in logprobs])[1:-1])
 
-    def _item(self, one: TokenLogprob) -> dict[str, dict[str, Any]] | None:
+    def _item(self, entry: TokenLogprob) -> dict[str, dict[str, Any]] | None:
         """Return the token itself, then the likeliest, by their ids."""
-        if one.logprob is None:
+        if entry.logprob is None:
             return None
-        item = {str(one.token_id): _ranked(one.piece, one.logprob, one.rank)}
-        for rank, (token, piece, logprob) in enumerate(one.top[: self._n_top], 1):
+        item = {str(entry.token_id): _ranked(entry.piece, entry.logprob, entry.rank)}
+        for rank, (token, piece, logprob) in enumerate(entry.top[: self._n_top], 1):
             item.setdefault(str(token), _ranked(piece, logprob, rank))
         return item
 
@@ -111,7 +111,7 @@ class WholeLogprobs:
             self.extend(self._take(logprobs))
 
     def extend(self, lists: Lists) -> None:
-        """Add what else was taken, of one token at least."""
+        """Add lists made elsewhere, of one token at least."""
         for name, items in lists.items():
             self._lists[name].append(orjson.dumps(items)[1:-1])
 

@@ -1,4 +1,4 @@
-"""Answers: what is known whole, events, and two ways to answer a call, which live as long as the request."""
+"""Responses: JSON, events, and the two ways to answer a call, which live as long as the HTTP request."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class EventsReply(Response):
             async with aclosing(self._events()) as events:
                 async for wire in events:
                     yield wire
-        except Exception as error:  # the status is out: what went wrong is said in the stream
+        except Exception as error:  # the status is sent: the error goes into the stream
             yield event(self._context.blame(error).body)
 
 
@@ -147,7 +147,7 @@ class StreamReply(Reply):
             except Exception as error:
                 if live.broken or not live.begun:
                     raise
-                # The status is sent, so only the stream itself can tell.
+                # The status is sent, so the error goes into the stream.
                 await live.write(self.failure(error))
             await live.end()
 

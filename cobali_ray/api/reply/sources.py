@@ -17,7 +17,7 @@ Events: TypeAlias = EventStream | AsyncGenerator[list[Event], None]
 
 
 def events_of(model: ServedModel, call: Call) -> Events:
-    """Return everything pending per wake-up for all choices of a call; closing it cancels them all."""
+    """Return the events of all choices of a call, in a list per wake-up; closing it cancels them all."""
     if call.prompt_only:
         return _prompt_only(call)
     events = model.ask(*call.requests)
@@ -25,12 +25,12 @@ def events_of(model: ServedModel, call: Call) -> Events:
 
 
 async def _shared(events: EventStream, call: Call) -> AsyncGenerator[list[Event], None]:
-    """Have all answers of a prompt told what is known of it."""
+    """Give every answer of a prompt the logprobs of that prompt."""
     prompts = SharedPrompts(call)
     async with aclosing(events) as batches:
         async for batch in batches:
-            if told := prompts.share(batch):
-                yield told
+            if shared := prompts.share(batch):
+                yield shared
 
 
 async def _prompt_only(call: Call) -> AsyncGenerator[list[Event], None]:
@@ -41,35 +41,35 @@ async def _prompt_only(call: Call) -> AsyncGenerator[list[Event], None]:
 
 
 class SharedPrompts:
-    """The logprobs of a prompt that has several answers: computed for one of them, told with each.
+    """The logprobs of a prompt that has several answers: computed for one of them, sent with each.
 
-    No answer speaks before its prompt is told, as if it had asked itself.
+    Each answer has them before its first text, as if they had been computed for it.
     """
 
     def __init__(self, call: Call) -> None:
         self._requests, self._n = call.requests, call.n
         self._choice = {request.request_id: i for i, request in enumerate(call.requests)}
         firsts = call.requests[:: call.n]
-        self._n_left = [0 if one.n_prompt_logprobs is None else one.n_prompt for one in firsts]
+        self._n_left = [0 if request.n_prompt_logprobs is None else request.n_prompt for request in firsts]
         self._held: dict[int, list[Event]] = defaultdict(list)
 
     def share(self, batch: Sequence[Event]) -> list[Event]:
-        told: list[Event] = []
+        shared: list[Event] = []
         for event in batch:
             prompt = self._choice[event.request_id] // self._n
             if isinstance(event, Delta) and event.prompt:
                 answers = self._requests[prompt * self._n : (prompt + 1) * self._n]
-                told += [event._replace(request_id=request.request_id) for request in answers]
+                shared += [event._replace(request_id=request.request_id) for request in answers]
                 self._n_left[prompt] -= len(event.prompt)
                 if not self._n_left[prompt]:
-                    told += self._held.pop(prompt, [])
+                    shared += self._held.pop(prompt, [])
             elif self._n_left[prompt] and not _comes_first(event):
                 self._held[prompt].append(event)
             else:
-                told.append(event)
-        return told
+                shared.append(event)
+        return shared
 
 
 def _comes_first(event: Event) -> bool:
-    """Whether it does not wait for what is known of the prompt."""
+    """Whether an event need not wait for the logprobs of the prompt."""
     return isinstance(event, RequestProgress) or (isinstance(event, End) and event.error is not None)

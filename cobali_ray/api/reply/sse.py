@@ -17,7 +17,7 @@ from cobali_ray.api.door.timings import Timings
 from cobali_ray.api.reply.answer import Choice, Choices, timings, usage
 from cobali_ray.api.reply.logprobs import CompletionLogprobs, WholeLogprobs, chat_content, chat_logprob_items
 from cobali_ray.api.reply.turn import ChoiceState, Update, delta_of, message_of
-from cobali_ray.chat.answer_events import ParsedAnswer as TakenApart
+from cobali_ray.chat.answer_events import ParsedAnswer
 from cobali_ray.core.request.events import End, RequestStats, TokenLogprob
 
 DONE = b"data: [DONE]\n\n"
@@ -54,11 +54,13 @@ class Chunks(Choices):
         tokens = update.tokens if call.return_token_ids else ()
         if not (text or logprobs or tokens):
             return b""
-        before, said = self._befores[index], orjson.dumps(text)
+        before, text_json = self._befores[index], orjson.dumps(text)
         if not (call.with_logprobs or call.return_token_ids):
-            return before + said + self._plain_after
-        told = orjson.dumps(self._logprobs(index, logprobs)) if call.with_logprobs else b"null"
-        return b"".join((before, said, self._after(told), self._ids(tokens), self._tail, b"}\n\n"))
+            return before + text_json + self._plain_after
+        logprobs_json = orjson.dumps(self._logprobs(index, logprobs)) if call.with_logprobs else b"null"
+        return b"".join(
+            (before, text_json, self._after(logprobs_json), self._ids(tokens), self._tail, b"}\n\n")
+        )
 
     def _ids(self, tokens: Sequence[int]) -> bytes:
         """Return the end of a choice's JSON: its tokens, where they are wanted."""
@@ -74,9 +76,9 @@ class Chunks(Choices):
     def closing_choice(self, index: int, reason: bytes) -> bytes:
         """Return the JSON of a choice that has ended."""
 
-    def progress(self, index: int, told: dict[str, Any]) -> bytes:
+    def progress(self, index: int, fields: dict[str, Any]) -> bytes:
         choice = self.closing_choice(index, b"null")
-        return self._head + choice + self._tail + b"," + orjson.dumps(told)[1:] + b"\n\n"
+        return self._head + choice + self._tail + b"," + orjson.dumps(fields)[1:] + b"\n\n"
 
     def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Timings) -> bytes:
         """Return the chunk with the finish reason; behind the last also counts, if wanted, and `[DONE]`."""
@@ -112,7 +114,7 @@ class ChatWriter(Chunks):
         super().__init__(call)
         speech, choices = call.speech, range(len(call.requests))
         self._turns = [] if speech is None else [ChoiceState(speech, call.call_id, i) for i in choices]
-        self._taken_apart = [TakenApart() for _ in self._turns]
+        self._answers = [ParsedAnswer() for _ in self._turns]
 
     @property
     def n_reasoning(self) -> int:
@@ -130,10 +132,10 @@ class ChatWriter(Chunks):
             deltas = [{}]
         wire = []
         for delta in deltas:
-            told = orjson.dumps(self._logprobs(index, logprobs)) if logprobs else b"null"
-            chunk = b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":null%b'
-            said = chunk % (index, orjson.dumps(delta), told, self._ids(tokens))
-            wire += [self._head, said, self._tail, b"}\n\n"]
+            logprobs_json = orjson.dumps(self._logprobs(index, logprobs)) if logprobs else b"null"
+            template = b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":null%b'
+            choice = template % (index, orjson.dumps(delta), logprobs_json, self._ids(tokens))
+            wire += [self._head, choice, self._tail, b"}\n\n"]
             logprobs, tokens = [], ()
         return b"".join(wire)
 
@@ -167,7 +169,7 @@ class ChatWriter(Chunks):
             super().add(update)
             return
         events, logprobs = self._turns[update.choice].take(update)
-        self._taken_apart[update.choice].add(events)
+        self._answers[update.choice].add(events)
         self._keep(update, logprobs)
 
     def _kept_logprobs(self, index: int) -> WholeLogprobs:  # noqa: ARG002 no offset
@@ -183,14 +185,14 @@ class ChatWriter(Chunks):
         }
 
     def _more(self) -> dict[str, Any]:
-        """Return what is told of the prompt: a chat has one, whatever `n` is."""
+        """Return the logprobs and tokens of the prompt asked for: a chat has one, whatever `n` is."""
         prompt, call = self.choices[0].prompt, self._call
         logprobs = {} if prompt is None else {"prompt_logprobs": prompt.json()}
         return logprobs | ({"prompt_token_ids": call.prompt_token_ids(0)} if call.return_token_ids else {})
 
     def _message(self, index: int, choice: Choice) -> dict[str, Any]:
         if self._turns:
-            return message_of(self._taken_apart[index], self._turns[index])
+            return message_of(self._answers[index], self._turns[index])
         return {"role": "assistant", "content": choice.text, "refusal": None}
 
 
@@ -204,14 +206,14 @@ class CompletionWriter(Chunks):
         self._counts = [CompletionLogprobs(len(echo)) for echo in call.echoes]
         self._echoed = [CompletionLogprobs(start, call.n_echo_logprobs) for start in call.echo_starts]
         self._n_left = [request.n_prompt for request in call.requests]
-        """Tokens of each prompt that are not told yet, if their logprobs are."""
+        """Tokens of each prompt whose logprobs are still to be sent, if they are asked for."""
 
     def say(self, update: Update) -> bytes:
         """Return the chunks with what a batch adds: first of the prompt, then of the answer."""
-        said = super().say(update)
+        chunks = super().say(update)
         if self._call.n_echo_logprobs is None or not (prompt := update.prompt):
-            return said
-        return self._echo(update.choice, prompt) + said
+            return chunks
+        return self._echo(update.choice, prompt) + chunks
 
     def _echo(self, index: int, prompt: Sequence[TokenLogprob]) -> bytes:
         """Return the chunk with further tokens of a prompt and their part of its text."""

@@ -1,4 +1,4 @@
-"""Streams that outlive their readers: whoever was cut off reads on behind the last event that came.
+"""Streams that outlive their readers: a client that was cut off reads on behind the last event it received.
 
 A task of its own writes an answer into a recording, as the ASGI messages that the reply sends, which knows
 nothing of it; clients read that, several of them if they like. Each event has a number, its `id:` line. When
@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 from fastapi import Response
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from cobali_ray.api.door.clock import ApiClock
 from cobali_ray.api.door.context import RequestContext
@@ -28,6 +28,7 @@ from cobali_ray.api.reply.replies import StreamReply
 from cobali_ray.errors import (
     CobaliError,
     DrainingError,
+    EventsLostError,
     InvalidParameterError,
     StreamExistsError,
     StreamStoppedError,
@@ -72,12 +73,12 @@ def _check_after(after: int, first: int, last: int) -> None:
 
 
 async def _nothing() -> Message:
-    """Receive nothing, ever: readers come and go, and the answer does not hear of it."""
+    """Receive nothing, ever: the answer does not learn that a reader left."""
     return await asyncio.Future()
 
 
 class StreamRecording:
-    """The numbered events of one answer, and who reads them now."""
+    """The numbered events of one answer, and its present readers."""
 
     def __init__(
         self, stream_id: str, caller: Caller, reply: StreamReply, scope: Scope, *, named: bool, stored: bool
@@ -91,16 +92,16 @@ class StreamRecording:
         self._events: list[bytes] = []
         self._n_comments = 0
         self._n_dropped, self._n_read, self.n_bytes = 0, 0, 0
-        self._news, self._room = asyncio.Event(), asyncio.Event()
+        self._changed, self._room = asyncio.Event(), asyncio.Event()
         self._readers: dict[object, int] = {}
         """How far each has read, the first to come first."""
         self._stopped = False
-        self.writing = begin_apart(self._write(reply, scope))
+        self.writing = begin_apart(reply(scope, _nothing, self._record))
         self.writing.add_done_callback(self._end)
 
     @property
     def findable(self) -> bool:
-        """Whether a client can know of it that was cut off now."""
+        """Whether a client that was cut off now knows its id."""
         return self._start is not None or (self._named and not self.writing.done())
 
     @property
@@ -118,13 +119,10 @@ class StreamRecording:
         return b"".join(self._events) if self.stored and self._events and not self._n_dropped else None
 
     def stop(self) -> None:
-        """Cancel the answer; whoever reads is told so, and nobody else wants it."""
+        """Cancel the answer, and do not store it; its readers get the error."""
         self._stopped = not self.writing.done()
         self.stored = False
         self.writing.cancel()
-
-    async def _write(self, reply: ASGIApp, scope: Scope) -> None:
-        await reply(scope, _nothing, self._record)
 
     async def _record(self, message: Message) -> None:
         """Take what the answer sends; wait while nothing of it has been read and there is too much."""
@@ -132,9 +130,9 @@ class StreamRecording:
             headers = [*message["headers"], (STREAM_HEADER, self.stream_id.encode())]
             self._start = {**message, "headers": headers}
             return
-        if message["body"] == COMMENT:  # it is for who reads now, and is not read on from
+        if message["body"] == COMMENT:  # only for present readers: it has no number
             self._n_comments += 1
-            self._news.set()
+            self._changed.set()
             return
         self._add(message["body"])
         self._trim()
@@ -147,10 +145,10 @@ class StreamRecording:
             n = self._n_dropped + len(self._events) + 1
             self._events.append(b"id: %d\n%b\n\n" % (n, event))
             self.n_bytes += len(self._events[-1])
-        self._news.set()
+        self._changed.set()
 
     def _trim(self) -> None:
-        """Drop what was read by whoever is furthest, the oldest first, where too much is kept."""
+        """Where too much is kept, drop the oldest events, as far as the furthest reader is."""
         self._n_read = max(self._readers.values(), default=self._n_read)
         n = 0
         while self.n_bytes > self._max_bytes and self._n_dropped + n < self._n_read:
@@ -162,13 +160,14 @@ class StreamRecording:
 
     def _end(self, writing: asyncio.Future[None]) -> None:
         if not writing.cancelled():
-            writing.exception()  # told to whoever reads
+            writing.exception()  # readers get it
         elif (self._stopped or self.stored) and self._start is not None:
-            self._add(self._reply.failure(StreamStoppedError() if self._stopped else DrainingError()))
-        self._news.set()
+            error = EventsLostError() if self.n_bytes > self._max_bytes else DrainingError()
+            self._add(self._reply.failure(StreamStoppedError() if self._stopped else error))
+        self._changed.set()
 
     def check(self, after: int) -> None:
-        """Raise InvalidParameterError where the events behind this one are not to be had."""
+        """Raise InvalidParameterError where events behind this one are not kept, or it never was."""
         _check_after(after, self._n_dropped, self._n_dropped + len(self._events))
 
     async def play(self, receive: Receive, send: Send, after: int) -> None:
@@ -181,7 +180,7 @@ class StreamRecording:
         self._readers[me] = after
         if len(self._readers) > MAX_READERS:
             del self._readers[next(iter(self._readers))]
-            self._news.set()  # it leaves
+            self._changed.set()  # it leaves
         self._trim()
         try:
             await unless_gone(receive, self._play(me, send, after))
@@ -196,21 +195,22 @@ class StreamRecording:
             if self.writing.done():
                 self._raise_its_end()
                 return
-            await self._arrived()
+            await self._wait_for_change()
         await send(self._start)
         while me in self._readers and after >= self._n_dropped:  # too slow beside others: cut off
             if events := self._events[after - self._n_dropped :]:
-                after += len(events)
-                self._readers[me] = after
-                self._trim()
                 await send({"type": "http.response.body", "body": b"".join(events), "more_body": True})
+                after += len(events)
+                if me in self._readers:  # what is not sent yet is kept
+                    self._readers[me] = after
+                    self._trim()
             elif self.writing.done():
                 break
             elif n_comments < self._n_comments:
                 n_comments = self._n_comments
                 await send({"type": "http.response.body", "body": COMMENT, "more_body": True})
             else:
-                await self._arrived()
+                await self._wait_for_change()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _raise_its_end(self) -> None:
@@ -218,9 +218,9 @@ class StreamRecording:
             raise StreamStoppedError
         self.writing.result()
 
-    async def _arrived(self) -> None:
-        self._news.clear()
-        await self._news.wait()
+    async def _wait_for_change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
 
 
 class StreamRecordings:
@@ -232,22 +232,22 @@ class StreamRecordings:
         """The first to begin first."""
         self._storing = set[asyncio.Task[None]]()
         self._leaving: dict[str, asyncio.Task[None]] = {}
-        """What forgets those that nobody reads."""
+        """Tasks that forget recordings which nobody reads."""
 
     def has_room(self, tenant: str) -> bool:
         """Say whether one more answer may be recorded."""
         live = self._live()
-        n_of_key = sum(one.tenant == tenant for one in live)
+        n_of_key = sum(recording.tenant == tenant for recording in live)
         return len(live) < MAX_STREAMS and (not tenant or n_of_key < MAX_OF_KEY)
 
     def _live(self) -> list[StreamRecording]:
-        return [one for one in self._kept.values() if not one.writing.done()]
+        return [recording for recording in self._kept.values() if not recording.writing.done()]
 
     def has_room_to_store(self, caller: Caller) -> bool:
-        """Say whether one more of them may be stored. Raises NoStoreError."""
+        """Say whether one more answer may be stored. Raises NoStoreError."""
         self._keeping.require()
-        stored = [one for one in self._live() if one.stored]
-        n_of_key = sum(one.owner == caller.salt for one in stored)
+        stored = [recording for recording in self._live() if recording.stored]
+        n_of_key = sum(recording.owner == caller.salt for recording in stored)
         return len(stored) < MAX_STORED and n_of_key < MAX_STORED_OF_KEY
 
     def begin(
@@ -266,12 +266,12 @@ class StreamRecordings:
             storing = begin_apart(self._store(recording))
             self._storing.add(storing)
             storing.add_done_callback(self._storing.discard)
-        over = [one for one in self._kept.values() if one.writing.done()]
-        n_bytes = sum(one.n_bytes for one in over)
-        for one in over:
-            if n_bytes > ENDED_BYTES and not one.read:
-                n_bytes -= one.n_bytes
-                self._forget(one)
+        over = [kept for kept in self._kept.values() if kept.writing.done()]
+        n_bytes = sum(kept.n_bytes for kept in over)
+        for kept in over:
+            if n_bytes > ENDED_BYTES and not kept.read:
+                n_bytes -= kept.n_bytes
+                self._forget(kept)
 
     async def _store(self, recording: StreamRecording) -> None:
         if (events := recording.whole) is None:
@@ -283,13 +283,13 @@ class StreamRecordings:
             _log.warning("stream_not_stored", stream_id=recording.stream_id, error=str(error))
 
     async def resumed(self, stream_id: str, caller: Caller, after: int) -> Response:
-        """Return what sends the events behind one. Raises UnknownStreamError."""
+        """Return the response that sends the events behind one. Raises UnknownStreamError."""
         if (recording := self._find(stream_id, caller)) is not None:
             return ResumedReply(self, recording, after)
-        found = await self._keeping(streams.find, caller.salt, stream_id) if self._keeping.on else None
-        if found is None:
+        stored = await self._keeping(streams.find, caller.salt, stream_id) if self._keeping.on else None
+        if stored is None:
             raise UnknownStreamError
-        events = found.split(b"\n\n")[:-1]
+        events = stored.split(b"\n\n")[:-1]
         _check_after(after, 0, len(events))
         behind = b"".join([event + b"\n\n" for event in events[after:]])
         return Response(behind, headers={STREAM_HEADER.decode(): stream_id}, media_type=SSE.decode())
@@ -309,8 +309,8 @@ class StreamRecordings:
         return stopped
 
     def _find(self, stream_id: str, caller: Caller) -> StreamRecording | None:
-        found = self._kept.get(stream_id)
-        return found if found is not None and found.tenant == caller.tenant else None
+        recording = self._kept.get(stream_id)
+        return recording if recording is not None and recording.tenant == caller.tenant else None
 
     async def play(self, recording: StreamRecording, receive: Receive, send: Send, after: int) -> None:
         """Have a client read; see StreamRecording. When it leaves, the recording waits for the next one."""
@@ -340,7 +340,7 @@ class StreamRecordings:
         recording.writing.cancel()
 
     def close(self) -> None:
-        """Forget all that nobody reads, now and later, so that a stop waits for none of them."""
+        """Forget all that nobody reads, now and later, so that no stop waits for them."""
         self._closed = True
         for recording in [kept for kept in self._kept.values() if not kept.read]:
             self._forget(recording)

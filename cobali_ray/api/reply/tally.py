@@ -1,4 +1,4 @@
-"""Who of a call's choices has said what: batches sorted by choice, and the bytes of a stream. Pure."""
+"""The events of a call sorted by choice, and the bytes of its stream. Pure."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ class Tally:
                 if event.n_ahead is not None and reported.get(QUEUE_PROGRESS, ...) is None:
                     reported[QUEUE_PROGRESS] = queue_progress(event)
                 continue
-            said = deltas.setdefault(index, [])
+            choice_deltas = deltas.setdefault(index, [])
             if isinstance(event, End):
                 self.ends[index] = ended[index] = event
                 self.n_open -= 1
                 self.failure = self.failure or event.error
             elif isinstance(event, Delta):
-                said.append(event)
+                choice_deltas.append(event)
                 self.n_tokens += event.n_tokens
-        for index, said in deltas.items():
+        for index, choice_deltas in deltas.items():
             end, pace = ended.get(index), self._paces[index]
-            if any(delta.text for delta in said):
+            if any(delta.text for delta in choice_deltas):
                 pace.speak(now_s)
             if end is not None:
                 pace.end(now_s, spoke=end.stats.n_output > 0)
@@ -60,7 +60,7 @@ class Tally:
                     pace.progress[PROMPT_PROGRESS] = prompt_progress(_computed(end))
             if self.ttft_s is None:
                 self.ttft_s = pace.ttft_s
-            yield Update(index, said, end)
+            yield Update(index, choice_deltas, end)
 
     def choice(self, request_id: str) -> int:
         return self._index[request_id]
@@ -85,49 +85,49 @@ class StreamWriter:
     def __init__(self, call: Call, writer: Writer, tally: Tally) -> None:
         self._writer, self._tally = writer, tally
         self._opened = [False] * len(call.requests)
-        self._asked = call.progress
+        self._progress_fields = call.progress
 
     def write(self, batch: Sequence[Event], now_s: float) -> bytes:
         """Return what a batch adds to the stream; after the last end this includes how the stream closes."""
         wire: list[bytes] = []
-        if self._asked:
-            wire = [self._progress(one) for one in batch if isinstance(one, RequestProgress)]
-        update = list(self._tally.sort(batch, now_s))
+        if self._progress_fields:
+            wire = [self._progress(event) for event in batch if isinstance(event, RequestProgress)]
+        updates = list(self._tally.sort(batch, now_s))
         stats = self._tally.stats()
         times = self._tally.times(now_s)
-        last = max((i for i, one in enumerate(update) if one.end), default=None)
-        for i, one in enumerate(update):
-            index, end = one.choice, one.end
+        last = max((i for i, update in enumerate(updates) if update.end), default=None)
+        for i, update in enumerate(updates):
+            index, end = update.choice, update.end
             closes = end is not None and end.error is None
-            said = self._writer.say(one)
-            if (said or closes) and not self._opened[index]:
+            part = self._writer.say(update)
+            if (part or closes) and not self._opened[index]:
                 self._opened[index] = True
                 wire.append(self._writer.opening(index))
-            wire.append(said)
+            wire.append(part)
             if end is not None and closes:
                 wire.append(self._writer.closing(index, end, stats if i == last else None, times))
         return b"".join(wire)
 
     def _progress(self, progress: RequestProgress) -> bytes:
-        """Return what a stream says of a prompt that is not computed, as far as its client asked."""
-        told: dict[str, Any] = {}
+        """Return a stream's event about a prompt that is not computed yet, if its client asked for one."""
+        fields: dict[str, Any] = {}
         if progress.n_ahead is not None:
-            if QUEUE_PROGRESS in self._asked:
-                told[QUEUE_PROGRESS] = queue_progress(progress)
-        elif PROMPT_PROGRESS in self._asked:
-            told[PROMPT_PROGRESS] = prompt_progress(progress)
-        return self._writer.progress(self._tally.choice(progress.request_id), told) if told else b""
+            if QUEUE_PROGRESS in self._progress_fields:
+                fields[QUEUE_PROGRESS] = queue_progress(progress)
+        elif PROMPT_PROGRESS in self._progress_fields:
+            fields[PROMPT_PROGRESS] = prompt_progress(progress)
+        return self._writer.progress(self._tally.choice(progress.request_id), fields) if fields else b""
 
 
 def _computed(end: End) -> RequestProgress:
-    """Return how far the prompt of an answer was."""
+    """Return the progress of a prompt that is computed."""
     stats = end.stats
     n_prompt, seconds = stats.n_prompt, stats.prefill_s or 0.0
     return RequestProgress(end.request_id, n_prompt, stats.n_cached, n_prompt, seconds, None, None)
 
 
 def prompt_progress(progress: RequestProgress) -> dict[str, int | float]:
-    """Return how far a prompt is, as llama-server has it."""
+    """Return the progress of a prompt, as llama-server has it."""
     return {
         "total": progress.n_prompt,
         "cache": progress.n_cached,
@@ -137,6 +137,6 @@ def prompt_progress(progress: RequestProgress) -> dict[str, int | float]:
 
 
 def queue_progress(progress: RequestProgress) -> dict[str, int | float | None]:
-    """Return where in the queue a request is, and how long it will be there if that is known."""
+    """Return where in the queue a request is, and how long it is expected to be there, if that is known."""
     wait_s = progress.wait_s
     return {"n_ahead": progress.n_ahead, "wait_s": None if wait_s is None else round(wait_s, 3)}

@@ -45,12 +45,12 @@ class Update(NamedTuple):
     @property
     def logprobs(self) -> list[TokenLogprob]:
         """What it adds to the logprobs."""
-        return [one for delta in self.deltas for one in delta.logprobs]
+        return [logprob for delta in self.deltas for logprob in delta.logprobs]
 
     @property
     def prompt(self) -> list[TokenLogprob]:
-        """What it adds to those of the prompt."""
-        return [one for delta in self.deltas for one in delta.prompt]
+        """What it adds to the logprobs of the prompt."""
+        return [logprob for delta in self.deltas for logprob in delta.prompt]
 
 
 class ChoiceState:
@@ -65,26 +65,26 @@ class ChoiceState:
         """Tokens of reasoning, its markers among them."""
 
     def take(self, update: Update) -> tuple[list[Event], list[TokenLogprob]]:
-        """Return what the client is told by a batch: events, neighbours of a kind as one, and logprobs."""
-        found: list[Event] = []
+        """Return what of a batch is for the client: events, neighbours of a kind as one, and logprobs."""
+        events: list[Event] = []
         logprobs: list[TokenLogprob] = []
         for delta in update.deltas:
             thought = self._splitter.thinking
-            self._add(found, self._splitter.feed(delta.text))
+            self._add(events, self._splitter.feed(delta.text))
             if thought or self._splitter.thinking:
                 self.n_reasoning += delta.n_tokens
                 if self.reasoning_field is None:
                     continue
             logprobs += delta.logprobs
         if update.end is not None and update.end.error is None:
-            self._add(found, self._at_end(update.end))
-        return found, logprobs
+            self._add(events, self._at_end(update.end))
+        return events, logprobs
 
-    def _add(self, found: list[Event], events: Iterable[Event]) -> None:
-        for event in events:
+    def _add(self, events: list[Event], further: Iterable[Event]) -> None:
+        for event in further:
             self._n_calls += isinstance(event, CallEnded)
             if self.reasoning_field is not None or not isinstance(event, ReasoningText):
-                append(found, event)
+                append(events, event)
 
     def finish_reason(self, end: End) -> str | None:
         """Return why the answer ended, in the words of the API."""
@@ -102,12 +102,14 @@ class ChoiceState:
     def _at_end(self, end: End) -> list[Event]:
         if end.finish_reason != "length":
             return self._splitter.end()
-        found = self._splitter.cut()
-        return [event for event in found if not isinstance(event, ContentText)] if self._must_call else found
+        events = self._splitter.cut()
+        if self._must_call:
+            return [event for event in events if not isinstance(event, ContentText)]
+        return events
 
 
 def delta_of(event: Event, turn: ChoiceState) -> dict[str, Any] | None:
-    """Return an event as the delta of a chunk; None where clients are not told."""
+    """Return an event as the delta of a chunk; None for one that clients do not get."""
     match event:
         case ContentText(text) | CallBroken(_, text):
             return {"content": text}

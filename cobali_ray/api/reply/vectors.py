@@ -14,7 +14,7 @@ from cobali_ray.core.request.events import Vectors
 from cobali_ray.errors import EventsLostError
 
 N_VECTORS_PER_PART = 64
-"""Vectors that are written at once: the next piece is made when the client has taken this one."""
+"""Vectors that are written at once: the next part is made when the client has taken this one."""
 
 Rows = NDArray[np.float32]
 
@@ -26,9 +26,9 @@ class VectorRows:
         self._rows = np.zeros((n_texts, width), np.float32)
         self._here = np.zeros(n_texts, bool)
 
-    def add(self, told: Vectors) -> None:
-        texts = list(told.texts)
-        self._rows[texts] = np.frombuffer(told.rows, "<f4").reshape(len(texts), -1)
+    def add(self, vectors: Vectors) -> None:
+        texts = list(vectors.texts)
+        self._rows[texts] = np.frombuffer(vectors.rows, "<f4").reshape(len(texts), -1)
         self._here[texts] = True
 
     def whole(self) -> Rows:
@@ -39,7 +39,7 @@ class VectorRows:
 
 
 def unit(rows: Rows, dimensions: int | None = None) -> Rows:
-    """Return vectors of length 1, of the first so many numbers."""
+    """Return vectors of length 1, of the first `dimensions` numbers of each row."""
     rows = rows[:, :dimensions]
     lengths = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(np.float32).tiny)
     vectors: Rows = (rows / lengths).astype(np.float32)
@@ -77,25 +77,28 @@ def _packed(row: Rows) -> str:
 
 def ranking(scores: Sequence[float], top_n: int | None) -> list[tuple[int, float]]:
     """Return number and score of each document, the best first; equal ones as they came."""
-    return sorted(enumerate(scores), key=lambda one: -one[1])[:top_n]
+    return sorted(enumerate(scores), key=lambda pair: -pair[1])[:top_n]
 
 
 def jina_body(
-    ranked: Sequence[tuple[int, float]], call_id: str, model: str, n_tokens: int, shown: Sequence[str] | None
+    ranked: Sequence[tuple[int, float]],
+    call_id: str,
+    model: str,
+    n_tokens: int,
+    documents: Sequence[str] | None,
 ) -> bytes:
-    """Return a ranking as Jina, Cohere and llama-server have it; `shown` are the documents to give back."""
+    """Return a ranking as Jina, Cohere and llama-server have it; `documents` are those to give back."""
     results: list[dict[str, Any]] = [{"index": i, "relevance_score": score} for i, score in ranked]
-    if shown is not None:
+    if documents is not None:
         for result in results:
-            result["document"] = {"text": shown[result["index"]]}
+            result["document"] = {"text": documents[result["index"]]}
     body = {"id": call_id, "object": "list", "model": model, "usage": usage(n_tokens), "results": results}
     return orjson.dumps(body)
 
 
-def tei_body(ranked: Sequence[tuple[int, float]], shown: Sequence[str] | None) -> bytes:
-    text = {} if shown is None else dict(enumerate(shown))
+def tei_body(ranked: Sequence[tuple[int, float]], documents: Sequence[str] | None) -> bytes:
     return orjson.dumps(
-        [{"index": i, "score": score} | ({"text": text[i]} if text else {}) for i, score in ranked]
+        [{"index": i, "score": score} | ({"text": documents[i]} if documents else {}) for i, score in ranked]
     )
 
 

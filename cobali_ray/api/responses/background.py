@@ -1,7 +1,7 @@
 """Responses in the background: how one is written that was begun before, and how its stream is read.
 
-Events are in the store before a client reads them, and with them what the model wrote. So whoever goes on
-with a response writes its events again as far as that, for nobody, and has the engine go on behind the
+Events are in the store before a client reads them, and with them what the model wrote. So a process that goes
+on with a response writes these events again without sending them, and has the engine go on behind the
 tokens. A reader needs the store alone, whichever process writes.
 """
 
@@ -33,17 +33,17 @@ from cobali_ray.store import responses
 from cobali_ray.store.responses import COMPLETED, FAILED, INCOMPLETE, QUEUED, EventRow, StreamState
 
 POLL_S: Final = 0.25
-"""How often a stream is looked at that another process may write."""
+"""How often a stream is polled that another process may write."""
 _pack, _unpack = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(list[Delta])
 
 _ENDS: Final = tuple(b"event: response.%b\n" % kind.encode() for kind in (COMPLETED, INCOMPLETE, FAILED))
 
 Record: TypeAlias = Callable[[EventRow, dict[str, Any] | None], None]
-"""Takes what a stream says next, and at its end the response."""
+"""Takes the next events of a stream, and at its end the response."""
 
 
 class BackgroundWriter(ResponseWriter):
-    """A response whose first two events were written when it was asked for."""
+    """A response whose first two events were written when it was queued."""
 
     opens_with: ClassVar[tuple[str, ...]] = ("response.in_progress",)
     first: ClassVar = 2
@@ -57,14 +57,14 @@ class BackgroundWriter(ResponseWriter):
     def queued(self) -> tuple[bytes, bytes]:
         """Return the response before it is computed, and the first events of its stream."""
         body = orjson.dumps(self._body(QUEUED, []))
-        told = [
+        events = [
             {"type": kind, "response": orjson.Fragment(body)}
             for kind in ("response.created", "response.queued")
         ]
-        return body, b"".join(framed(one, number) for number, one in enumerate(told))
+        return body, b"".join(framed(event, number) for number, event in enumerate(events))
 
     def resume(self, rows: Sequence[EventRow]) -> list[int]:
-        """Write again what is in the store, for nobody, and return its tokens."""
+        """Write again what is in the store, without sending it, and return its tokens."""
         tokens: list[int] = []
         for row in rows:
             deltas = _unpack.decode(row.deltas) if row.deltas else []
@@ -72,7 +72,7 @@ class BackgroundWriter(ResponseWriter):
             tokens += (token for delta in deltas for token in delta.tokens)
             self._n_recorded = row.n + row.data.count(b"\n\n")
         if self._n_recorded > self.first:
-            self._is_open, self._n_told = True, self._n_recorded
+            self._is_open, self._next_number = True, self._n_recorded
         return tokens
 
     def say(self, update: Update) -> bytes:
@@ -80,7 +80,7 @@ class BackgroundWriter(ResponseWriter):
         return super().say(update)
 
     def row(self, wire: bytes) -> EventRow:
-        """Return what a stream says next as it is stored."""
+        """Return the next events of a stream as they are stored."""
         row = EventRow(self._call.call_id, self._n_recorded, wire, _pack.encode(self._deltas))
         self._n_recorded += wire.count(b"\n\n")
         self._deltas.clear()
@@ -108,7 +108,7 @@ class StreamBells:
     """Tell readers in this process that there is more of a stream."""
 
     def __init__(self) -> None:
-        self._bells = weakref.WeakValueDictionary[str, asyncio.Event]()  # each as long as somebody waits
+        self._bells = weakref.WeakValueDictionary[str, asyncio.Event]()  # each while somebody waits
         self.closed = False
 
     def bell(self, response_id: str) -> asyncio.Event:

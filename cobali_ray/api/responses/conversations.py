@@ -1,4 +1,4 @@
-"""/v1/conversations: what is said, kept apart from the responses that say it."""
+"""/v1/conversations: items, stored apart from the responses that add them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cobali_ray.api.door.context import RequestContext, owner_of
 from cobali_ray.api.door.keeping import Keeping, page
 from cobali_ray.api.reply.replies import json_response
 from cobali_ray.api.responses.items import read_input, with_ids
-from cobali_ray.api.responses.routes import LISTED, asked_page
+from cobali_ray.api.responses.routes import LISTED, requested_page
 from cobali_ray.api.responses.schema import ConversationBody, ConversationItemsBody, ConversationUpdateBody
 from cobali_ray.api.routes.openapi import BODY_STATUSES, STORE_STATUSES, Routes, errors
 from cobali_ray.settings import ApiSettings
@@ -82,7 +82,7 @@ class ConversationRoutes:
 
     async def items(self, http: HttpRequest, conversation_id: str) -> Response:
         """List the items of a conversation."""
-        after, limit, newest = asked_page(http)
+        after, limit, newest = requested_page(http)
         owner = owner_of(http)
         rows = await self._keeping(
             conversations.listed, owner, conversation_id, after=after, limit=limit + 1, newest=newest

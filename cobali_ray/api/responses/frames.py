@@ -39,19 +39,19 @@ class ResponseWriter(Writer):
         super().__init__(call)
         self._keep = keep
         self._began_s = call.created
-        """Since when its times count, in seconds since 1970."""
+        """When its times begin, in seconds since 1970."""
         self.ended: dict[str, Any] | None = None
-        """The response as it is kept, once it has ended: without what only seemed to be a call."""
+        """The response as it is stored, once it has ended: without what only looked like a call."""
         self._last = b""
-        """How a stream says so."""
+        """The event that says so."""
         self._echo = written.echo
         self._turn = None if call.speech is None else ChoiceState(call.speech, call.call_id, 0)
         call_id_of = str if self._turn is None else self._turn.tool_call_id
         self._output = ResponseOutput(call.call_id.removeprefix(ID_PREFIX), written.callees, call_id_of)
         self._cut = False
         self._stats: list[RequestStats] = []
-        # What opens the stream is asked for after the first text.
-        self._n_told = self.first + len(self.opens_with)
+        # The events that open the stream come first, and are written after the first text.
+        self._next_number = self.first + len(self.opens_with)
         self._is_open = False
 
     # -- in one piece
@@ -73,13 +73,13 @@ class ResponseWriter(Writer):
             return b""
         self._is_open = True
         body = orjson.Fragment(orjson.dumps(self._body("in_progress", [])))
-        told = [{"type": kind, "response": body} for kind in self.opens_with]
-        return b"".join(framed(one, number) for number, one in enumerate(told, self.first))
+        events = [{"type": kind, "response": body} for kind in self.opens_with]
+        return b"".join(framed(event, number) for number, event in enumerate(events, self.first))
 
-    def progress(self, index: int, told: dict[str, Any]) -> bytes:
-        status = "queued" if "queue_progress" in told else "in_progress"
-        said = {"type": f"response.{status}", "response": self._body(status, [], **told)}
-        return self.opening(index) + self._framed([said])
+    def progress(self, index: int, fields: dict[str, Any]) -> bytes:
+        status = "queued" if "queue_progress" in fields else "in_progress"
+        event = {"type": f"response.{status}", "response": self._body(status, [], **fields)}
+        return self.opening(index) + self._framed([event])
 
     def say(self, update: Update) -> bytes:
         return self._framed(self._take(update))
@@ -91,7 +91,7 @@ class ResponseWriter(Writer):
         return wire + self._end(self._whole(self._output.bodies(), stats, times))
 
     def failure(self, fault: Fault) -> bytes:
-        # A client that has only had pings wants to hear of the response first.
+        # A client that has only had pings expects the events that open the stream.
         failed = self._body("failed", self._output.bodies(), error=error_of(fault))
         return self.opening(0) + self._end(failed)
 
@@ -105,7 +105,7 @@ class ResponseWriter(Writer):
             self.ended["store"] = False
             if not self._last:
                 return orjson.dumps(self.ended)
-            self._n_told -= 1
+            self._next_number -= 1
             return wire.removesuffix(self._last) + self._end(self.ended | {"output": self._output.bodies()})
         return wire
 
@@ -114,23 +114,23 @@ class ResponseWriter(Writer):
         self._last = self._framed([{"type": f"response.{body['status']}", "response": body}])
         return self._last
 
-    def _framed(self, told: Sequence[StreamEvent]) -> bytes:
-        first = self._n_told
-        self._n_told += len(told)
-        return b"".join([framed(one, first + i) for i, one in enumerate(told)])
+    def _framed(self, events: Sequence[StreamEvent]) -> bytes:
+        first = self._next_number
+        self._next_number += len(events)
+        return b"".join([framed(event, first + i) for i, event in enumerate(events)])
 
     # -- both
 
     def _take(self, update: Update) -> list[StreamEvent]:
-        told: list[StreamEvent] = []
+        events: list[StreamEvent] = []
         # With logprobs each token by itself: which text it belongs to is not known of several.
         deltas = [[delta] for delta in update.deltas] if self._call.with_logprobs else [update.deltas]
         for some in deltas:
-            told += self._take_some(Update(update.choice, some, None))
+            events += self._take_some(Update(update.choice, some, None))
         if update.end is not None:
-            told += self._take_some(Update(update.choice, (), update.end))
+            events += self._take_some(Update(update.choice, (), update.end))
             self._cut = update.end.finish_reason == "length"
-        return told
+        return events
 
     def _take_some(self, update: Update) -> list[StreamEvent]:
         turn = self._turn
@@ -142,7 +142,7 @@ class ResponseWriter(Writer):
         return self._output.take(events, logprobs if turn.n_reasoning == n_reasoning else ())
 
     def _body(self, status: str, output: Sequence[Any], **more: Any) -> dict[str, Any]:
-        """Return it in a status, with these items."""
+        """Return the response in a status, with these items."""
         call = self._call
         sampling = call.requests[0].sampling
         return {
@@ -163,7 +163,7 @@ class ResponseWriter(Writer):
         }
 
     def _whole(self, output: Sequence[Any], stats: Sequence[RequestStats], times: Timings) -> dict[str, Any]:
-        """Return it finished, with these items."""
+        """Return the finished response, with these items."""
         counted = {"usage": self._usage(stats), "timings": timings(stats, times)}
         if self._cut:
             why = {"reason": "max_output_tokens"}
@@ -184,11 +184,11 @@ class ResponseWriter(Writer):
 
 
 def error_of(fault: Fault) -> dict[str, str]:
-    """Return how a response says why it failed."""
+    """Return the error of a response that failed."""
     return {"code": fault.code or "server_error", "message": fault.message}
 
 
-def framed(told: StreamEvent, number: int) -> bytes:
+def framed(event: StreamEvent, number: int) -> bytes:
     """Return an event with its number as a stream has it."""
-    body = orjson.dumps(told | {"sequence_number": number})
-    return b"event: %b\ndata: %b\n\n" % (told["type"].encode(), body)
+    body = orjson.dumps(event | {"sequence_number": number})
+    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), body)

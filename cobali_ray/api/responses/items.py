@@ -32,7 +32,7 @@ class InputMessages(NamedTuple):
 
 
 class EarlierItems(NamedTuple):
-    """What the input goes on from."""
+    """The items that the input goes on from."""
 
     field: str = ""
     """The field of the body that names it."""
@@ -47,7 +47,7 @@ def read_input(
     field: str = "input",
     earlier: EarlierItems = EarlierItems(),  # noqa: B008 it never changes
 ) -> InputMessages:
-    """Return what the model is to read of items in this field.
+    """Return the messages for items in this field, after the earlier ones.
 
     Raises InvalidParameterError and UnsupportedParameterError.
     """
@@ -84,26 +84,28 @@ ID_PREFIXES: Final = {
 
 
 def references(items: str | Sequence[dict[str, Any]]) -> list[str]:
-    """Return the ids of items that an input only names."""
+    """Return the ids of items that an input only references."""
     if isinstance(items, str):
         return []
     return [str(item.get("id")) for item in items if item.get("type") == REFERENCE]
 
 
 def resolved(
-    items: str | Sequence[dict[str, Any]], known: Mapping[str, dict[str, Any]]
+    items: str | Sequence[dict[str, Any]], referenced: Mapping[str, dict[str, Any]]
 ) -> str | list[dict[str, Any]]:
-    """Return an input with those items in the places of their names. Raises InvalidParameterError."""
-    return items if isinstance(items, str) else [_resolved(one, i, known) for i, one in enumerate(items)]
+    """Return an input with those items in place of the references. Raises InvalidParameterError."""
+    return (
+        items if isinstance(items, str) else [_resolved(item, i, referenced) for i, item in enumerate(items)]
+    )
 
 
-def _resolved(item: dict[str, Any], index: int, known: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+def _resolved(item: dict[str, Any], index: int, referenced: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     if item.get("type") != REFERENCE:
         return item
-    if (there := known.get(str(item.get("id")))) is None:
+    if (stored := referenced.get(str(item.get("id")))) is None:
         problem = f": there is no item with the id {str(item.get('id'))[:64]!r}"
         raise InvalidParameterError(("input", index, "id"), problem)
-    return there
+    return stored
 
 
 def with_ids(items: str | Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -115,7 +117,9 @@ def with_ids(items: str | Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _with_id(item: dict[str, Any]) -> dict[str, Any]:
     kind = item.get("type") or "message"
-    kept = {"type": kind, "status": "completed"} | item | {"id": f"{ID_PREFIXES[kind]}_{uuid.uuid4().hex}"}
+    defaults = {"type": kind, "status": "completed"}
+    given = {name: value for name, value in item.items() if value is not None or name not in defaults}
+    kept = defaults | given | {"id": f"{ID_PREFIXES[kind]}_{uuid.uuid4().hex}"}
     if kind == "message" and isinstance(text := item["content"], str):
         part: dict[str, Any] = {"type": "input_text", "text": text}
         if item["role"] == "assistant":
@@ -167,7 +171,7 @@ class _Chat:
         last = self.messages[-1] if len(self.messages) == 1 else None
         if last and last["role"] in SYSTEM and message["role"] in SYSTEM:
             # Most templates have room for one, in front.
-            texts = [one["content"] for one in (last, message)]
+            texts = [last["content"], message["content"]]
             if all(isinstance(text, str) for text in texts):
                 last["content"] = "\n\n".join(texts)
                 return
@@ -193,15 +197,15 @@ class _Chat:
                 self.add({"role": item.role, "content": content}, (*where, "content"))
 
     def end_turn(self) -> None:
-        """Begin nothing new, but let no item go to the turn before."""
+        """Let no further item belong to the last turn."""
         if self._turn is not None and self._turn.keys() == {"role"}:
             self.messages.pop()  # reasoning that only others can read
             self.places.pop()
         self._turn = None
 
-    def _open(self, where: Path, *taken: str) -> dict[str, Any]:
-        """Return the turn that an item belongs to: a new one, if the last has one of `taken` already."""
-        if self._turn is None or self._turn.keys() & set(taken):
+    def _open(self, where: Path, *fields: str) -> dict[str, Any]:
+        """Return the turn that an item belongs to: a new one, if the last has one of `fields` already."""
+        if self._turn is None or self._turn.keys() & set(fields):
             self.end_turn()
             self._turn = {"role": "assistant"}
             self.messages.append(self._turn)
@@ -227,7 +231,7 @@ class _Chat:
 
 
 def _reasoning(item: ReasoningItem, where: Path) -> str:
-    """Return what was reasoned, or where that is not told, what it came to."""
+    """Return the reasoning, or where that is not given, its summary."""
     for name, parts in (("content", item.content), ("summary", item.summary)):
         if parts:
             return "\n".join(_strings(parts, (*where, name)))
@@ -244,19 +248,19 @@ def _strings(parts: Iterable[dict[str, Any]], where: Path) -> Iterable[str]:
 
 def _text(content: str | list[dict[str, Any]] | None, where: Path) -> str:
     """Return the text of a content that can be nothing else."""
-    found = _parts(content, where)
-    if isinstance(found, str):
-        return found
-    for index, part in enumerate(found):
+    parts = _parts(content, where)
+    if isinstance(parts, str):
+        return parts
+    for index, part in enumerate(parts):
         if part["type"] != "text":
             raise UnsupportedParameterError(
                 (*where, index, "type"), (*where, index), ": only text is supported here"
             )
-    return "\n".join(part["text"] for part in found)
+    return "\n".join(part["text"] for part in parts)
 
 
 def _parts(content: str | list[dict[str, Any]] | None, where: Path) -> str | list[dict[str, Any]]:
-    """Return a content as a chat has it, which knows what parts the model can read."""
+    """Return a content as a chat has it; whether the model can read its parts is checked there."""
     if content is None:
         raise InvalidParameterError(where, "must not be null")
     if isinstance(content, str):

@@ -1,7 +1,7 @@
-"""Output: the items of one response as they are written, and the events that tell of each. Pure.
+"""Output: the items of one response as they are written, and the stream events of each. Pure.
 
-What a client hears comes in this order: an item is added, grows and is done before the next is added. What
-the events of an item add up to is what its last event and the finished response say. Ids are given once.
+The order of events is: an item is added, grows and is done before the next is added. The events of an item
+add up to what its last event and the finished response say. Ids are given once.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Item(ABC):
         kind = f"response.output_item.{what}"
         return {"type": kind, "output_index": self._index, "item": self.body()}
 
-    def _told(self, kind: str, **more: Any) -> StreamEvent:
+    def _event(self, kind: str, **more: Any) -> StreamEvent:
         return {"type": f"response.{kind}", "item_id": self.item_id, "output_index": self._index, **more}
 
 
@@ -78,7 +78,7 @@ class _Worded(_Item):
     def begin(self) -> list[StreamEvent]:
         bare = self._of_item("added")
         bare["item"]["content"] = []
-        return [bare, self._told("content_part.added", content_index=0, part=self.part())]
+        return [bare, self._event("content_part.added", content_index=0, part=self.part())]
 
     @abstractmethod
     def part(self) -> dict[str, Any]:
@@ -86,12 +86,12 @@ class _Worded(_Item):
 
     def grow(self, text: str, logprobs: Sequence[TokenLogprob]) -> list[StreamEvent]:  # noqa: ARG002 some have none
         self._texts.append(text)
-        return [self._told(f"{self.kind}.delta", content_index=0, delta=text)]
+        return [self._event(f"{self.kind}.delta", content_index=0, delta=text)]
 
     def _ends(self) -> list[StreamEvent]:
         return [
-            self._told(f"{self.kind}.done", content_index=0, text=self.text),
-            self._told("content_part.done", content_index=0, part=self.part()),
+            self._event(f"{self.kind}.done", content_index=0, text=self.text),
+            self._event("content_part.done", content_index=0, part=self.part()),
         ]
 
 
@@ -134,7 +134,7 @@ class _Message(_Worded):
 
     def grow(self, text: str, logprobs: Sequence[TokenLogprob]) -> list[StreamEvent]:
         self._logprobs.add(logprobs)
-        return [told | {"logprobs": chat_logprob_items(logprobs)} for told in super().grow(text, logprobs)]
+        return [event | {"logprobs": chat_logprob_items(logprobs)} for event in super().grow(text, logprobs)]
 
     def _ends(self) -> list[StreamEvent]:
         text, part = super()._ends()
@@ -153,11 +153,11 @@ class _Call(_Item):
 
     def grow(self, text: str, logprobs: Sequence[TokenLogprob]) -> list[StreamEvent]:  # noqa: ARG002 calls have none
         self._texts.append(text)
-        return [self._told("function_call_arguments.delta", delta=text)]
+        return [self._event("function_call_arguments.delta", delta=text)]
 
     def _ends(self) -> list[StreamEvent]:
         done = "function_call_arguments.done"
-        return [self._told(done, name=self._callee.name, arguments=self.text)]
+        return [self._event(done, name=self._callee.name, arguments=self.text)]
 
     def _of_kind(self, kind: str, **more: Any) -> dict[str, Any]:
         space = {"namespace": self._callee.namespace} if self._callee.namespace else {}
@@ -173,7 +173,7 @@ class _Call(_Item):
 
 
 class _CustomCall(_Call):
-    """The call of a custom tool. Its text is told at once: the model writes it as JSON."""
+    """The call of a custom tool. Its text is sent at once: the model writes it as JSON."""
 
     prefix = "ctc"
 
@@ -187,8 +187,8 @@ class _CustomCall(_Call):
     def _ends(self) -> list[StreamEvent]:
         text = custom_input(self.text)
         return [
-            self._told("custom_tool_call_input.delta", delta=text),
-            self._told("custom_tool_call_input.done", input=text),
+            self._event("custom_tool_call_input.delta", delta=text),
+            self._event("custom_tool_call_input.done", input=text),
         ]
 
 
@@ -201,61 +201,61 @@ class ResponseOutput:
         self._items: list[_Item] = []
         self._open: _Item | None = None
         self._logprobs: list[TokenLogprob] = []
-        """Of tokens that may yet be text: those of a call are, if it turns out to be none."""
+        """Of tokens that may yet be text, as those of what only looked like a call."""
 
     def take(self, events: Iterable[Event], logprobs: Sequence[TokenLogprob] = ()) -> list[StreamEvent]:
-        """Return what is told of further events. `logprobs` are of the tokens that made them."""
+        """Return the stream events for events of the answer. `logprobs` are of the tokens that made them."""
         self._logprobs += logprobs
-        told: list[StreamEvent] = []
+        stream_events: list[StreamEvent] = []
         for event in events:
             match event:
                 case ContentText(text):
-                    told += self._grow(_Message, text)
+                    stream_events += self._grow(_Message, text)
                 case ReasoningText(text):
                     self._logprobs.clear()
-                    told += self._grow(_Thought, text)
+                    stream_events += self._grow(_Thought, text)
                 case CallBegun(index, name):
                     callee = self._callees.get(name, Callee("function", name))
                     kind = _CustomCall if callee.kind == "custom" else _Call
                     call = kind(self._answer_id, len(self._items), self._call_id_of(index), callee)
-                    told += [*self._end("completed"), *self._begin(call)]
+                    stream_events += [*self._end("completed"), *self._begin(call)]
                 case CallArguments(_, text) if self._open is not None:
-                    told += self._open.grow(text, ())
+                    stream_events += self._open.grow(text, ())
                 case CallEnded():
-                    told += self._end("completed")
+                    stream_events += self._end("completed")
                     self._logprobs.clear()
                 case CallBroken(_, text):
                     if self._open is not None:
                         self._open.broken = True
-                    told += [*self._end("incomplete"), *self._grow(_Message, text)]
-        return told
+                    stream_events += [*self._end("incomplete"), *self._grow(_Message, text)]
+        return stream_events
 
     def close(self, *, cut: bool) -> list[StreamEvent]:
-        """Return what is told at the answer's end. `cut`: it had to end there."""
-        told: list[StreamEvent] = []
+        """Return the stream events of the answer's end. `cut`: it had to end there."""
+        events: list[StreamEvent] = []
         if self._logprobs and isinstance(self._open, _Message):
-            told += self._grow(_Message, "")
-        told += self._end("incomplete" if cut else "completed")
-        if not self._items or not (cut or any(not isinstance(one, _Thought) for one in self._items)):
-            # Clients want to be told something.
-            told += [*self._grow(_Message, ""), *self._end("incomplete" if cut else "completed")]
-        return told
+            events += self._grow(_Message, "")
+        events += self._end("incomplete" if cut else "completed")
+        if not self._items or not (cut or any(not isinstance(item, _Thought) for item in self._items)):
+            # Clients expect a message.
+            events += [*self._grow(_Message, ""), *self._end("incomplete" if cut else "completed")]
+        return events
 
     def bodies(self) -> list[dict[str, Any]]:
         return [item.body() for item in self._items]
 
     def kept(self) -> list[dict[str, Any]]:
-        """Return those that are what they seemed to be when they began."""
+        """Return the items but those that only looked like calls."""
         return [item.body() for item in self._items if not item.broken]
 
     def _grow(self, kind: type[_Message | _Thought], text: str) -> list[StreamEvent]:
-        told: list[StreamEvent] = []
+        events: list[StreamEvent] = []
         if not isinstance(self._open, kind):
-            told += [*self._end("completed"), *self._begin(kind(self._answer_id, len(self._items)))]
+            events += [*self._end("completed"), *self._begin(kind(self._answer_id, len(self._items)))]
         if self._open is not None and (text or self._logprobs):
-            told += self._open.grow(text, self._logprobs)
+            events += self._open.grow(text, self._logprobs)
             self._logprobs = []
-        return told
+        return events
 
     def _begin(self, item: _Item) -> list[StreamEvent]:
         self._items.append(item)

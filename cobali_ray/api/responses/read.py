@@ -28,7 +28,10 @@ REFUSED: Final[Mapping[str, tuple[Any, ...]]] = {
     **{name: values for name, values in REFUSED_FIELDS.items() if name not in ResponsesBody.model_fields},
 }
 INSTEAD: Final[Mapping[str, str]] = {
-    **{name: "max_output_tokens" if one == "max_tokens" else one for name, one in SUPPORTED_NAMES.items()},
+    **{
+        name: "max_output_tokens" if field == "max_tokens" else field
+        for name, field in SUPPORTED_NAMES.items()
+    },
     **dict.fromkeys(("max_completion_tokens", "max_tokens"), "max_output_tokens"),
     **dict.fromkeys(("enable_thinking", "include_reasoning", "thinking"), "reasoning"),
     "chat_template_kwargs": "reasoning",
@@ -47,7 +50,7 @@ NAMES: Final[Mapping[str, Path]] = {
     "response_format": ("text", "format"),
 }
 FUNCTION: Final = {"parameters": None, "strict": False}
-"""What OpenAI's schema of a response wants every function to have."""
+"""What every function has in OpenAI's schema of a response."""
 LOGPROBS: Final = "message.output_text.logprobs"
 INCLUDED: Final = frozenset(
     {
@@ -61,7 +64,7 @@ INCLUDED: Final = frozenset(
         "web_search_call.results",
     }
 )
-"""All but the logprobs is of what never comes: hosted tools, images, reasoning that is not told as it is."""
+"""All but the logprobs concern what no answer has: hosted tools, images, encrypted reasoning."""
 
 
 class ResponseTemplate(NamedTuple):
@@ -84,7 +87,7 @@ def read(
     kept: bool = False,
     earlier: EarlierItems = EarlierItems(),  # noqa: B008
 ) -> ParsedResponsesBody:
-    """Return the chat that asks the same, behind what was said before it; `kept`: it is stored.
+    """Return the chat that asks the same, after the `earlier` items; `kept`: the response is stored.
 
     Raises BadRequestError in the words of this API.
     """
@@ -145,11 +148,11 @@ def _named(path: Path, *, messages: Sequence[Path], tools: Sequence[Path]) -> st
     return dotted(path)
 
 
-def _format(given: dict[str, Any]) -> dict[str, Any]:
+def _format(text_format: dict[str, Any]) -> dict[str, Any]:
     """Return a format as a chat has it: the schema is one level further down there."""
-    if given.get("type") != "json_schema":
-        return given
-    return {"type": "json_schema", "json_schema": given}
+    if text_format.get("type") != "json_schema":
+        return text_format
+    return {"type": "json_schema", "json_schema": text_format}
 
 
 def _echo(body: ResponsesBody, tools: Sequence[Any], *, kept: bool) -> dict[str, Any]:

@@ -64,8 +64,8 @@ LISTED: dict[str, Any] = {
 }
 
 
-class _Asked:
-    """One body on its way to an answer."""
+class _PendingResponse:
+    """A body and what was read for it, on the way to a response."""
 
     body: ResponsesBody
     raw: bytes
@@ -74,12 +74,12 @@ class _Asked:
     """Those of the input, where they are kept."""
     origin = ResponseOrigin()
     earlier: Sequence[bytes] | None = None
-    """What was said before, once it is known: lists of items in JSON."""
+    """The conversation so far, once it is fetched: lists of items in JSON."""
     referenced: Mapping[str, dict[str, Any]]
-    """Items that the input only names, by their ids, once they are known."""
+    """Items that the input only references, by their ids, once they are fetched."""
 
     def __init__(self, context: RequestContext, *, keeps: bool, begun: BegunResponse | None = None) -> None:
-        """If it `keeps`, it is kept unless it says otherwise; `begun` is what was stored of it before."""
+        """If it `keeps`, it is stored unless its body says otherwise; `begun` is what is stored already."""
         self.context, self.keeps, self.begun = context, keeps, begun
         self.id, self.created_s = f"{ID_PREFIX}{uuid.uuid4().hex}", 0
         if begun is not None:
@@ -95,7 +95,9 @@ class _Asked:
 
     def earlier_items(self) -> EarlierItems:
         field = "previous_response_id" if self.body.previous_response_id else "conversation"
-        return EarlierItems(field, [item for one in self.earlier or () for item in orjson.loads(one)])
+        return EarlierItems(
+            field, [item for items_json in self.earlier or () for item in orjson.loads(items_json)]
+        )
 
 
 class Responses:
@@ -125,46 +127,46 @@ class Responses:
 
     async def create(self, http: HttpRequest) -> Response:
         """Create a response, whole or as a stream of events."""
-        asked = _Asked(context_of(http), keeps=self._keeping.on)
-        taken = await self._generation.take(http, partial(self._read, asked))
-        if not asked.body.background:
-            return self._generation.reply(taken, asked.context)
-        call = taken.call
-        body, events = BackgroundWriter(asked.written, call, call.created).queued()
+        pending = _PendingResponse(context_of(http), keeps=self._keeping.on)
+        read_call = await self._generation.take(http, partial(self._read, pending))
+        if not pending.body.background:
+            return self._generation.reply(read_call, pending.context)
+        call = read_call.call
+        body, events = BackgroundWriter(pending.written, call, call.created).queued()
         await self._keeping(
             responses.queue,
-            asked.new(call.created),
+            pending.new(call.created),
             body,
-            asked.raw,
+            pending.raw,
             events if call.stream else b"",
             self._keeping.quota(),
         )
         self._wake()
         if call.stream:
-            return self._stream(asked.context, asked.id, 0, call.ping_s)
+            return self._stream(pending.context, pending.id, 0, call.ping_s)
         return Response(body, media_type="application/json")
 
     async def answer_line(self, http: HttpRequest) -> Response:
-        """Answer a line of a batch, which is kept there and not here unless it says so."""
-        asked = _Asked(context_of(http), keeps=False)
-        taken = await self._generation.take(http, partial(self._read, asked))
-        if asked.body.background:
+        """Answer a line of a batch, which is kept there, and stored here only if its body says so."""
+        pending = _PendingResponse(context_of(http), keeps=False)
+        read_call = await self._generation.take(http, partial(self._read, pending))
+        if pending.body.background:
             raise UnsupportedParameterError("background", "is not for a line of a batch")
-        return self._generation.reply(taken, asked.context)
+        return self._generation.reply(read_call, pending.context)
 
     async def run(self, http: HttpRequest, begun: BegunResponse, attempt: int, record: Record) -> Response:
-        """Compute a response in the background, behind what there is of it; `attempt` counts in this process.
+        """Compute a response in the background, after what is stored of it; `attempt` counts in this process.
 
         Only the very first has the response's id at the engine, which may still be busy with an earlier one.
         """
-        asked = _Asked(context_of(http), keeps=True, begun=begun)
-        taken = await self._generation.take(http, partial(self._read, asked))
-        call = taken.call
-        writer = BackgroundWriter(asked.written, call, self._clock.unix())
+        pending = _PendingResponse(context_of(http), keeps=True, begun=begun)
+        read_call = await self._generation.take(http, partial(self._read, pending))
+        call = read_call.call
+        writer = BackgroundWriter(pending.written, call, self._clock.unix())
         is_first = (begun.n_begun, attempt) == (1, 1)
         request = replace(
             call.requests[0],
-            request_id=asked.id if is_first else f"{asked.id}~{begun.n_begun}.{attempt}",
+            request_id=pending.id if is_first else f"{pending.id}~{begun.n_begun}.{attempt}",
             sent_tokens=tuple(writer.resume(begun.rows)),
             progress=False,
         )
@@ -177,26 +179,28 @@ class Responses:
             progress=(),
             ping_s=0.0,
         )
-        taken = taken._replace(call=call, dialect=taken.dialect._replace(writer=lambda _: writer))
-        return RecordedRun(self._generation.reply(taken, asked.context), writer, record)
+        read_call = read_call._replace(call=call, dialect=read_call.dialect._replace(writer=lambda _: writer))
+        return RecordedRun(self._generation.reply(read_call, pending.context), writer, record)
 
     async def count(self, http: HttpRequest) -> Response:
         """Count the input tokens of a response."""
-        asked = _Asked(context_of(http), keeps=False)
-        prompted = await self._generation.prompt(http, partial(self._read, asked))
+        pending = _PendingResponse(context_of(http), keeps=False)
+        prompted = await self._generation.prompt(http, partial(self._read, pending))
         return json_response({"object": "response.input_tokens", "input_tokens": len(prompted.tokens)})
 
     async def find(self, http: HttpRequest, response_id: str) -> Response:
         """Return a stored response, or the stream of a background response."""
-        context, asked = context_of(http), http.query_params
-        check_choice("stream", streams := asked.get("stream", "false").lower(), ("true", "false"))
+        context, params = context_of(http), http.query_params
+        check_choice("stream", streams := params.get("stream", "false").lower(), ("true", "false"))
         if streams == "false" or http.method == "HEAD":
             body = await self._keeping(responses.find, context.caller.salt, response_id)
             return Response(body, media_type="application/json")
         first = 0
-        if (after := asked.get("starting_after")) is not None:
+        if (after := params.get("starting_after")) is not None:
             first = whole_number(after, "starting_after", low=0, high=2**31) + 1
-        await self._keeping(responses.stream, context.caller.salt, response_id, first)  # for what it refuses
+        await self._keeping(
+            responses.stream, context.caller.salt, response_id, first
+        )  # raises where there is no such stream
         return self._stream(context, response_id, first, self._settings.sse_ping_interval)
 
     async def delete(self, http: HttpRequest, response_id: str) -> Response:
@@ -208,7 +212,7 @@ class Responses:
 
     async def input_items(self, http: HttpRequest, response_id: str) -> Response:
         """List the input of a response, earlier turns included."""
-        after, limit, newest = asked_page(http)
+        after, limit, newest = requested_page(http)
         items = await self._keeping(
             responses.input_items,
             owner_of(http),
@@ -229,12 +233,11 @@ class Responses:
 
     def _stream(self, context: RequestContext, response_id: str, first: int, ping_s: float) -> Response:
         context.stream = True
-        owner = context.caller.salt
         return StoredStream(
             self._keeping,
             self.bells,
             self._clock,
-            owner=owner,
+            owner=context.caller.salt,
             response_id=response_id,
             first=first,
             ping_s=ping_s,
@@ -242,32 +245,34 @@ class Responses:
 
     # -- in a thread of the intake
 
-    def _read(self, asked: _Asked, context: RequestContext, raw: bytes) -> ParsedBody:
-        asked.raw, asked.body = raw, parse(ResponsesBody, raw)
-        kept = self._is_kept(asked)
-        named = references(asked.body.input) if self._keeping.on else []
-        if asked.earlier is None and (asked.continues or named):
-            raise EarlierMissing(partial(self._fetch, asked, named))
+    def _read(self, pending: _PendingResponse, context: RequestContext, raw: bytes) -> ParsedBody:
+        pending.raw, pending.body = raw, parse(ResponsesBody, raw)
+        kept = self._is_kept(pending)
+        named = references(pending.body.input) if self._keeping.on else []
+        if pending.earlier is None and (pending.continues or named):
+            raise EarlierMissing(partial(self._fetch, pending, named))
         if named:
-            asked.body = asked.body.model_copy(update={"input": resolved(asked.body.input, asked.referenced)})
-        strict, earlier = self._settings.strict, asked.earlier_items()
-        parsed = read(asked.body, strict=strict, kept=kept, earlier=earlier)
+            pending.body = pending.body.model_copy(
+                update={"input": resolved(pending.body.input, pending.referenced)}
+            )
+        strict, earlier = self._settings.strict, pending.earlier_items()
+        parsed = read(pending.body, strict=strict, kept=kept, earlier=earlier)
         context.ignore(parsed.ignored)
         context.named = parsed.named
-        asked.written = parsed.written
-        if kept and asked.begun is None:
-            asked.items = orjson.dumps(with_ids(asked.body.input))
+        pending.written = parsed.written
+        if kept and pending.begun is None:
+            pending.items = orjson.dumps(with_ids(pending.body.input))
 
         def writer(call: Call) -> Writer:
-            keep = partial(self._keep, asked, call.created) if kept else None
+            keep = partial(self._keep, pending, call.created) if kept else None
             return ResponseWriter(parsed.written, call, keep)
 
-        return ParsedBody(parsed.chat, Dialect(ID_PREFIX, writer, asked.id, asked.created_s))
+        return ParsedBody(parsed.chat, Dialect(ID_PREFIX, writer, pending.id, pending.created_s))
 
-    def _is_kept(self, asked: _Asked) -> bool:
+    def _is_kept(self, pending: _PendingResponse) -> bool:
         """Say whether a response is to be kept. Raises NoStoreError and InvalidParameterError."""
-        body = asked.body
-        if body.background or asked.continues:
+        body = pending.body
+        if body.background or pending.continues:
             self._keeping.require()
         if body.store is False and (body.background or body.conversation):
             what = "background" if body.background else "conversation"
@@ -276,35 +281,35 @@ class Responses:
             raise InvalidParameterError(
                 "conversation", ("conversation",), " cannot be used with ", ("previous_response_id",)
             )
-        wanted = asked.keeps if body.store is None else body.store
-        return self._keeping.on and bool(wanted or body.conversation)
+        keeps = pending.keeps if body.store is None else body.store
+        return self._keeping.on and bool(keeps or body.conversation)
 
     # -- the store
 
-    async def _fetch(self, asked: _Asked, named: Sequence[str]) -> None:
-        """Get what was said before, and items by their names. Raises InvalidParameterError."""
-        body, keeping, owner = asked.body, self._keeping, asked.context.caller.salt
+    async def _fetch(self, pending: _PendingResponse, named: Sequence[str]) -> None:
+        """Fetch the conversation so far, and referenced items. Raises InvalidParameterError."""
+        body, keeping, owner = pending.body, self._keeping, pending.context.caller.salt
         previous_id, conversation_id = body.previous_response_id or "", body.conversation or ""
         try:
-            if asked.begun is None:
+            if pending.begun is None:
                 n = await keeping(conversations.position, owner, conversation_id) if conversation_id else 0
-                asked.origin = ResponseOrigin(previous_id, conversation_id, n)
-            asked.earlier = await keeping(responses.history, owner, asked.origin, keeping.max_body_bytes)
-            asked.referenced = await keeping(responses.referenced, owner, named, keeping.max_body_bytes)
+                pending.origin = ResponseOrigin(previous_id, conversation_id, n)
+            pending.earlier = await keeping(responses.history, owner, pending.origin, keeping.max_body_bytes)
+            pending.referenced = await keeping(responses.referenced, owner, named, keeping.max_body_bytes)
         except NotInStoreError as error:
             field = "previous_response_id" if previous_id else "conversation"
             raise InvalidParameterError(
-                field, f": there is no {error.what} with the id '{error.asked}'"
+                field, f": there is no {error.what} with the id '{error.object_id}'"
             ) from None
 
-    async def _keep(self, asked: _Asked, created_s: int, body: dict[str, Any]) -> None:
+    async def _keep(self, pending: _PendingResponse, created_s: int, body: dict[str, Any]) -> None:
         written, quota = orjson.dumps(body), self._keeping.quota()
-        await self._keeping(responses.keep, asked.new(created_s), written, body["output"], quota)
+        await self._keeping(responses.keep, pending.new(created_s), written, body["output"], quota)
 
 
-def asked_page(http: HttpRequest) -> tuple[str | None, int, bool]:
-    """Return which items of a list are asked for: those behind one, how many, whether the newest first."""
-    asked = http.query_params
-    check_choice("order", order := asked.get("order", "desc"), ("asc", "desc"))
-    limit = whole_number(asked.get("limit", str(N_LISTED)), "limit", low=1, high=MAX_LISTED)
-    return asked.get("after"), limit, order == "desc"
+def requested_page(http: HttpRequest) -> tuple[str | None, int, bool]:
+    """Return which items of a list are requested: behind which one, how many, whether the newest first."""
+    params = http.query_params
+    check_choice("order", order := params.get("order", "desc"), ("asc", "desc"))
+    limit = whole_number(params.get("limit", str(N_LISTED)), "limit", low=1, high=MAX_LISTED)
+    return params.get("after"), limit, order == "desc"

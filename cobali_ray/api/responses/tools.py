@@ -92,7 +92,7 @@ def _flat(raw: dict[str, Any], where: Path) -> Iterator[tuple[Path, str | None, 
 def _function(
     raw: dict[str, Any], namespace: str | None, where: Path, *, strict: bool
 ) -> tuple[dict[str, Any], Callee, list[str]]:
-    """Return one tool as a function of a chat, who it is, and what of it is ignored."""
+    """Return one tool as a function of a chat, its callee, and which of its fields are ignored."""
     if raw.get("type") == "custom":
         return _custom(model_of(CustomTool, raw, where), namespace, where, strict=strict)
     tool = model_of(FunctionTool, raw, where)
@@ -109,7 +109,7 @@ def _function(
 def _custom(
     tool: CustomTool, namespace: str | None, where: Path, *, strict: bool
 ) -> tuple[dict[str, Any], Callee, list[str]]:
-    """Return a function of one text. The model hears of the tool's grammar, and is not held to it."""
+    """Return a function of one text. The model reads the tool's grammar, and is not held to it."""
     about, ignored = [tool.description] if tool.description else [], list[str]()
     if tool.format is not None and tool.format.type == "grammar":
         if strict:
@@ -134,10 +134,10 @@ def _custom(
 def custom_input(arguments: str) -> str:
     """Return the text in the arguments of a custom tool's call, also of one that was cut short."""
     try:
-        found = from_json(arguments, allow_partial="trailing-strings")
+        parsed = from_json(arguments, allow_partial="trailing-strings")
     except ValueError:
         return arguments
-    text = found.get(CUSTOM_INPUT, "") if isinstance(found, dict) else arguments
+    text = parsed.get(CUSTOM_INPUT, "") if isinstance(parsed, dict) else arguments
     return text if isinstance(text, str) else arguments
 
 
@@ -145,23 +145,23 @@ def custom_arguments(text: str) -> str:
     return orjson.dumps({CUSTOM_INPUT: text}).decode()
 
 
-def choice_of(choice: str | dict[str, Any] | None, found: Offered) -> str | dict[str, Any] | None:
+def choice_of(choice: str | dict[str, Any] | None, offer: Offered) -> str | dict[str, Any] | None:
     """Return `tool_choice` as a chat has it. Raises InvalidParameterError and UnsupportedParameterError."""
     if not isinstance(choice, dict):
         return choice
     if choice.get("type") != "allowed_tools":
-        return _called(choice, found, ("tool_choice",))
+        return _called(choice, offer, ("tool_choice",))
     tools = choice.get("tools")
     if not isinstance(tools, list):
         raise InvalidParameterError(("tool_choice", "tools"), "must be a list")
     ours = [
         (i, tool) for i, tool in enumerate(tools) if not isinstance(tool, dict) or tool.get("type") in CALLED
     ]
-    called = [_called(tool, found, ("tool_choice", "tools", i)) for i, tool in ours]
+    called = [_called(tool, offer, ("tool_choice", "tools", i)) for i, tool in ours]
     return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": called}}
 
 
-def _called(tool: Any, found: Offered, where: Path) -> dict[str, Any]:
+def _called(tool: Any, offer: Offered, where: Path) -> dict[str, Any]:
     kind = tool.get("type") if isinstance(tool, dict) else None
     if kind not in CALLED:
         raise UnsupportedParameterError(
@@ -170,8 +170,8 @@ def _called(tool: Any, found: Offered, where: Path) -> dict[str, Any]:
     name, namespace = tool.get("name"), tool.get("namespace")
     if not isinstance(name, str) or not isinstance(namespace, str | None):
         raise InvalidParameterError((*where, "name"), "must be a string")
-    told = sent_name(name, namespace)
-    callee = found.callees.get(told)
+    full_name = sent_name(name, namespace)
+    callee = offer.callees.get(full_name)
     if callee is None or callee.kind != kind:
-        raise InvalidParameterError(where, f"names {told[:64]!r}, which is not a {kind} tool")
-    return {"type": "function", "function": {"name": told}}
+        raise InvalidParameterError(where, f"names {full_name[:64]!r}, which is not a {kind} tool")
+    return {"type": "function", "function": {"name": full_name}}

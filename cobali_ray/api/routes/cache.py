@@ -1,4 +1,4 @@
-"""The routes that show what the cache holds; and llama-server's to see and move slots, for who scripts it."""
+"""The routes that show what the cache holds; and llama-server's to see and move slots, for scripts."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _tiers(requests: Mapping[str, int], tokens: Mapping[str, int]) -> dict[str, 
 
 
 def _slot(slot: SlotView, n_ctx: int) -> dict[str, Any]:
-    """Return what llama-server tells of a slot, as far as it is a thing of the slot here."""
+    """Return what llama-server tells of a slot, as far as slots have it here."""
     busy = slot.request_id is not None
     return {
         "id": slot.slot_id,
@@ -124,9 +124,9 @@ def _slot(slot: SlotView, n_ctx: int) -> dict[str, Any]:
 def _moved(action: str, moved: SlotMove) -> dict[str, Any]:
     ms = round(moved.seconds * 1e3, 3)
     if action == "save":
-        told = {"n_saved": moved.n_tokens, "n_written": moved.n_bytes, "timings": {"save_ms": ms}}
+        counts = {"n_saved": moved.n_tokens, "n_written": moved.n_bytes, "timings": {"save_ms": ms}}
     elif action == "restore":
-        told = {"n_restored": moved.n_tokens, "n_read": moved.n_bytes, "timings": {"restore_ms": ms}}
+        counts = {"n_restored": moved.n_tokens, "n_read": moved.n_bytes, "timings": {"restore_ms": ms}}
     else:
         return {"id_slot": moved.slot_id, "n_erased": moved.n_tokens}
-    return {"id_slot": moved.slot_id, "filename": moved.filename, **told}
+    return {"id_slot": moved.slot_id, "filename": moved.filename, **counts}

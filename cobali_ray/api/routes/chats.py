@@ -36,7 +36,7 @@ class KeptChatBody(BodyModel):
 
 
 def shelf_of(salt: str) -> str:
-    """Return a name for the chats of a key, which tells nothing of it; "all" where nobody needs one."""
+    """Return a name for the chats of a key, which does not reveal it; "all" where no key is needed."""
     return hashlib.sha256(b"chats:" + salt.encode()).hexdigest()[:16] if salt else "all"
 
 
@@ -59,7 +59,7 @@ class KeptChats:
         after = whole_number(http.query_params.get("after", "0"), "after", low=0, high=2**63 - 1)
         rows = await self._keeping(chats.listed, owner_of(http), after, MAX_LISTED + 1)
         data = [
-            _told(
+            _described(
                 row.id,
                 row.version,
                 **({"deleted": True} if row.summary is None else {"summary": row.summary}),
@@ -71,7 +71,7 @@ class KeptChats:
     async def find(self, http: HttpRequest, chat_id: str) -> Response:
         """Return a chat."""
         version, data = await self._keeping(chats.find, owner_of(http), chat_id, self._keeping.until_s())
-        return json_response(_told(chat_id, version, data=data))
+        return json_response(_described(chat_id, version, data=data))
 
     async def write(self, http: HttpRequest, chat_id: str) -> Response:
         """Write a chat, unless it has changed since the client's version."""
@@ -82,7 +82,7 @@ class KeptChats:
         body = await self._intake.read(http, KeptChatBody)
         texts = (body.summary, body.data)
         version = await keeping(chats.write, owner, chat_id, body.version, texts, keeping.quota())
-        return json_response(_told(chat_id, version))
+        return json_response(_described(chat_id, version))
 
     async def delete(self, http: HttpRequest, chat_id: str) -> Response:
         """Delete a chat; the list reports it to other clients."""
@@ -90,5 +90,5 @@ class KeptChats:
         return json_response({"id": chat_id, "object": "chat", "deleted": True})
 
 
-def _told(chat_id: str, version: int, **more: Any) -> dict[str, Any]:
+def _described(chat_id: str, version: int, **more: Any) -> dict[str, Any]:
     return {"id": chat_id, "object": "chat", "version": version, **more}

@@ -40,7 +40,7 @@ _EVENTS: dict[int | str, dict[str, Any]] = {
 
 
 class Debug:
-    """Records of ticks and requests: asked for, or as they come."""
+    """Records of ticks and requests: when asked for, or as they come."""
 
     def __init__(self, fleet: Fleet, viewers: Mapping[str, Viewers]) -> None:
         """`viewers` are those of each engine."""
@@ -62,10 +62,10 @@ class Debug:
 
     async def ticks(self, http: HttpRequest) -> Response:
         """Return the last ticks and the requests in them."""
-        asked = http.query_params
-        last = whole_number(asked.get("last", str(N_INITIAL_TICKS)), "last", low=1, high=MAX_TICKS)
-        since = whole_number(asked.get("since", "0"), "since", low=0, high=2**63 - 1)
-        engine = self._fleet.engine(asked.get("engine"))
+        params = http.query_params
+        last = whole_number(params.get("last", str(N_INITIAL_TICKS)), "last", low=1, high=MAX_TICKS)
+        since = whole_number(params.get("since", "0"), "since", low=0, high=2**63 - 1)
+        engine = self._fleet.engine(params.get("engine"))
         feed = await engine.ticks(last=last, since=since)
         tenant = context_of(http).caller.tenant
         return Response(feed.body_for(tenant), media_type="application/json")

@@ -26,7 +26,7 @@ from cobali_ray.models.store import free_bytes
 from cobali_ray.settings import ApiSettings
 
 REST_S = 0.5
-"""Between two events that say how far it is."""
+"""Between two events of progress."""
 
 
 class DownloadBody(BodyModel):
@@ -36,11 +36,11 @@ class DownloadBody(BodyModel):
 
 
 class _LeftError(Exception):
-    """Whoever asked for the download has left; what has come is kept, and the next one goes on from there."""
+    """The client has left; what was downloaded is kept, and the next download goes on from there."""
 
 
 class Downloads:
-    """One download at a time; it ends with its reader, so that whoever began it can stop it."""
+    """One download at a time; it ends with its reader, so that the client can stop it."""
 
     def __init__(self, settings: ApiSettings, intake: Intake) -> None:
         self._settings, self._intake = settings, intake
@@ -89,7 +89,7 @@ class Downloads:
             yield event(latest | {"step": "waiting for another download"})
         async with self._turn:
             work = asyncio.ensure_future(asyncio.to_thread(resolve, reference, progress=progress))
-            work.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody asks
+            work.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps never read
             try:
                 while not work.done():
                     yield event(latest)
@@ -103,7 +103,7 @@ class Downloads:
 
 @contextmanager
 def _as_the_clients_fault() -> Iterator[None]:
-    """Tell whoever named the model what is wrong with it; by itself, a wrong setting is kept from clients."""
+    """Tell the client what is wrong with the model it named; a ConfigError would be hidden from it."""
     try:
         yield
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""POST /v1/embeddings, /v1/rerank and /v1/score, and vectors for whoever writes them in another shape."""
+"""POST /v1/embeddings, /v1/rerank and /v1/score, and vectors for APIs that write them in another shape."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class VectorsCall(NamedTuple):
     model: ServedModel
     request: EmbeddingRequest
     width: int
-    """Numbers that the engine tells of each text."""
+    """Numbers that the engine returns for each text."""
     write: Callable[[Rows], Iterator[bytes]]
     """Makes the body of the answer, piece by piece."""
 
@@ -68,7 +68,7 @@ class ParsedVectorsBody(NamedTuple):
 
 
 Read = Work[ParsedVectorsBody]
-"""Reads a body, in a thread of the intake. The fields it does not know are for it to judge."""
+"""Reads a body, in a thread of the intake. It judges the fields that it does not know."""
 
 
 class Embeddings:
@@ -148,15 +148,15 @@ class Embeddings:
         param = "texts" if tei else "documents"
         pairs = _Pairs(source, kind, [body.query], documents, ("query", param))
         request = self._request("rerank", body, source, pairs.tokens)
-        shown = documents if (body.return_text if tei else body.return_documents) else None
+        texts = documents if (body.return_text if tei else body.return_documents) else None
 
         def write(rows: Rows) -> Iterator[bytes]:
             ranked = ranking(pairs.scores(rows, raw=bool(body.raw_scores)), body.top_n)
             if tei:
-                yield tei_body(ranked, shown)
+                yield tei_body(ranked, texts)
             else:
                 model, n_tokens = source.card.model_id, request.n_prompt
-                yield jina_body(ranked, request.request_id, model, n_tokens, shown)
+                yield jina_body(ranked, request.request_id, model, n_tokens, texts)
 
         return VectorsCall(source.model, request, kind.width, write)
 
@@ -222,7 +222,7 @@ class _Pairs:
         self.tokens = []
         lefts, rights = (list(texts) * (n // len(texts)) for texts in (first, second))
         for number, (left, right) in enumerate(zip(lefts, rights, strict=True)):
-            if source.context.gone():
+            if source.context.client_left():
                 break
             try:
                 self.tokens.append(source.words.pair(left, right, n_most=kind.n_most))
@@ -235,34 +235,34 @@ class _Pairs:
             vectors = unit(rows)
             cosines: list[float] = (vectors[: self._n_first] * vectors[self._n_first :]).sum(axis=1).tolist()
             return cosines
-        found: list[float] = (rows if raw or self._kind.probability else logistic(rows))[:, 0].tolist()
-        return found
+        scores: list[float] = (rows if raw or self._kind.probability else logistic(rows))[:, 0].tolist()
+        return scores
 
 
 def _tokens(
     source: Source, kind: EmbeddingKind, texts: Sequence[str | list[int]], param: str
 ) -> list[list[int]]:
     """Return the tokens of each text; ids are taken as they are."""
-    found = []
+    tokens = []
     for number, text in enumerate(texts):
-        if source.context.gone():
+        if source.context.client_left():
             break
         where = (param, number) if len(texts) > 1 else (param,)
         if not text:
             raise InvalidParameterError(where, "must not be empty")
         try:
             if isinstance(text, str):
-                found.append(source.words.tokenize(text, n_most=kind.n_most))
+                tokens.append(source.words.tokenize(text, n_most=kind.n_most))
             else:
                 check_tokens(text, source.card.n_vocab, where)
-                found.append(text)
+                tokens.append(text)
         except TooManyTokensError as error:
             raise TextTooLongError(where, error.n_least, error.n_most) from None
-        if len(found[-1]) > kind.n_most:
-            raise TextTooLongError(where, len(found[-1]), kind.n_most)
-        if not found[-1]:
+        if len(tokens[-1]) > kind.n_most:
+            raise TextTooLongError(where, len(tokens[-1]), kind.n_most)
+        if not tokens[-1]:
             raise InvalidParameterError(where, "must have at least one token")
-    return found
+    return tokens
 
 
 class VectorsReply(Response):

@@ -1,4 +1,4 @@
-"""The routes that tell: models, adapters, tokens, health, metrics."""
+"""The routes about models, adapters, tokens, health and metrics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from cobali_ray.api.engines.fleet import TAKES_WORK, Fleet, ServedModel, overall
 from cobali_ray.api.reply.replies import json_response
 from cobali_ray.api.routes.chats import shelf_of
 from cobali_ray.api.routes.openapi import BODY_STATUSES, MODEL_STATUSES, Responses, Routes, content, errors
-from cobali_ray.backend.port import Gone
+from cobali_ray.backend.port import IsCancelled
 from cobali_ray.core.request.request import TUNABLE
 from cobali_ray.core.views.stats import EngineState, EngineStatus, ModelCard
 from cobali_ray.errors import FixedScalesError, InvalidParameterError, LoadingError, StoreFailedError
@@ -136,8 +136,8 @@ class Facts:
 
     async def tokenizer_info(self, http: HttpRequest, model: str | None = None) -> Response:
         """Describe a model's tokenizer, as a tokenizer_config.json does."""
-        asked = await loaded_model(self._fleet, model, context_of(http))
-        chat, card = asked.words.chat, asked.card
+        served = await loaded_model(self._fleet, model, context_of(http))
+        chat, card = served.words.chat, served.card
         return json_response(
             {
                 "bos_token": chat.bos or None,
@@ -155,11 +155,11 @@ class Facts:
     async def adapters(self, http: HttpRequest, model: str | None = None) -> Response:
         """List the adapters of a model; naming it is optional if there is only one."""
         card = (await loaded_model(self._fleet, model, context_of(http))).card
-        # Of a path only the file's name: in which folder it lies is nobody's affair.
+        # Of a path only the file's name: clients need not know the folder.
         return json_response(
             [
-                {"id": i, "path": PurePath(one.path).name, "scale": one.scale, "model": one.name}
-                for i, one in enumerate(card.adapters)
+                {"id": i, "path": PurePath(adapter.path).name, "scale": adapter.scale, "model": adapter.name}
+                for i, adapter in enumerate(card.adapters)
             ]
         )
 
@@ -180,18 +180,18 @@ class Facts:
             add_special=bool(body.add_special_tokens if body.add_special is None else body.add_special),
             parse_special=body.parse_special is None or body.parse_special,
             n_most=MAX_TOKENS,
-            gone=context.gone,
+            is_cancelled=context.client_left,
         )
         if not body.with_pieces:
-            return _token_list(tokens, context.gone)
+            return _token_list(tokens, context.client_left)
         pieces = {token: words.detokenize([token]) for token in dict.fromkeys(tokens)}
-        return _token_list(({"id": token, "piece": pieces[token]} for token in tokens), context.gone)
+        return _token_list(({"id": token, "piece": pieces[token]} for token in tokens), context.client_left)
 
     def _text(self, context: RequestContext, raw: bytes) -> bytes:
         body = read_as(DetokenizeBody, context, raw, strict=self._settings.strict)
         source = source_of(self._fleet, body.model, context)
         check_tokens(body.tokens, source.card.n_vocab, "tokens")
-        text = source.words.detokenize(body.tokens, gone=context.gone)
+        text = source.words.detokenize(body.tokens, is_cancelled=context.client_left)
         return orjson.dumps({"content": text, "prompt": text})  # llama-server's name, and vLLM's
 
     async def health(self) -> Response:
@@ -224,7 +224,7 @@ def _engines(states: Sequence[EngineState]) -> dict[str, Any]:
 
 
 def status_of(states: Sequence[EngineState]) -> dict[str, Any]:
-    """Say in one word whether a model takes requests: llama-server's, where it has one, and in its place."""
+    """Say in one word whether a model takes requests: in llama-server's field, by its word if it has one."""
     state = overall(states)
     return {
         "value": _WORDS[state.status],
@@ -245,17 +245,17 @@ _WORDS = {
 
 
 async def _batch_families(store: Store) -> list[Metric]:
-    """Return metrics of all batches; none where the store cannot be read in time: the rest is not hidden."""
+    """Return metrics of all batches; none where the store cannot be read in time: the rest must not wait."""
     try:
-        left = await asyncio.wait_for(store(batches.unfinished), KEPT_S)
+        unfinished = await asyncio.wait_for(store(batches.unfinished), KEPT_S)
     except (StoreFailedError, TimeoutError):
         return []
     lines = {
-        "waiting": sum([one.n_left for one in left]),
-        "answered": sum([one.n_completed for one in left]),
-        "failed": sum([one.n_failed for one in left]),
+        "waiting": sum([batch.n_left for batch in unfinished]),
+        "answered": sum([batch.n_completed for batch in unfinished]),
+        "failed": sum([batch.n_failed for batch in unfinished]),
     }
-    return batch_families(Counter([str(one.status) for one in left]), lines)
+    return batch_families(Counter([str(batch.status) for batch in unfinished]), lines)
 
 
 def capabilities(card: ModelCard) -> Iterator[str]:
@@ -266,9 +266,9 @@ def capabilities(card: ModelCard) -> Iterator[str]:
 
 
 def _described(name: str, model: ServedModel, status: dict[str, Any]) -> dict[str, Any]:
-    """Describe a model; how it is to be used is known once it has been loaded."""
+    """Describe a model; its limits and capabilities are there once it has been loaded."""
     root = model.names[0]
-    told = {
+    entry = {
         "id": name,
         "object": "model",
         "created": 0,
@@ -278,7 +278,7 @@ def _described(name: str, model: ServedModel, status: dict[str, Any]) -> dict[st
     }
     with suppress(LoadingError):
         card = model.card
-        told |= {
+        entry |= {
             "created": card.created_s,
             "max_model_len": card.n_ctx_slot,
             "capabilities": list(capabilities(card.under(name))),
@@ -291,14 +291,14 @@ def _described(name: str, model: ServedModel, status: dict[str, Any]) -> dict[st
             "default_sampling": {name: getattr(card.sampling, name) for name in TUNABLE},
         }
         if card.reuse is not None:
-            told["reuse"] = card.reuse._asdict()
-    return told | {"status": status}
+            entry["reuse"] = card.reuse._asdict()
+    return entry | {"status": status}
 
 
-def _token_list(items: Iterable[Any], gone: Gone) -> bytes:
+def _token_list(items: Iterable[Any], client_left: IsCancelled) -> bytes:
     """Return tokens and their count as JSON, made in pieces that leave others the interpreter."""
     pieces, n_items, items = [], 0, iter(items)
-    while (some := list(islice(items, PIECE))) and not gone():
+    while (some := list(islice(items, PIECE))) and not client_left():
         n_items += len(some)
         pieces.append(orjson.dumps(some)[1:-1])
     return b'{"tokens":[%b],"count":%d}' % (b",".join(pieces), n_items)

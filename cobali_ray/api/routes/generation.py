@@ -15,7 +15,7 @@ from fastapi import Response
 
 from cobali_ray.api.body.constraint import constraint_of
 from cobali_ray.api.body.fields import judge, read_as
-from cobali_ray.api.body.images import in_order, shown, tokens_of
+from cobali_ray.api.body.images import in_order, tokens_of, with_media_marks
 from cobali_ray.api.body.params import n_of, requested_max_tokens, whole_number
 from cobali_ray.api.body.reading import check_choice
 from cobali_ray.api.body.schema import ChatBody, CompletionBody, GenerationBody
@@ -86,7 +86,7 @@ class ReadCall(NamedTuple):
 
 
 Read = Work[ParsedBody]
-"""Reads a body, in a thread of the intake. The fields it does not know are for it to judge."""
+"""Reads a body, in a thread of the intake. It judges the fields that it does not know."""
 
 
 class TokenizedPrompt(NamedTuple):
@@ -165,9 +165,9 @@ class Generation:
         context.progress = _asks(http, PROGRESS_HEADER)
         context.hints = tuple([http.headers.get(name, "") for name in HINT_HEADERS])
         context.admit(self._clock.now())
-        taken = await self._intake.take(http, partial(self._translated, read))
-        context.count_prompt(taken.call.n_prompt, self._clock.now())
-        return taken
+        read_call = await self._intake.take(http, partial(self._translated, read))
+        context.count_prompt(read_call.call.n_prompt, self._clock.now())
+        return read_call
 
     async def prompt(self, http: HttpRequest, read: Read) -> TokenizedPrompt:
         """Return what a chat's body would have the model continue, and ask nothing of the engine.
@@ -193,11 +193,11 @@ class Generation:
 
     def _read(self, read: Read, context: RequestContext, raw: bytes) -> tuple[ParsedBody, Source]:
         context.named = dotted  # a body may be read again
-        asked = read(context, raw)
-        source = source_of(self._fleet, asked.body.model, context)
+        parsed = read(context, raw)
+        source = source_of(self._fleet, parsed.body.model, context)
         if not source.card.generates:
             raise WrongTaskError(source.card.model_id, "generates no text; ask /v1/embeddings or /v1/rerank")
-        return asked, source
+        return parsed, source
 
     def _translated(self, read: Read, context: RequestContext, raw: bytes) -> ReadCall:
         (body, dialect, before), source = self._read(read, context, raw)
@@ -209,50 +209,50 @@ class Generation:
         (body, dialect, _), source = self._read(read, context, raw)
         if not isinstance(body, ChatBody):
             raise TypeError("only chats have a prompt that is rendered")
-        found = self._chat_prompt(body, source)
+        prompt = self._chat_prompt(body, source)
         origin = self._origin("chat", dialect, source, body, grammar=self._grammar(body, source))
-        tokens = self._chat_tokens(found, body, source)
+        tokens = self._chat_tokens(prompt, body, source)
         call_of(body, [tokens], origin)  # for what it refuses
-        return TokenizedPrompt(shown(found.text), tokens)
+        return TokenizedPrompt(with_media_marks(prompt.text), tokens)
 
     # What may have to wait for a verdict comes before the tokens: after the wait all is done again.
 
     def _chat_prompt(self, body: ChatBody, source: Source) -> ChatPrompt:
         if len(body.messages) > source.card.n_ctx_slot:  # each has a token at least
             raise PromptTooLongError(len(body.messages), _n_answer(body), source.card.n_ctx_slot, True)
-        found = prompt_of(body, source.words, strict=self._settings.strict, images=source.card.images)
-        source.context.ignore(found.ignored)
-        if found.images and body.prompt_logprobs is not None:
+        prompt = prompt_of(body, source.words, strict=self._settings.strict, images=source.card.images)
+        source.context.ignore(prompt.ignored)
+        if prompt.images and body.prompt_logprobs is not None:
             raise UnsupportedParameterError("prompt_logprobs", "is not supported for prompts with images")
-        return found
+        return prompt
 
-    def _chat_tokens(self, found: ChatPrompt, body: ChatBody, source: Source) -> list[int]:
+    def _chat_tokens(self, prompt: ChatPrompt, body: ChatBody, source: Source) -> list[int]:
         def tokenize(text: str) -> list[int]:
             # The template writes the model's opening tokens itself.
             return tokens_of_prompt(source, text, _n_answer(body), add_special=False)
 
-        return tokens_of(found.text, found.images, tokenize)
+        return tokens_of(prompt.text, prompt.images, tokenize)
 
     def _chat(self, body: ChatBody, source: Source, dialect: Dialect, before: tuple[int, ...]) -> Call:
         n_of(body, 1)  # too many answers are refused before anything is tokenised for them
         check_tokens(before, source.card.n_vocab, "context")
-        found = self._chat_prompt(body, source)
+        prompt = self._chat_prompt(body, source)
         origin = self._origin(
             "chat",
             dialect,
             source,
             body,
-            grammar=self._chat_grammar(body, source, found),
-            speech=found.speech,
-            shown_tokens=found.shown_tokens,
-            reasoning_budget=found.budget,
-            images=in_order(found.text, found.images) if found.images else (),
-            program=program_of(body, found.offer.tools, source.context.hints),
+            grammar=self._chat_grammar(body, source, prompt),
+            speech=prompt.speech,
+            shown_tokens=prompt.shown_tokens,
+            reasoning_budget=prompt.budget,
+            images=in_order(prompt.text, prompt.images) if prompt.images else (),
+            program=program_of(body, prompt.offer.tools, source.context.hints),
         )
-        return call_of(body, [[*before, *self._chat_tokens(found, body, source)]], origin)
+        return call_of(body, [[*before, *self._chat_tokens(prompt, body, source)]], origin)
 
     def _completion(self, body: CompletionBody, source: Source, dialect: Dialect) -> Call:
-        card, words, gone = source.card, source.words, source.context.gone
+        card, words, client_left = source.card, source.words, source.context.client_left
         prompts = prompts_of(body)
         n_of(body, len(prompts))
         grammar = self._grammar(body, source)
@@ -262,31 +262,31 @@ class Generation:
                 tokens.append(tokens_of_prompt(source, prompt, _n_answer(body), add_special=True))
                 echoes.append(prompt if body.echo else "")
                 if body.echo and body.logprobs is not None:
-                    starts.append(_start(prompt, words.detokenize(tokens[-1], gone=gone)))
+                    starts.append(_start(prompt, words.detokenize(tokens[-1], is_cancelled=client_left)))
             else:
                 if len(prompt) > card.n_ctx_slot:
                     raise PromptTooLongError(len(prompt), _n_answer(body), card.n_ctx_slot, True)
                 check_tokens(prompt, card.n_vocab, "prompt")
                 tokens.append(prompt)
-                echoes.append(words.detokenize(prompt, gone=gone) if body.echo else "")
+                echoes.append(words.detokenize(prompt, is_cancelled=client_left) if body.echo else "")
                 starts.append(0)
         origin = self._origin("text_completion", dialect, source, body, grammar=grammar)
         return call_of(body, tokens, origin, echoes, starts if body.echo else ())
 
     def _grammar(self, body: GenerationBody, source: Source) -> Grammar | None:
-        """Return what the answer must look like. What of it is not held is refused or named to the client.
+        """Return what the answer must look like. What of it cannot be kept is refused or named to the client.
 
-        Raises VerdictsMissing if nobody knows yet whether it can be used.
+        Raises VerdictsMissing if it is not known yet whether it can be used.
         """
         verdicts = self._verdicts(source)
-        found = self._asked_grammar(body, source, verdicts)
+        grammar = self._requested_grammar(body, source, verdicts)
         verdicts.close()
-        return found
+        return grammar
 
     def _verdicts(self, source: Source) -> Verdicts:
-        return Verdicts(partial(self._intake.judges.known, source.context.caller.tenant))
+        return Verdicts(partial(self._intake.judges.recall, source.context.caller.tenant))
 
-    def _asked_grammar(self, body: GenerationBody, source: Source, verdicts: Verdicts) -> Grammar | None:
+    def _requested_grammar(self, body: GenerationBody, source: Source, verdicts: Verdicts) -> Grammar | None:
         if (constraint := constraint_of(body)) is None:
             return None
         path, kind, text, strict, compact = constraint
@@ -295,15 +295,15 @@ class Generation:
         source.context.ignore(ignored)
         return grammar
 
-    def _chat_grammar(self, body: ChatBody, source: Source, found: ChatPrompt) -> Grammar | None:
+    def _chat_grammar(self, body: ChatBody, source: Source, prompt: ChatPrompt) -> Grammar | None:
         """Do the same for an answer that may reason before it, or call tools."""
         verdicts = self._verdicts(source)
-        answer, offer, words = self._asked_grammar(body, source, verdicts), found.offer, source.words
+        answer, offer, words = self._requested_grammar(body, source, verdicts), prompt.offer, source.words
         if not offer.callable:
             verdicts.close()
             if answer is None or words.form.plain:
                 return answer
-            text = after_reasoning(words.form, found.end, answer.text, special=words.markers)
+            text = after_reasoning(words.form, prompt.end, answer.text, special=words.markers)
             return answer._replace(text=text)
         try:
             held = call_grammar(
@@ -312,13 +312,13 @@ class Generation:
                 names={tool["function"]["name"] for tool in offer.callable},
                 check=partial(self._check_schema, verdicts),
                 special=words.markers,
-                prompt=found.end,
+                prompt=prompt.end,
                 required=offer.required,
                 parallel=offer.parallel,
                 answer=None if answer is None else answer.text,
             )
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
-            verdicts.close()  # on what may be no schema
+            verdicts.close()  # what failed may be no schema: its verdict says so better
             raise
         verdicts.close()
         if held is None:
@@ -347,9 +347,9 @@ class Generation:
             **more,
         )
 
-    def reply(self, taken: ReadCall, context: RequestContext) -> Response:
+    def reply(self, read_call: ReadCall, context: RequestContext) -> Response:
         """Return the answer to a call."""
-        call, dialect, model = taken
+        call, dialect, model = read_call
         if not call.stream:
             return WholeReply(model, call, context, dialect.writer(call), clock=self._clock)
         reply = StreamReply(model, call, context, dialect.writer(call), clock=self._clock)
@@ -366,13 +366,13 @@ class Generation:
 
 def _asks(http: HttpRequest, name: str) -> bool:
     """Return whether a header says true. Raises InvalidParameterError for what is neither that nor false."""
-    asked = http.headers.get(name, "false").lower()
-    check_choice(name, asked, ("true", "false"))
-    return asked == "true"
+    value = http.headers.get(name, "false").lower()
+    check_choice(name, value, ("true", "false"))
+    return value == "true"
 
 
 def _n_answer(body: GenerationBody) -> int:
-    """Return how many tokens an answer has at least, as far as a prompt that is too long is told."""
+    """Return how many tokens an answer needs at least, for the error of a prompt that is too long."""
     return max(requested_max_tokens(body) or 1, 1)
 
 

@@ -97,7 +97,7 @@ class DeclaredRoute(Route):
 
 
 class Routes(list[DeclaredRoute]):
-    """What can be asked of one group of operations."""
+    """The routes of one group of operations."""
 
     def __init__(self, tag: str) -> None:
         super().__init__()
@@ -122,8 +122,8 @@ class Routes(list[DeclaredRoute]):
     ) -> None:
         """Add one for POST, which reads its body by itself; `more` is what the document also says of it."""
         schema = {"$ref": SCHEMA_REF.format(model=body.__name__)}
-        taken = {"required": needs_body, "content": {"application/json": {"schema": schema}}}
-        self.add("POST", path, endpoint, responses=responses, openapi_extra={"requestBody": taken} | more)
+        request = {"required": needs_body, "content": {"application/json": {"schema": schema}}}
+        self.add("POST", path, endpoint, responses=responses, openapi_extra={"requestBody": request} | more)
 
 
 def query(name: str, description: str, **schema: Any) -> dict[str, Any]:
@@ -168,7 +168,7 @@ TAGS = {
 
 
 def describe(app: FastAPI, *, keyed: bool, is_open: Callable[[str], bool]) -> None:
-    """Make the document true: add the schemas that routes point to, and, if `keyed`, how keys are shown."""
+    """Make the document true: add the schemas that routes point to, and, if `keyed`, how keys are sent."""
 
     @cache  # it takes tens of milliseconds, and the event loop belongs to all
     def openapi() -> dict[str, Any]:
@@ -204,12 +204,12 @@ def _title(document: dict[str, Any]) -> None:
         for verb, operation in operations.items():
             own = {"operationId", "summary", "tags"}
             meaning = {name: value for name, value in operation.items() if name not in own}
-            known = first.setdefault(orjson.dumps([verb, meaning]), path)
+            original = first.setdefault(orjson.dumps([verb, meaning]), path)
             line = operation["description"].partition("\n")[0].removesuffix(".")
-            operation["summary"] = line if known == path else f"The same as {known}"
+            operation["summary"] = line if original == path else f"The same as {original}"
 
 
 def _below(shape: type[BaseModel]) -> Iterator[type[BaseModel]]:
-    for one in shape.__subclasses__():
-        yield one
-        yield from _below(one)
+    for subclass in shape.__subclasses__():
+        yield subclass
+        yield from _below(subclass)

@@ -51,7 +51,7 @@ OWN_POLICIES: Mapping[str, str] = MappingProxyType({
     "answer/preview.html": "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; "
     "style-src 'unsafe-inline'; img-src data: blob:; font-src data:; media-src data: blob:",
 })  # fmt: skip
-"""Of files that need another one than the page."""
+"""Of files that need another policy than the page."""
 GUARDS: Mapping[str, str] = MappingProxyType({
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -98,16 +98,16 @@ def _collect(folder: Traversable, prefix: str, bodies: dict[str, bytes]) -> None
 
 def _preloading(bodies: Mapping[str, bytes]) -> bytes:
     """Return the document with a link to each module that its first view imports: all come at once."""
-    found: dict[str, None] = {}
+    modules: dict[str, None] = {}
     todo = [ENTRY]
     while todo:
         name = todo.pop()
-        if name not in found:
-            found[name] = None
+        if name not in modules:
+            modules[name] = None
             folder = posixpath.dirname(name)
             imported = [match.decode() for match in IMPORTS.findall(bodies[name])]
             todo += [posixpath.normpath(posixpath.join(folder, path)) for path in imported]
-    links = "".join(f'    <link rel="modulepreload" href="ui/{name}">\n' for name in found)
+    links = "".join(f'    <link rel="modulepreload" href="ui/{name}">\n' for name in modules)
     return bodies[DOCUMENT].replace(b"  </head>", links.encode() + b"  </head>")
 
 
@@ -175,5 +175,5 @@ def _answer(asset: Asset, http: HttpRequest) -> Response:
 
 
 def _has(if_none_match: str, etag: str) -> bool:
-    known = {tag.strip().removeprefix("W/") for tag in if_none_match.split(",")}
-    return etag in known or "*" in known
+    tags = {tag.strip().removeprefix("W/") for tag in if_none_match.split(",")}
+    return etag in tags or "*" in tags

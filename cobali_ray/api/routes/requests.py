@@ -43,7 +43,7 @@ _CHOICE = re.compile(r"(?<=[0-9a-f]{32})-\d+$")
 
 
 class Requests:
-    """What is asked about requests, and done to all of them."""
+    """Where a request is; and pausing all of them."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -65,8 +65,9 @@ class Requests:
         Name it by the id of its answer, or by the x-request-id that it was sent with.
         """
         tenant = context_of(http).caller.tenant
-        each = await asyncio.gather(*(one.find(request_id, tenant) for one in self._fleet.engines.values()))
-        if views := latest(view for found in each for view in found):
+        engines = self._fleet.engines.values()
+        by_engine = await asyncio.gather(*(engine.find(request_id, tenant) for engine in engines))
+        if views := latest(view for of_engine in by_engine for view in of_engine):
             life = views[0].life
             return _described(life.request_id, life.x_request_id, life.model, [_choice(v) for v in views])
         if not (records := self._fleet.open_requests(request_id, tenant)):
@@ -77,8 +78,8 @@ class Requests:
 
     async def pause(self, http: HttpRequest) -> Response:
         """Pause all requests until they are resumed; streams stay open, and memory can be released."""
-        check_choice("release", asked := http.query_params.get("release", "false"), ("true", "false"))
-        if asked == "true":
+        check_choice("release", release := http.query_params.get("release", "false"), ("true", "false"))
+        if release == "true":
             return await self._switch(http, lambda engine: engine.release(), paused=True)
         return await self._switch(http, lambda engine: engine.pause(), paused=True)
 
@@ -95,14 +96,14 @@ class Requests:
         if (engine_id := http.query_params.get("engine")) is not None:
             engines = {engine_id: self._fleet.engine(engine_id)}
         counts = await asyncio.gather(*(act(engine) for engine in engines.values()))
-        found = {id_: {"n_requests": n} for id_, n in zip(engines, counts, strict=True)}
-        return json_response({"paused": paused, "engines": found})
+        by_engine = {id_: {"n_requests": n} for id_, n in zip(engines, counts, strict=True)}
+        return json_response({"paused": paused, "engines": by_engine})
 
 
 def latest(views: Iterable[RequestView]) -> list[RequestView]:
     """Return one view of each choice, in their order, of the client's request that came last.
 
-    A choice is known twice where it went on at another engine. A name may have been used before.
+    A choice has two views where it went on at another engine. A client may have used the name before.
     """
     views = list(views)
     if not views:
@@ -149,7 +150,7 @@ def _choice(view: RequestView) -> dict[str, Any]:
 
 
 def _elsewhere(record: RequestRecord) -> dict[str, Any]:
-    """Describe a choice that no engine says it has: it waits for one, or is on its way."""
+    """Describe a choice that no engine has: it waits for one, or is on its way there."""
     released = any(engine.phase is Phase.RELEASED for engine in record.model.engines.values())
     states = {Stage.LOAD: "loading", Stage.RETURN: "queued" if released else "restarting"}
     progress = RequestProgress(record.request_id, 0, 0, record.request.n_prompt, 0.0, None, None)

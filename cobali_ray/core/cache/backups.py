@@ -4,9 +4,9 @@ What a slot loses goes to host memory and so to disk anyway; an engine that is k
 a slot is written soon after its answer ended, without a place in host memory: blocks that the disk lacks, and
 of a model that goes back to states the newest of the text.
 
-llama.cpp copies a slot's cells out as a whole, in the tick thread. An idle engine does so once nobody came
-for a while, the longer the longer that takes; a busy one now and then, of short slots that nobody came back
-to. One slot is on its way to the disk at a time.
+llama.cpp copies a slot's cells out as a whole, in the tick thread. An idle engine does so once no request
+came for a while, which is longer if the copy takes longer; a busy one now and then, of short slots whose
+conversation did not continue. One slot is on its way to the disk at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ QUIET_S = 0.25
 BUSY_QUIET_S = 2.0
 """Seconds that a slot must have been idle, in an engine that is busy."""
 _IDLE_TIMES = 5.0
-"""Times that copying a slot takes for which nobody came before it, and for which none is copied after it."""
+"""In times of a slot's copy: how long no request came before it, and how long none is copied after it."""
 _BUSY_TIMES = 100.0
 """The same after it, in an engine that is busy."""
 _LOOK_S = 0.05

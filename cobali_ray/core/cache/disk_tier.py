@@ -58,7 +58,7 @@ class DiskTier:
         self._names: set[bytes] | None = None
         self._states = StateIndex(block)
         self._s_per_byte = 0.0
-        """What reading one takes; 0: nothing is known."""
+        """Seconds that reading a byte takes; 0: unknown."""
         self._loading: dict[int, Loading] = {}
         """Oldest first."""
         self._coming: set[bytes] = set()
@@ -100,11 +100,11 @@ class DiskTier:
         n_new: int,
         n_bytes: int,
         missing: Collection[bytes] = (),
-        gone: Collection[bytes] = (),
+        removed: Collection[bytes] = (),
     ) -> None:
         """Record blocks on disk, how many are new, the bytes of all files, and blocks that are missing."""
         self._add(names)
-        self._remove(gone)
+        self._remove(removed)
         self.writing.difference_update(names, missing)
         self.n_written += n_new * self._block
         self.n_bytes = n_bytes
@@ -114,21 +114,21 @@ class DiskTier:
 
         The first of them begins at `start`, none at or beyond `most`.
         """
-        found: list[bytes] = []
+        names: list[bytes] = []
         if self._names:
             while start < most and start + self._block <= len(tokens):
                 name = name_behind(name, tokens[start : start + self._block].tobytes())
                 if name not in self._names:
                     break
-                found.append(name)
+                names.append(name)
                 start += self._block
-        return found
+        return names
 
     def states(self, tokens: array[int], most: int, salt: str) -> list[tuple[int, bytes]]:
         """Return a text's states on disk, the shallowest first: after how many tokens, and the name."""
         blocks = chain(tokens, most, salt, self._block)
-        found = self._states.along(blocks, tokens, most) if self._names else ()
-        return [(n, name) for n, name in found if name in (self._names or ())]
+        names = self._states.along(blocks, tokens, most) if self._names else ()
+        return [(n, name) for n, name in names if self.has(name)]
 
     def has(self, name: bytes) -> bool:
         return self._names is not None and name in self._names
@@ -143,8 +143,8 @@ class DiskTier:
     def learn(self, n_bytes: int, seconds: float) -> None:
         """Learn how long a read took."""
         if n_bytes:
-            known = self._s_per_byte
-            self._s_per_byte = known + (_LEARN if known else 1.0) * (seconds / n_bytes - known)
+            before = self._s_per_byte
+            self._s_per_byte = before + (_LEARN if before else 1.0) * (seconds / n_bytes - before)
 
     def load(
         self,
@@ -159,15 +159,15 @@ class DiskTier:
         """Let a request wait for these blocks; return the load's id, and what is to be read.
 
         That is from the first that is not being read already: reads are done one after the other, so that
-        those are there before.
+        those before it are there first.
         """
         n_coming = next((i for i, name in enumerate(names) if name not in self._coming), len(names))
-        wanted = names[n_coming:]
+        unread = names[n_coming:]
         self._next_id += 1
         due_s = now_s + min(most_s, WAIT_S)
-        self._loading[self._next_id] = Loading(sequence, wanted, n_cells, n_state, due_s)
-        self._coming.update(wanted)
-        return self._next_id, wanted
+        self._loading[self._next_id] = Loading(sequence, unread, n_cells, n_state, due_s)
+        self._coming.update(unread)
+        return self._next_id, unread
 
     def loading(self, load_id: int) -> Loading | None:
         """Return the load, if what it reads is still of use."""
@@ -186,19 +186,19 @@ class DiskTier:
 
     def soonest(self) -> float | None:
         """Return when the first waiting request will have waited long enough; None: none waits."""
-        return min([one.due_s for one in self._loading.values() if one.waits], default=None)
+        return min([loading.due_s for loading in self._loading.values() if loading.waits], default=None)
 
     def overdue(self, now_s: float) -> list[Request]:
         """Return the requests that have waited long enough."""
-        late = [one for one in self._loading.values() if one.waits and one.due_s <= now_s]
-        for one in late:
-            one.waits = False
-        return [one.sequence for one in late]
+        late = [loading for loading in self._loading.values() if loading.waits and loading.due_s <= now_s]
+        for loading in late:
+            loading.waits = False
+        return [loading.sequence for loading in late]
 
     def forget_requests(self) -> None:
         """Forget all waiting requests and loads, when all requests have ended, and what a backup writes.
 
-        What was asked last may never have reached the disk.
+        The last instructions may never have reached the disk.
         """
         self._loading.clear()
         self._coming.clear()

@@ -4,9 +4,9 @@ llama.cpp computes rows of a split cache in one pass over the weights as long as
 and in another one behind each gap. A slot is not the id that it computes under, so what two ids hold can be
 exchanged while every slot keeps what it has.
 
-A gap opens when requests come and go, so it is looked for when somebody came or left. Ids stay as they are in
-a unified cache, and where sliding windows leave a sequence's state incomplete. What both ids hold is written
-again by the backend (`LlamaBackend.swap`); all books are by slot and do not change.
+A gap opens when requests come and go, so it is looked for when a sequence came or left. Ids stay as they are
+in a unified cache, and where sliding windows leave a sequence's state incomplete. What both ids hold is
+written again by the backend (`LlamaBackend.swap`); all books are by slot and do not change.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ from its end, and a lookup takes a dictionary per block. The last block of an en
 sequence comes back to the very token where it was left; nothing lies behind such a tail. Each salt has a root
 of its own, so that what was kept under one is never found under another; room is made among all of them.
 
-A hit leaves everything where it is. What was used longest ago goes first, from its end: who uses a block has
-used all before it. All blocks cost about the same per token, to keep and to compute again, and how often one
+A hit leaves everything where it is. What was used longest ago goes first, from its end: what uses a block
+uses all before it. All blocks cost about the same per token, to keep and to compute again, and how often one
 was used says little more (`cobali bench keep`): conversations that are over were used often, too.
 
 It takes what a slot is about to lose, if that is at least a block long: a prefix that is cut or dropped, or a
@@ -32,7 +32,7 @@ NAME_BYTES = 20
 
 
 def name_behind(name: bytes, tokens: bytes) -> bytes:
-    """Return the name of a block with these tokens after the block `before`: a hash of both.
+    """Return the name of a block with these tokens after the block called `name`: a hash of both.
 
     So it stands for a whole beginning, and no other text has the same.
     """
@@ -107,15 +107,15 @@ class HostTier:
 
     def match(self, tokens: array[int], most: int, salt: str = "") -> list[Block]:
         """Return the blocks of the longest prefix kept; the last may reach beyond `most` tokens."""
-        node, found = self._root_of(salt), list[Block]()
+        node, blocks = self._root_of(salt), list[Block]()
         while node.end < most:
             child = node.children.get(self._key(tokens, node.end))
             if child is None:
                 tail = self._tail(node, tokens, len(tokens))
-                return found if tail is None else [*found, tail]
-            found.append(child)
+                return blocks if tail is None else [*blocks, tail]
+            blocks.append(child)
             node = child
-        return found
+        return blocks
 
     def tail(self, tokens: array[int], end: int, salt: str, blocks: Sequence[Block]) -> Block | None:
         """Return the shorter block at the end of the first `end` tokens, after these whole ones."""
@@ -136,9 +136,9 @@ class HostTier:
 
         Returns the blocks that are new, and the ids of those that were given up.
         """
-        new, gone = self._grow(tokens, n, salt)
+        new, removed = self._grow(tokens, n, salt)
         self.n_saved += sum([block.n_tokens for block in new])
-        return new, gone
+        return new, removed
 
     def load(self, tokens: array[int], start: int, end: int, salt: str = "") -> tuple[list[Block], list[int]]:
         """Keep the tokens `start .. end`, which were read from the disk, if all before them are here.
@@ -150,37 +150,37 @@ class HostTier:
         return self._grow(tokens, end, salt) if start <= reach < end else ([], [])
 
     def _grow(self, tokens: array[int], n: int, salt: str) -> tuple[list[Block], list[int]]:
-        gone: list[Block] = []
+        replaced: list[Block] = []
         path = [self._root_of(salt)]
         while path[-1].end + self._block <= n and (
             child := path[-1].children.get(self._key(tokens, path[-1].end))
         ):
             path.append(child)
-        n_known = len(path)
+        n_there = len(path)
         if (tail := self._tail(path[-1], tokens, n)) is not None:
             if tail.end == n:
                 path.append(tail)
-                n_known += 1
+                n_there += 1
             else:  # it is part of what comes
-                self._remove(tail, gone)
+                self._remove(tail, replaced)
         while path[-1].end < n:
             path.append(self._add(path[-1], tokens, min(path[-1].end + self._block, n)))
         if len(path) > 1:
             self._roots[salt] = path[0]
         self.use(path[1:])
         self.use([block for block in self.needed if self.keeps(block)])
-        evicted = [block for block in self._make_room() if block not in path[n_known:]]
-        new = [block for block in path[n_known:] if self.keeps(block)]
+        evicted = [block for block in self._make_room() if block not in path[n_there:]]
+        new = [block for block in path[n_there:] if self.keeps(block)]
         self.n_evicted += sum([block.n_tokens for block in evicted])
-        return new, [block.block_id for block in [*gone, *evicted]]
+        return new, [block.block_id for block in [*replaced, *evicted]]
 
     def drop(self, block_ids: Collection[int]) -> list[int]:
         """Forget blocks whose cells are lost, and all blocks after them; return the ids of both."""
-        gone: list[Block] = []
+        removed: list[Block] = []
         for block_id in block_ids:
             if (block := self._blocks.get(block_id)) is not None:
-                self._remove(block, gone)
-        return [block.block_id for block in gone]
+                self._remove(block, removed)
+        return [block.block_id for block in removed]
 
     def clear(self) -> None:
         self._roots.clear()
@@ -216,14 +216,14 @@ class HostTier:
     def _siblings(self, parent: Block, block: Block) -> dict[bytes, Block]:
         return parent.children if block.n_tokens == self._block else parent.tails
 
-    def _remove(self, block: Block, gone: list[Block]) -> None:
+    def _remove(self, block: Block, removed: list[Block]) -> None:
         below = [block]
         while below:
-            one = below.pop()
-            below += one.behind
-            del self._blocks[one.block_id]
-            self.n_used -= one.n_tokens
-            gone.append(one)
+            lower = below.pop()
+            below += lower.behind
+            del self._blocks[lower.block_id]
+            self.n_used -= lower.n_tokens
+            removed.append(lower)
         if (parent := block.parent) is None:
             return
         del self._siblings(parent, block)[block.key]
@@ -231,10 +231,10 @@ class HostTier:
             self._roots.pop(parent.key.decode(), None)
 
     def _make_room(self) -> list[Block]:
-        gone: list[Block] = []
+        evicted: list[Block] = []
         while self.n_used > self.n_cells:
-            self._remove(next(iter(self._blocks.values())), gone)
-        return gone
+            self._remove(next(iter(self._blocks.values())), evicted)
+        return evicted
 
     def problems(self) -> list[str]:
         problems = []
@@ -265,9 +265,9 @@ class Moves:
     """A tick's budget for moving cells between the tiers: the first move, and `MOVE_S` beyond it."""
 
     def __init__(self, cell_bytes: int) -> None:
-        """`cell_bytes`: of one token. Until one was seen, moves are taken to be slow."""
+        """`cell_bytes`: of one token. Until a move was measured, moves are taken to be slow."""
         self.s_per_token = cell_bytes * _S_PER_BYTE
-        """What moving one does; 0: nothing is known."""
+        """Seconds that moving a token takes; 0: unknown."""
         self._n_beyond: int | None = None
         """Tokens to be moved in this tick, beyond the first move; None before that."""
         self.spent_s = 0.0
@@ -285,5 +285,5 @@ class Moves:
 
     def learn(self, n_tokens: int, seconds: float) -> None:
         self.spent_s += seconds
-        seen, known = seconds / n_tokens, self.s_per_token
-        self.s_per_token = known + (_LEARN if known else 1.0) * (seen - known)
+        seen, before = seconds / n_tokens, self.s_per_token
+        self.s_per_token = before + (_LEARN if before else 1.0) * (seen - before)

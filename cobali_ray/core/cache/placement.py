@@ -3,8 +3,8 @@
 Every slot may hold tokens: an idle one those of the sequence it had last, a busy one those that are computed.
 A prompt can begin in place, after the prefix that an idle slot shares with it, or in any idle slot after a
 copy of the longest prefix that any slot shares with it, where the backend copies, or of what host memory has.
-Either way the chosen slot loses what it held beyond that. What was computed under another salt is no
-beginning, however much of it is equal: it only can be lost. All of it is counted in tokens of prefill
+Either way the chosen slot loses what it held beyond that. What was computed under another salt
+is never reused, however much of it is equal: it can only be lost. All of it is counted in tokens of prefill
 (`recompute_cost`), so that the choice with the largest difference wins.
 
 What a prefix is worth fades as others are destroyed: each destroyed one raises the level below which a prefix
@@ -137,10 +137,10 @@ def choose_placement(
             continue
         lost = worth(held, n_own, level)
         best.append((recompute_cost(0, n_own) - lost, Placement(held.slot_id, n_own, None, lost)))
-        lost, n_taken, state_cost = worth(held, 0, level), n_copied, 0.0
-        if depths is not None:  # all is copied, and goes back; what the slot has of the prompt is there again
-            lost, n_taken, state_cost = worth(held, n_alike, level), donor.n_tokens, costs.state
-        if n_own < n_copied and n_taken <= n_free_cells + held.n_tokens:
+        lost, n_needed, state_cost = worth(held, 0, level), n_copied, 0.0
+        if depths is not None:  # the whole donor is copied: what the slot shares with the prompt is not lost
+            lost, n_needed, state_cost = worth(held, n_alike, level), donor.n_tokens, costs.state
+        if n_own < n_copied and n_needed <= n_free_cells + held.n_tokens:
             gain = recompute_cost(0, n_copied) - donor.n_tokens * _COPY_COST - state_cost
             best.append((gain - lost, Placement(held.slot_id, n_copied, donor.slot_id, lost)))
         if max(n_own, n_copied) < n_on_host >= limits.min_prefix:

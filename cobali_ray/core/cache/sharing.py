@@ -1,7 +1,8 @@
 """Sharing: which cells belong to several slots at once, where a copied prefix takes no new cells.
 
 Slots share beginnings only, so what they share is a tree: a run of cells that several slots own, then runs
-that fewer of them own, then what each computed alone, which is not noted: who never shared costs nothing.
+that fewer of them own, then what each computed alone, which is not noted: a slot that shares nothing costs
+nothing.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ class Sharing:
         """Let a slot that shares nothing also own the first `n` cells of another."""
         self._split(donor_id, n)
         runs = self._runs.setdefault(donor_id, [])
-        n_known = runs[-1].end if runs else 0
-        if n_known < n:
-            runs.append(SharedCells(n_known, n, {donor_id}))
+        n_noted = runs[-1].end if runs else 0
+        if n_noted < n:
+            runs.append(SharedCells(n_noted, n, {donor_id}))
         self._runs[slot_id] = [run for run in runs if run.end <= n]
         for run in self._runs[slot_id]:
             run.owners.add(slot_id)

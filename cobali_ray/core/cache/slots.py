@@ -77,21 +77,21 @@ class Slots:
     def __init__(self, limits: EngineLimits) -> None:
         self._limits = limits
         self.running: list[Sequence] = []
-        """Who holds a slot, oldest assignment first; the RELEASING among them."""
+        """Sequences in slots, RELEASING ones among them, oldest assignment first."""
         self.by_slot: list[Sequence | None] = [None] * limits.n_slots
         self.seq_ids = list(range(limits.n_slots))
         """The id that each slot computes under."""
         self._came_or_left = False
-        """Whether anybody did since gaps between ids were last looked for."""
+        """Whether a sequence did since gaps between ids were last looked for."""
         self._held = [SlotContents(i, _NOTHING, 0, 0.0, idle=True) for i in range(limits.n_slots)]
-        """What idle slots hold; of a busy one its sequence says it."""
+        """What idle slots hold; what a busy one holds, its sequence says."""
         self.level = 0.0
         """What a prefix must stand above to be worth anything; see placement.py."""
         self.n_cells_running = 0
         """KV cells of sequences in slots; counts a cell for each slot that has it."""
         self._sharing = Sharing()
         self._kept: dict[int, _Kept] = {}
-        """Whom idle slots are kept for."""
+        """The programs that idle slots are kept for."""
         self.now_s = 0.0
         """When the tick began."""
 
@@ -101,7 +101,7 @@ class Slots:
 
     @property
     def n_cells_idle(self) -> int:
-        """KV cells that idle slots hold for prefix reuse, likewise."""
+        """KV cells that idle slots hold for prefix reuse, counted likewise."""
         return sum([held.n_tokens for held in self._held])
 
     def n_used(self) -> int:
@@ -159,7 +159,7 @@ class Slots:
         program = sequence.request.program
         if not self._kept or program is None or self.now_s - sequence.arrived_s > PATIENCE_S:
             return frozenset()
-        return {i for i, one in self._kept.items() if one.until_s > self.now_s and one.before(sequence)}
+        return {i for i, kept in self._kept.items() if kept.until_s > self.now_s and kept.before(sequence)}
 
     def tokens(self, slot_id: int) -> array[int]:
         """Return the tokens of the sequence in a slot."""
@@ -186,7 +186,7 @@ class Slots:
         kept = self._kept_from(sequence)
         if len(kept) >= self.n_idle:
             kept = frozenset()
-        slots = [one._replace(idle=False) if one.slot_id in kept else one for one in self.contents()]
+        slots = [held._replace(idle=False) if held.slot_id in kept else held for held in self.contents()]
         return choose_placement(
             sequence.tokens,
             slots,
@@ -220,10 +220,10 @@ class Slots:
         coming = max([n if depths is None else deepest(s.cuts, n) for s, n in ahead], default=0)
         if coming < MIN_WAIT_TOKENS:
             return 0
-        held = [held for held in self._held if held.salt == salt and held.tokens[:least] == begins]
-        holding = [(one.tokens, one.n_tokens) for one in held] + [(s.tokens, s.n_common) for s in alike]
-        known = None if depths is None else depths()
-        there = [reach(n_shared(tokens, other, min(most, n)), n, known) for other, n in holding]
+        idle = [held for held in self._held if held.salt == salt and held.tokens[:least] == begins]
+        holding = [(held.tokens, held.n_tokens) for held in idle] + [(s.tokens, s.n_common) for s in alike]
+        state_depths = None if depths is None else depths()
+        there = [reach(n_shared(tokens, other, min(most, n)), n, state_depths) for other, n in holding]
         return n if (n := coming - max(there)) >= MIN_WAIT_TOKENS else 0
 
     def n_held(self, tokens: array[int], salt: str, most: int, depths: Seq[int] | None = None) -> int:
@@ -231,7 +231,7 @@ class Slots:
 
         Where slots only go back to saved states, of which the text has some at `depths`: as far as that.
         """
-        holding = [(one.tokens, one.n_tokens) for one in self.contents() if one.salt == salt]
+        holding = [(held.tokens, held.n_tokens) for held in self.contents() if held.salt == salt]
         return max(
             [reach(n_shared(tokens, other, min(most, n)), n, depths) for other, n in holding], default=0
         )
@@ -295,8 +295,8 @@ class Slots:
     def drop_idle(self, n: int | None = None) -> tuple[SlotContents, int] | None:
         """Forget the last `n` tokens of the idle prefix worth least per token; return it and what is left.
 
-        All of it where `n` is None. None if no slot holds one. Those that are kept for a program go last, and
-        of them first what was begun last.
+        All of it where `n` is None. None if no slot holds one. Those that are kept for a program go last, of
+        these first the one whose program began last.
         """
         holding = [held for held in self._held if held.n_tokens]
         if not holding:
@@ -363,11 +363,11 @@ class Slots:
         return max(reversed(self.running), key=lambda s: (_may_leave(s), s.priority))
 
     def victims(self, claimant: Sequence, weights: Mapping[str, float]) -> list[Sequence]:
-        """Return who must leave its slot for a claimant, in this order, until that fits; newest first.
+        """Return which sequences leave their slots for a claimant, in order, until it fits; newest first.
 
         Those of worse classes, the worst first. Else one of a tenant that was served far more and has more
         than its share of the slots, if the claimant's has less; shares are by `weights`, of the slots that
-        their class has. Nobody is parked more than `MAX_PARKED` times, but those of the last class by others.
+        their class has. None is parked more than `MAX_PARKED` times, but those of the last class by others.
         """
         mine, tenant = claimant.priority, claimant.account.tenant
         may = [s for s in reversed(self.running) if _may_leave(s)]
@@ -376,7 +376,7 @@ class Slots:
         peers = [s for s in self.running if s.priority == mine]
         each = len(peers) / sum(weights.values())
         n_slots = Counter(s.account.tenant for s in peers)
-        over = {one: n - each * weights.get(one, 1.0) for one, n in n_slots.items()}
+        over = {name: n - each * weights.get(name, 1.0) for name, n in n_slots.items()}
         if n_slots[tenant] + 1 > each * weights[tenant]:
             return []
         most = max(over, key=over.__getitem__, default="")

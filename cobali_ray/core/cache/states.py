@@ -7,8 +7,9 @@ use wherever the cells of the other layers are: in a slot, or in host memory. A 
 begins from a state alone, in any slot. On disk it has the same name.
 
 All states of a model take the same number of bytes, and the tokens that one saves grow with its depth. So few
-are kept, and deep ones: each stands what its tokens, back to the state before it, cost to compute again above
-the level of its last use, and the level is that of what was given up last (GreedyDual, as in placement.py).
+are kept, and deep ones: each is worth what its tokens, back to the state before it, cost to compute again,
+counted from the level at its last use; the level is that of the state evicted last (GreedyDual, as in
+placement.py).
 
 Where states are saved follows from where prompts are likely to part: see `cuts_of`.
 """
@@ -50,8 +51,8 @@ class StateIndex:
         replaced, never changed."""
 
     def add(self, name: bytes) -> None:
-        known = self._tails.get(before := name[:NAME_BYTES], {})
-        self._tails[before] = {**known, name[NAME_BYTES]: known.get(name[NAME_BYTES], 0) + 1}
+        counts = self._tails.get(before := name[:NAME_BYTES], {})
+        self._tails[before] = {**counts, name[NAME_BYTES]: counts.get(name[NAME_BYTES], 0) + 1}
 
     def remove(self, name: bytes) -> None:
         before, n_tail = name[:NAME_BYTES], name[NAME_BYTES]
@@ -69,7 +70,7 @@ class StateIndex:
     ) -> Iterator[tuple[int, bytes]]:
         """Yield the names that a text's states have, at up to `most` of its tokens, the shallowest first.
 
-        `blocks` is its `chain`; of what is not asked for, nothing is hashed.
+        `blocks` is its `chain`, which is hashed only as far as names are taken.
         """
         most = min(most, len(tokens))
         for start, before in blocks if self._tails else ():
@@ -128,45 +129,45 @@ class States:
     def add(self, tokens: array[int], n: int, salt: str, least: int = 1) -> tuple[State | None, list[int]]:
         """Keep the state after the first `n` tokens; return it if it is new, and the ids of those evicted.
 
-        None where there is one less than `least` tokens before it, or all are worth more.
+        None where another one is less than `least` tokens before it, or all are worth more.
         """
         blocks = [*chain(tokens, n, salt, self._block)]
-        known = self._along(blocks, tokens, n)
-        before = known[-1].n if known else 0
+        states = self._along(blocks, tokens, n)
+        before = states[-1].n if states else 0
         if not self.n_most or n - before < least:
             return None, []
         start, name = blocks[-1]
         state = State(self._next_id, state_name(name, tokens[start:n]), n)
         self.use(state, before)
-        gone: list[int] = []
+        evicted: list[int] = []
         while len(self._by_id) >= self.n_most:
-            least_worth = min(self._by_id.values(), key=lambda one: one.worth_until)
+            least_worth = min(self._by_id.values(), key=lambda kept: kept.worth_until)
             if least_worth.worth_until > state.worth_until:
-                return None, gone
+                return None, evicted
             self._level = max(self._level, least_worth.worth_until)
             self._remove(least_worth)
             self.n_evicted += 1
-            gone.append(least_worth.state_id)
+            evicted.append(least_worth.state_id)
         self._next_id += 1
         self._by_name[state.name] = self._by_id[state.state_id] = state
         self._index.add(state.name)
         self.n_saved += 1
-        return state, gone
+        return state, evicted
 
     def drop(self, state_ids: Iterable[int]) -> list[int]:
         """Forget states whose bytes are lost; return the ids of those that were known."""
-        gone = [self._by_id[state_id] for state_id in dict.fromkeys(state_ids) if state_id in self._by_id]
-        for state in gone:
+        dropped = [self._by_id[state_id] for state_id in dict.fromkeys(state_ids) if state_id in self._by_id]
+        for state in dropped:
             self._remove(state)
-        return [state.state_id for state in gone]
+        return [state.state_id for state in dropped]
 
     def clear(self) -> None:
         self._by_name, self._by_id, self._index = {}, {}, StateIndex(self._block)
 
     def learn(self, n: int, seconds: float) -> None:
         """Learn how long saving or restoring `n` states took."""
-        known = self.seconds
-        self.seconds = known + (_LEARN if known else 1.0) * (seconds / n - known)
+        before = self.seconds
+        self.seconds = before + (_LEARN if before else 1.0) * (seconds / n - before)
 
     def _remove(self, state: State) -> None:
         del self._by_name[state.name], self._by_id[state.state_id]

@@ -1,4 +1,4 @@
-"""How long a tick takes, learned from the ticks that were.
+"""How long a tick takes, learned from past ticks.
 
     t = drift * (sum of rows(n) over its passes + any * passes with logits + out * rows with logits
                  + cell * context + depth of chunks)
@@ -49,14 +49,15 @@ _EVERY_S, _N_FIRST = 0.005, 64
 _TIE = 0.002
 """An entry that was not measured is pulled to the line between its neighbours, as if by so many ticks."""
 _SHRINK = 0.01
-"""Other terms are pulled to 0 by this share of what is known of them: what can be either is in the table."""
+"""Other terms are pulled to 0 by this share of what is known of them: time that may be either's counts as the
+table's."""
 _DOUBLES, _SHALLOW = 1000.0, 0.05
 """Shallow chunks say little of depth: it is pulled to 0 as if by `_SHALLOW` ticks at which rows with
 `_DOUBLES` cells before them, which could take twice as long, took no longer."""
 _SHARE = 0.25
 """An entry of the table is known once a pass lay so near to it."""
 _TRUST = 4
-_RESCALE, _LONGEST = 1e9, 100.0
+_RESCALE, _MAX_EXPONENT = 1e9, 100.0
 _CELLS, _DEPTH = 8192.0, 1e6
 """Units of context and depth that make their terms as large as others; so is one of 16 rows with logits."""
 _OUTS = 16.0
@@ -127,7 +128,7 @@ class TickTimeModel:
         self._left = [[0.0] * _N for _ in range(_N)]
         self._right = [0.0] * _N
         self._gain = 1.0
-        """What one tick adds now; growing is the others' fading."""
+        """The weight of a tick now; it grows, so that earlier ticks fade."""
         self._n_decode_ticks = self._n_prefill_ticks = 0
         self._since_s = 0.0
         self.drift = 1.0
@@ -174,7 +175,7 @@ class TickTimeModel:
         self._fill()
         self._keep()
 
-    # -- asking ---------------------------------------------------------------------------------------
+    # -- predictions ----------------------------------------------------------------------------------
 
     def _rows_s(self, n: float) -> float:
         """Return what a pass of so many rows takes, but for logits, attention to what is cached and drift."""
@@ -365,16 +366,16 @@ class TickTimeModel:
     def _rise(self, i: int) -> None:
         """Have the table rise: where an entry crosses another, the one of which more is known stays."""
         weights, left, gain = self._weights, self._left, self._gain
-        known = left[i][i] + self._prior[i][0] * gain
+        evidence = left[i][i] + self._prior[i][0] * gain
         for j in range(len(KNOTS)):
             if self._known[j] and (weights[j] > weights[i] if j < i else weights[j] < weights[i]):
-                if left[j][j] + self._prior[j][0] * gain >= known:
+                if left[j][j] + self._prior[j][0] * gain >= evidence:
                     weights[i] = weights[j]
                 else:
                     weights[j] = weights[i]
 
     def _fade(self, seconds: float) -> None:
-        self._gain *= exp(min(seconds / self._memory_s, _LONGEST))
+        self._gain *= exp(min(seconds / self._memory_s, _MAX_EXPONENT))
         if self._gain > _RESCALE:
             for row in self._left:
                 row[:] = [value / self._gain for value in row]
@@ -396,19 +397,19 @@ class TickTimeModel:
 
     def _fill(self) -> None:
         """Guess what passes take that were never seen: on a line through those that were."""
-        known = [i for i in range(len(KNOTS)) if self._known[i]]
-        if not known or len(known) == len(KNOTS):
+        places = [i for i in range(len(KNOTS)) if self._known[i]]
+        if not places or len(places) == len(KNOTS):
             return
-        weights, first, last = self._weights, known[0], known[-1]
+        weights, first, last = self._weights, places[0], places[-1]
         for i in range(first):
             weights[i] = weights[first] * (_FIXED_SHARE + (1 - _FIXED_SHARE) * KNOTS[i] / KNOTS[first])
-        for left, right in pairwise(known):
+        for left, right in pairwise(places):
             for i in range(left + 1, right):
                 share = (KNOTS[i] - KNOTS[left]) / (KNOTS[right] - KNOTS[left])
                 weights[i] = weights[left] + share * (weights[right] - weights[left])
         slope = (1 - _FIXED_SHARE) * weights[last] / KNOTS[last]
-        if len(known) > 1:
-            before = known[-2]
+        if len(places) > 1:
+            before = places[-2]
             slope = max((weights[last] - weights[before]) / (KNOTS[last] - KNOTS[before]), slope)
         for i in range(last + 1, len(KNOTS)):
             weights[i] = weights[last] + slope * (KNOTS[i] - KNOTS[last])

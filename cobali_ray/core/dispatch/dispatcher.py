@@ -40,6 +40,7 @@ from cobali_ray.core.dispatch.messages import (
     RequestLeft,
     Returned,
     Send,
+    ServerStopping,
     Silent,
     Surveyed,
     Unheard,
@@ -53,8 +54,10 @@ from cobali_ray.core.request.events import Computing, Delta, End, EngineEvent, R
 from cobali_ray.core.request.request import Request
 from cobali_ray.core.views.progress import named
 from cobali_ray.errors import (
+    BadRequestError,
     CobaliError,
     DeadlineExceededError,
+    DrainingError,
     EngineDiedError,
     EventsLostError,
     InvariantError,
@@ -108,7 +111,10 @@ class Dispatcher:
             Surveyed: lambda event: self._loader.surveyed(event.states),
             EngineUnloaded: self._engine_unloaded,
             WakeDue: self._wake_due,
+            ServerStopping: self._server_stopping,
         }
+        self._stopping = False
+        """Whether the server stops: its engines refuse new requests, and none waits for an engine."""
 
     def handle(self, event: Event, now_s: float) -> Sequence[Instruction]:
         """Take an event; return what is to be done, in this order."""
@@ -124,199 +130,213 @@ class Dispatcher:
         request_id, model = event.request.request_id, self.models[event.model]
         if request_id in self._open:
             raise InvariantError(f"request id {request_id} is in use")
-        one = self._open[request_id] = RequestRecord(event.request, model, self._now_s)
+        record = self._open[request_id] = RequestRecord(event.request, model, self._now_s)
         model.n_open += 1
-        if one.supersedes:
-            self._supersede(one)
-        self._place(one)
+        if record.supersedes:
+            self._supersede(record)
+        self._place(record)
 
-    def _supersede(self, one: RequestRecord) -> None:
+    def _supersede(self, record: RequestRecord) -> None:
         """End older requests that this one supersedes; those of its own call are as old as it is."""
         older = [
             other
             for other in self._open.values()
-            if other.supersedes == one.supersedes and other.received_s < one.received_s
+            if other.supersedes == record.supersedes and other.received_s < record.received_s
         ]
         for other in older:
             other.answered = True  # its engine may have charged its tenant already
             self._unsend(other, cancels=True)
             self._end(other, SupersededError())
 
-    def _place(self, one: RequestRecord) -> None:
+    def _place(self, record: RequestRecord) -> None:
         """Decide what becomes of a request that no engine has.
 
         | its model's engines | the request |
         |---|---|
         | some take requests, have its file, and have not refused it | goes to the best of them |
-        | one has refused it, and no other takes it | ends with the refusal that asks for the least patience |
-        | one can be loaded | waits for the load; where it had one, its model is gone again: UnloadedError |
+        | one has refused it, and no other takes it | ends with the refusal of the shortest Retry-After |
+        | none, and the server stops | ends with DrainingError |
+        | one can be loaded | waits for the load; after one already, ends with UnloadedError |
         | one has given its memory back in a pause | waits for the end of that, if not too many do |
         | some are away: silent, or being restarted | waits for the first to return, up to BACK_S |
-        | all that are there have another file than it began with | ends, the engine that had it is gone |
+        | those that are there have another file, or smaller slots, than it began with | EngineDiedError |
 
         Draining engines refuse. An engine that is silent keeps the requests that it has.
         """
-        model, engines = one.model, one.model.engines
+        model, engines = record.model, record.model.engines
         there = {
-            id_: e for id_, e in engines.items() if e.present and id_ not in one.refusals and one.fits(e)
+            id_: e
+            for id_, e in engines.items()
+            if e.present and id_ not in record.refusals and record.fits(e)
         }
         phases = {engine.phase for engine in engines.values()}
         if there:
-            self._send(one, there)
-        elif one.refusals:
-            self._end(one, min(one.refusals.values(), key=lambda refusal: refusal.retry_after_s))
-        elif phases & LOADABLE and not one.loads:
+            self._send(record, there)
+        elif record.refusals:
+            self._end(record, min(record.refusals.values(), key=lambda refusal: refusal.retry_after_s))
+        elif self._stopping:
+            self._end(record, DrainingError())
+        elif phases & LOADABLE and not record.loads:
             try:
-                self._wait(one, Stage.LOAD, inf)
-                self._loader.want(model, 1, one.request_id)
+                self._wait(record, Stage.LOAD, inf)
+                self._loader.want(model, 1, record.request_id, always=record.n_moves > 0)
             except QueueFullError as refusal:
-                self._end(one, refusal)
+                self._end(record, refusal)
         elif phases & LOADABLE:
-            self._end(one, UnloadedError())
+            self._end(record, UnloadedError())
         elif Phase.RELEASED in phases:
-            self._wait_in_pause(one)
+            self._wait_in_pause(record)
         elif phases & AWAY:
-            self._wait(one, Stage.RETURN, self._now_s + BACK_S)
+            self._wait(record, Stage.RETURN, self._now_s + BACK_S)
         else:
-            self._log("warning", "another_model", request_id=one.request_id)
-            self._end(one, EngineDiedError())
+            self._log("warning", "another_model", request_id=record.request_id)
+            self._end(record, EngineDiedError())
 
-    def _wait_in_pause(self, one: RequestRecord) -> None:
-        """Let a request wait for the end of a pause, unless it is new and as many wait as may."""
-        model = one.model
+    def _wait_in_pause(self, record: RequestRecord) -> None:
+        """Let a request wait for the end of a pause, unless it is new and too many wait already."""
+        model = record.model
         n_waiting = sum(
-            o.stage is Stage.RETURN for o in self._open.values() if o.model is model and o is not one
+            other.stage is Stage.RETURN
+            for other in self._open.values()
+            if other.model is model and other is not record
         )
-        if not one.n_moves and n_waiting >= model.plan.max_waiting:
-            self._end(one, QueueFullError("requests", model.plan.max_waiting, RETRY_AFTER_S))
+        if not record.n_moves and n_waiting >= model.plan.max_waiting:
+            self._end(record, QueueFullError("requests", model.plan.max_waiting, RETRY_AFTER_S))
         else:
-            self._wait(one, Stage.RETURN, inf)
+            self._wait(record, Stage.RETURN, inf)
 
-    def _send(self, one: RequestRecord, there: dict[str, EngineRecord]) -> None:
-        model, now_s = one.model, self._now_s
-        route = model.choose(one.request, there, now_s)
+    def _send(self, record: RequestRecord, there: dict[str, EngineRecord]) -> None:
+        model, now_s = record.model, self._now_s
+        route = model.choose(record.request, there, now_s)
         if model.needs_more(route, now_s):
             self._loader.grow(model)
-        model.router.booked(one.request_id, route, now_s)
-        request = one.send(there[route.engine_id], now_s)
-        self._sent[one.sent_id] = one
-        self._instruct(Send(route.engine_id, one.request_id, request))
+        model.router.booked(record.request_id, route, now_s)
+        request = record.send(there[route.engine_id], now_s)
+        self._sent[record.sent_id] = record
+        self._wake(record.due_s)
+        self._instruct(Send(route.engine_id, record.request_id, request))
 
-    def _unsend(self, one: RequestRecord, *, cancels: bool = False) -> None:
-        if one.engine is None:
+    def _unsend(self, record: RequestRecord, *, cancels: bool = False) -> None:
+        if record.engine is None:
             return
-        engine, one.engine = one.engine, None
-        del self._sent[one.sent_id]
-        one.model.router.released(one.request_id)
-        if one.fair and not one.answered:  # the engine did not take it, so it did not count this either
-            one.model.elsewhere.put_back(engine.engine_id, one.request.tenant, one.n_elsewhere)
+        engine, record.engine = record.engine, None
+        del self._sent[record.sent_id]
+        record.model.router.released(record.request_id)
+        if record.fair and not record.answered:  # the engine did not take it, so it did not count this either
+            record.model.elsewhere.put_back(engine.engine_id, record.request.tenant, record.n_elsewhere)
         if cancels:
-            self._instruct(Cancel(engine.engine_id, one.sent_id))
+            self._instruct(Cancel(engine.engine_id, record.sent_id))
 
-    def _cut(self, one: RequestRecord, *, cancels: bool = True) -> None:
+    def _cut(self, record: RequestRecord, *, cancels: bool = True) -> None:
         """Take a request from an engine that is gone: it continues on another one, after the tokens sent."""
-        self._unsend(one, cancels=cancels)
-        computing = one.computing
-        if not one.move(self._now_s):
-            self._end(one, EngineDiedError())
+        self._unsend(record, cancels=cancels)
+        computing = record.computing
+        if not record.move(self._now_s):
+            self._end(record, EngineDiedError())
             return
-        fields = {"n_said": len(one.tokens), "attempt": one.n_moves, "computing": computing}
-        self._log("warning", "engine_gone", request_id=one.request_id, **fields)
-        self._place(one)
+        fields = {"n_said": len(record.tokens), "attempt": record.n_moves, "computing": computing}
+        self._log("warning", "engine_gone", request_id=record.request_id, **fields)
+        self._place(record)
 
-    def _released(self, one: RequestRecord) -> None:
+    def _released(self, record: RequestRecord) -> None:
         """Take a request from an engine that frees its memory: it continues later, after the tokens sent."""
-        engine, one.computing = one.engine, False
-        self._unsend(one)
+        engine, record.computing = record.engine, False
+        self._unsend(record)
         if engine is not None:
             self._change(engine, EngineChange.RELEASED)
-        if one.move(self._now_s):
-            self._place(one)
+        if record.move(self._now_s):
+            self._place(record)
         else:
-            self._end(one, EngineDiedError())
+            self._end(record, EngineDiedError())
 
-    def _refused(self, one: RequestRecord, error: RefusedError) -> None:
+    def _refused(self, record: RequestRecord, error: RefusedError) -> None:
         """Take a request from an engine that refused it, and place it again."""
-        engine = one.engine
+        engine = record.engine
         if engine is None:
             return
-        self._unsend(one)
+        self._unsend(record)
         if isinstance(error, UnloadedError):
             self._change(engine, EngineChange.UNLOADED)
         else:
-            one.refusals[engine.engine_id] = error
-        self._place(one)
+            record.refusals[engine.engine_id] = error
+        self._place(record)
 
-    def _wait(self, one: RequestRecord, stage: Stage, until_s: float) -> None:
-        one.stage, one.due_s = stage, min(until_s, one.deadline_s)
-        one.waited = one.waited or stage in {Stage.RETURN, Stage.LOAD}
-        self._wake(one.due_s)
+    def _wait(self, record: RequestRecord, stage: Stage, until_s: float) -> None:
+        record.stage, record.due_s = stage, min(until_s, record.deadline_s)
+        record.waited = record.waited or stage in {Stage.RETURN, Stage.LOAD}
+        self._wake(record.due_s)
 
-    def _end(self, one: RequestRecord, error: CobaliError) -> None:
+    def _end(self, record: RequestRecord, error: CobaliError) -> None:
         """End a request with an error: raised if its client has received nothing, else as the last event."""
-        self._close(one)
-        if one.begun:
-            self._instruct(Deliver(one.request_id, one.broken_off(error, self._now_s)))
+        self._close(record)
+        if record.begun:
+            self._instruct(Deliver(record.request_id, record.broken_off(error, self._now_s)))
         else:
-            self._instruct(Fail(one.request_id, error))
+            self._instruct(Fail(record.request_id, error))
 
-    def _close(self, one: RequestRecord) -> None:
-        self._unsend(one)
-        self._loader.leave(one.request_id)
-        del self._open[one.request_id]
-        one.model.n_open -= 1
+    def _close(self, record: RequestRecord) -> None:
+        self._unsend(record)
+        self._loader.leave(record.request_id)
+        del self._open[record.request_id]
+        record.model.n_open -= 1
 
     def _request_left(self, event: RequestLeft) -> None:
-        if (one := self._open.get(event.request_id)) is None:
+        if (record := self._open.get(event.request_id)) is None:
             self._loader.leave(event.request_id)
             return
-        one.answered = True  # its engine may have charged its tenant already
-        self._unsend(one, cancels=True)
-        self._close(one)
+        record.answered = True  # its engine may have charged its tenant already
+        self._unsend(record, cancels=True)
+        self._close(record)
+
+    def _server_stopping(self, _: ServerStopping) -> None:
+        self._stopping = True
+        for record in [*self._open.values()]:
+            if record.stage in {Stage.RETURN, Stage.LOAD}:
+                self._end(record, DrainingError())
 
     # -- events of requests -----------------------------------------------------------------------------
 
     def _events_received(self, received: EventsReceived) -> None:
         for event in received.events:
-            if (one := self._sent.get(event.request_id)) is not None:
-                one.source, one.responded = received.source, True
-                self._take(one, event)
+            if (record := self._sent.get(event.request_id)) is not None:
+                record.source, record.responded = received.source, True
+                self._take(record, event)
 
-    def _take(self, one: RequestRecord, event: EngineEvent) -> None:
+    def _take(self, record: RequestRecord, event: EngineEvent) -> None:
         """Handle one event of a request. Most are for its client, some move it to another engine."""
         if isinstance(event, Computing):
-            one.computing = event.on
+            record.computing = event.on
             return
         end = event if isinstance(event, End) else None
         if end is not None and isinstance(end.error, ReleasedError):
-            self._released(one)
+            self._released(record)
             return
         if end is not None and isinstance(end.error, EngineDiedError | RequestCancelledError):
             # The engine stops and will be replaced; or the control call broke, and its error says why.
-            self._wait(one, Stage.VERDICT, self._now_s + VERDICT_S)
+            self._wait(record, Stage.VERDICT, self._now_s + VERDICT_S)
             return
-        if one.stage is Stage.VERDICT:
+        if record.stage is Stage.VERDICT:
             return
         if isinstance(event, RequestProgress):  # no part of the answer; it may not compute yet
-            self._instruct(Deliver(one.request_id, one.enter(event, self._now_s)))
+            self._instruct(Deliver(record.request_id, record.enter(event, self._now_s)))
             return
-        one.computing = True
-        if one.fair and one.engine is not None:
-            one.model.elsewhere.note(one.engine.engine_id, one.request.tenant, cost_of(event))
-        if not one.answered and (not isinstance(event, Delta) or event.tokens):
-            one.answered = True
+        record.computing = True
+        if record.fair and record.engine is not None:
+            record.model.elsewhere.note(record.engine.engine_id, record.request.tenant, cost_of(event))
+        if not record.answered and (not isinstance(event, Delta) or event.tokens):
+            record.answered = True
             if end is not None and isinstance(end.error, QueueFullError):  # it had to make room there
-                self._refused(one, end.error)
+                self._refused(record, end.error)
                 return
             stats = None if isinstance(event, Vectors) else event.stats
             if stats is not None and stats.ttft_s is not None:  # else it ended in the queue
-                one.model.router.released(one.request_id, stats.n_cached)
-        if one.gone_s is not None:
-            waited_s, one.gone_s = round(self._now_s - one.gone_s, 3), None
-            self._log("info", "request_went_on", request_id=one.request_id, waited_s=waited_s)
-        self._instruct(Deliver(one.request_id, one.enter(event, self._now_s)))
+                record.model.router.released(record.request_id, stats.n_cached)
+        if record.engine_lost_s is not None:
+            waited_s, record.engine_lost_s = round(self._now_s - record.engine_lost_s, 3), None
+            self._log("info", "request_went_on", request_id=record.request_id, waited_s=waited_s)
+        self._instruct(Deliver(record.request_id, record.enter(event, self._now_s)))
         if end is not None:
-            self._close(one)
+            self._close(record)
 
     def _returned(self, event: Returned) -> None:
         """Handle the return of a control call, which travels apart from the events.
@@ -329,62 +349,76 @@ class Dispatcher:
         | that the engine is gone | continues elsewhere |
         | that its memory was given back in a pause | waits for the end of that |
         | a refusal, before any event | goes elsewhere |
+        | that it is wrong, though another engine took it | goes elsewhere: this one has smaller slots |
         | any other error | ends with it: the engine is there |
         """
-        one = self._sent.get(event.request_id)
-        if one is None or one.engine is None or one.engine.engine_id != event.engine_id:
+        record = self._sent.get(event.request_id)
+        if record is None or record.engine is None or record.engine.engine_id != event.engine_id:
             return  # an engine that refused it returns late
         error = event.error
-        if isinstance(error, EngineDiedError) or (error is None and one.stage is Stage.VERDICT):
-            self._lose_engine_of(one)
-            self._cut(one, cancels=False)
+        if isinstance(error, EngineDiedError) or (error is None and record.stage is Stage.VERDICT):
+            self._lose_engine_of(record)
+            self._cut(record, cancels=False)
         elif error is None:
-            self._wait(one, Stage.LAST_EVENTS, self._now_s + END_GRACE_S)
+            self._wait(record, Stage.LAST_EVENTS, self._now_s + END_GRACE_S)
         elif isinstance(error, ReleasedError):
-            self._released(one)
-        elif isinstance(error, RefusedError) and not one.responded:
-            self._refused(one, error)
+            self._released(record)
+        elif isinstance(error, RefusedError) and not record.responded:
+            self._refused(record, error)
+        elif isinstance(error, BadRequestError) and record.n_moves:  # the first engine took it
+            self._log("warning", "does_not_fit", request_id=record.request_id, error=str(error))
+            record.too_small.add(event.engine_id)
+            self._unsend(record)
+            self._place(record)
         else:
-            self._end(one, error)
+            self._end(record, error)
 
     def _unreadable(self, event: Unreadable) -> None:
         for request_id in event.request_ids:
-            if (one := self._sent.get(request_id)) is not None:
-                self._unsend(one, cancels=True)
-                self._end(one, EventsLostError())
+            if (record := self._sent.get(request_id)) is not None:
+                self._unsend(record, cancels=True)
+                self._end(record, EventsLostError())
 
     def _unheard(self, event: Unheard) -> None:
         engine = self.engines[event.engine_id]
-        gone = [o for o in self._sent.values() if o.engine is engine and o.source in event.sources]
-        for one in gone:
-            self._lose_engine_of(one)
-        for one in gone:
-            self._cut(one)
+        affected = [
+            record
+            for record in self._sent.values()
+            if record.engine is engine and record.source in event.sources
+        ]
+        for record in affected:
+            self._lose_engine_of(record)
+        for record in affected:
+            self._cut(record)
 
     # -- engines ----------------------------------------------------------------------------------------
 
     def _attended(self, event: Attended) -> None:
-        engine, found = self.engines[event.engine_id], event.attendance
+        engine, attendance = self.engines[event.engine_id], event.attendance
         before = engine.attendance
-        is_new = before is not None and found.incarnation_id != before.incarnation_id
-        if is_new and found.up_s < self._now_s - event.asked_s:
+        is_new = before is not None and attendance.incarnation_id != before.incarnation_id
+        if is_new and attendance.up_s < self._now_s - event.called_s:
             # It began after its predecessor had answered, which was not replaced, then: it died just as it
             # was called, and Serve sent the call to this one instead.
-            self._lose(engine, EngineChange.ENDED, event.asked_s)
+            self._lose(engine, EngineChange.ENDED, event.called_s)
         if (away_s := engine.away_s(self._now_s)) is not None:
-            fields = {"away_s": round(away_s, 3), "n_restarts": found.n_restarts}
+            fields = {"away_s": round(away_s, 3), "n_restarts": attendance.n_restarts}
             self._log("info", "engine_back", engine_id=engine.engine_id, **fields)
-        engine.attendance = found
-        if before is not None and (is_new or found.model != before.model):
+        engine.attendance = attendance
+        if before is not None and (is_new or attendance.model != before.model):
             self._instruct(Describe(engine.engine_id))
-        change = EngineChange.RELEASED if found.released else EngineChange.FOUND_EMPTY
-        self._change(engine, EngineChange.FOUND if found.loaded and engine.described else change)
+            if attendance.model != before.model:  # no prompt is to be read with another file's vocabulary
+                engine.described = False
+        change = EngineChange.RELEASED if attendance.released else EngineChange.FOUND_EMPTY
+        self._change(engine, EngineChange.FOUND if attendance.loaded and engine.described else change)
+        if attendance.released:  # a load that was begun ends with the pause, and no other waits for that
+            self._loader.failed(engine.engine_id, ReleasedError())
         self._publish(engine)
-        if before is not None and is_new and found.model == before.model:
-            # They move to a successor that goes on with them. Who heard nothing may be with that already.
-            for one in self._sent_to(engine, before.incarnation_id):
-                if one.responded:
-                    self._cut(one)
+        if before is not None and is_new and attendance.model == before.model:
+            # They move to the successor. Those that have had no event may be with that already.
+            for record in self._sent_to(engine, before.incarnation_id):
+                if record.responded:
+                    self._cut(record)
 
     def _described(self, event: Described) -> None:
         engine = self.engines[event.engine_id]
@@ -395,38 +429,40 @@ class Dispatcher:
     def _silent(self, event: Silent) -> None:
         """Handle an engine's silence: at first it only gets no requests, in the end it is taken for dead."""
         engine = self.engines[event.engine_id]
-        known = engine.attendance
+        attendance = engine.attendance
         if event.ended:
-            self._give_up(engine, event.asked_s)
+            self._give_up(engine, event.called_s)
         elif engine.phase is Phase.STALLED:
-            if known is not None and event.silent_s >= engine.stall_timeout_s:
+            if attendance is not None and event.silent_s >= engine.stall_timeout_s:
                 self._log("error", "engine_given_up", engine_id=engine.engine_id, silent_s=event.silent_s)
-                if not known.wire_key:  # else it is a process of another machine
-                    self._instruct(Kill(engine.engine_id, known.pid, known.began))
-                self._give_up(engine, event.asked_s)
-        elif engine.phase in AWAY:  # asked anew, as its successor may be there
+                if not attendance.wire_key:  # else it is a process of another machine
+                    self._instruct(Kill(engine.engine_id, attendance.pid, attendance.began))
+                self._give_up(engine, event.called_s)
+        elif engine.phase in AWAY:  # called anew, as its successor may be there
             self._instruct(Reattend(engine.engine_id))
         else:
-            self._lose(engine, EngineChange.SILENT, event.asked_s)
+            self._lose(engine, EngineChange.SILENT, event.called_s)
 
     def _give_up(self, engine: EngineRecord, since_s: float) -> None:
         """Take an engine for dead. Serve would wait for 15 s, and Ray ends no process that hangs."""
         self._lose(engine, EngineChange.ENDED, since_s)
         self._instruct(Reattend(engine.engine_id))
-        for one in self._sent_to(engine, engine.incarnation_id):
-            self._cut(one)
+        for record in self._sent_to(engine, engine.incarnation_id):
+            self._cut(record)
 
     def _sent_to(self, engine: EngineRecord, incarnation_id: str) -> list[RequestRecord]:
         sent = self._sent.values()
-        return [one for one in sent if one.engine is engine and one.incarnation_id == incarnation_id]
+        return [
+            record for record in sent if record.engine is engine and record.incarnation_id == incarnation_id
+        ]
 
     def _lost(self, event: Lost) -> None:
         self._lose(self.engines[event.engine_id], EngineChange.ENDED, self._now_s)
 
-    def _lose_engine_of(self, one: RequestRecord) -> None:
+    def _lose_engine_of(self, record: RequestRecord) -> None:
         """Record that the process that has a request is gone; its successor is not affected."""
-        if one.engine is not None and one.incarnation_id == one.engine.incarnation_id:
-            self._lose(one.engine, EngineChange.ENDED, self._now_s)
+        if record.engine is not None and record.incarnation_id == record.engine.incarnation_id:
+            self._lose(record.engine, EngineChange.ENDED, self._now_s)
 
     def _lose(self, engine: EngineRecord, change: EngineChange, since_s: float) -> None:
         was_away, was_released = engine.phase in AWAY, engine.phase is Phase.RELEASED
@@ -438,7 +474,7 @@ class Dispatcher:
             model.router.left(engine.engine_id)
             if not was_away:
                 self._instruct(HangUp(engine.engine_id))
-            if was_released:  # the pause has ended with it, and nobody waits for ever
+            if was_released:  # the pause has ended with it, and no request must wait for ever
                 self._place_waiting(model, {Stage.RETURN})
 
     def _change(self, engine: EngineRecord, change: EngineChange) -> None:
@@ -450,11 +486,14 @@ class Dispatcher:
         self._place_waiting(model, {Stage.RETURN, Stage.LOAD} if engine.present else {Stage.RETURN})
 
     def _place_waiting(self, model: ModelRecord, stages: set[Stage]) -> None:
-        for one in [o for o in self._open.values() if o.model is model and o.stage in stages]:
-            if one.stage is Stage.LOAD:
-                self._loader.leave(one.request_id)
-                one.loads = True
-            self._place(one)
+        waiting = [
+            record for record in self._open.values() if record.model is model and record.stage in stages
+        ]
+        for record in waiting:
+            if record.stage is Stage.LOAD:
+                self._loader.leave(record.request_id)
+                record.loads = True
+            self._place(record)
 
     def _publish(self, engine: EngineRecord) -> None:
         """Give the router an engine's last report of its load, if it is present."""
@@ -481,7 +520,10 @@ class Dispatcher:
         if engine.attendance is not None:
             engine.attendance = engine.attendance._replace(loaded=True)
         self._change(engine, EngineChange.LOADED)
-        self._loader.loaded(event.engine_id)
+        if engine.present:
+            self._loader.loaded(event.engine_id)
+        else:  # it ended as soon as it was loaded
+            self._loader.failed(event.engine_id, LoadingError())
 
     def _engine_unloaded(self, event: EngineUnloaded) -> None:
         if event.error is None:
@@ -491,20 +533,20 @@ class Dispatcher:
     def _load_over(self, job: LoadJob, error: CobaliError | None) -> None:
         if job.grows and error is not None:
             job.model.demand.failed(self._now_s)
-        for who in list(job.waiting):
-            one = self._open.get(who)
-            if one is None:
-                self._instruct(AnswerLoad(who, error))
+        for waiter in list(job.waiting):
+            record = self._open.get(waiter)
+            if record is None:
+                self._instruct(AnswerLoad(waiter, error))
             elif error is None:
-                one.loads = True
-                self._place(one)
+                record.loads = True
+                self._place(record)
             elif isinstance(error, LoadingError):  # it went away meanwhile, and another one takes its place
-                if one.move(self._now_s):
-                    self._place(one)
+                if record.move(self._now_s):
+                    self._place(record)
                 else:
-                    self._end(one, EngineDiedError())
+                    self._end(record, EngineDiedError())
             else:
-                self._end(one, error)
+                self._end(record, error)
 
     # -- time -------------------------------------------------------------------------------------------
 
@@ -518,49 +560,50 @@ class Dispatcher:
         self._now_s = max(self._now_s, event.at_s)  # timers may be a moment early
         if event.at_s == self._wake_s:
             self._wake_s = inf
-        due = [one for one in self._open.values() if one.due_s <= self._now_s]
-        for one in due:
-            if one.stage is Stage.VERDICT:
-                self._lose_engine_of(one)
-        for one in due:
-            if one.stage is Stage.VERDICT:
-                self._cut(one)
-            elif one.stage is Stage.LAST_EVENTS:
-                self._end(one, EventsLostError())
-            elif self._now_s >= one.deadline_s:
-                self._end(one, DeadlineExceededError(one.request.timeout_s or 0.0))
+        due = [record for record in self._open.values() if record.due_s <= self._now_s]
+        for record in due:
+            if record.stage is Stage.VERDICT:
+                self._lose_engine_of(record)
+        for record in due:
+            if record.stage is Stage.VERDICT:
+                self._cut(record)
+            elif record.stage is Stage.LAST_EVENTS:
+                self._end(record, EventsLostError())
+            elif self._now_s >= record.deadline_s:
+                self._unsend(record, cancels=True)
+                self._end(record, DeadlineExceededError(record.request.timeout_s or 0.0))
             else:
-                self._end(one, EngineDiedError() if one.n_moves else LoadingError())
-        self._wake(min([one.due_s for one in self._open.values()], default=inf))
+                self._end(record, EngineDiedError() if record.n_moves else LoadingError())
+        self._wake(min([record.due_s for record in self._open.values()], default=inf))
 
     def _log(self, level: Any, event: str, **fields: Any) -> None:
         self._instruct(Log(level, event, fields))
 
     # -- queries ----------------------------------------------------------------------------------------
 
-    def find(self, asked: str, tenant: str) -> list[RequestRecord]:
+    def find(self, name: str, tenant: str) -> list[RequestRecord]:
         """Return a tenant's open requests of this name; see `named`."""
         return [
-            one
-            for one in self._open.values()
-            if isinstance(one.request, Request)
-            and one.request.tenant == tenant
-            and named(one.request_id, one.request.x_request_id, asked)
+            record
+            for record in self._open.values()
+            if isinstance(record.request, Request)
+            and record.request.tenant == tenant
+            and named(record.request_id, record.request.x_request_id, name)
         ]
 
     def check(self) -> None:
         """Raise InvariantError where the books do not balance."""
-        sent = {one.sent_id: one for one in self._open.values() if one.engine is not None}
+        sent = {record.sent_id: record for record in self._open.values() if record.engine is not None}
         if sent != self._sent:
             raise InvariantError(f"sent are {sorted(self._sent)}, but by their records {sorted(sent)}")
-        for one in self._open.values():
-            if (one.engine is None) != (one.stage in {Stage.RETURN, Stage.LOAD}):
-                raise InvariantError(f"{one.request_id} is {one.stage.name} at {one.engine}")
+        for record in self._open.values():
+            if (record.engine is None) != (record.stage in {Stage.RETURN, Stage.LOAD}):
+                raise InvariantError(f"{record.request_id} is {record.stage.name} at {record.engine}")
         for model in self.models.values():
-            mine = [one for one in self._open.values() if one.model is model]
+            mine = [record for record in self._open.values() if record.model is model]
             if model.n_open != len(mine):
                 raise InvariantError(f"{model.n_open} requests are open, and {len(mine)} are known")
-        if self._loader.idle and any(one.stage is Stage.LOAD for one in self._open.values()):
+        if self._loader.idle and any(record.stage is Stage.LOAD for record in self._open.values()):
             raise InvariantError("a request waits for a load that nobody does")
         if self._loader.idle and any(engine.phase is Phase.LOADING for engine in self.engines.values()):
             raise InvariantError("an engine is loading for no job")

@@ -75,6 +75,7 @@ TRANSITIONS: dict[tuple[Phase, EngineChange], Phase] = {
     (Phase.LOADING, EngineChange.LOADED): Phase.PRESENT,
     (Phase.LOADING, EngineChange.NOT_LOADED): Phase.UNLOADED,
     (Phase.LOADING, EngineChange.LOAD_FAILED): Phase.FAILED,
+    (Phase.LOADING, EngineChange.RELEASED): Phase.RELEASED,
     (Phase.LOADING, EngineChange.SILENT): Phase.STALLED,
     (Phase.LOADING, EngineChange.ENDED): Phase.RESTARTING,
     (Phase.FAILED, EngineChange.FOUND): Phase.PRESENT,

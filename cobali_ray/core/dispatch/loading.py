@@ -18,10 +18,10 @@ RETRY_AFTER_S: Final = 5.0
 class LoadJob:
     """Engines of a model that are to be loaded, and the callers that wait for them."""
 
-    def __init__(self, model: ModelRecord, n_wanted: int, *, grows: bool) -> None:
-        self.model, self.n_wanted, self.grows = model, n_wanted, grows
+    def __init__(self, model: ModelRecord, n_engines: int, *, grows: bool) -> None:
+        self.model, self.n_engines, self.grows = model, n_engines, grows
         self.waiting: dict[str, None] = {}
-        """Ids of requests and tickets, in their order."""
+        """Ids of requests, and tickets of other callers, in the order in which they came."""
         self.n_loaded = 0
         self.left: list[EngineRecord] = []
         """Engines that were not tried yet."""
@@ -35,8 +35,8 @@ class LoadJob:
 class Loader:
     """The loads of one ingress, one at a time, so that two do not count on the same memory.
 
-    A load goes on when all who waited for it have left, as the engine's does. Engines that are away do not
-    count: the others serve until they are back.
+    A load goes on when all callers that waited for it have left, as it does inside the engine. Engines that
+    are away do not count: the others serve until they are back.
     """
 
     def __init__(
@@ -59,15 +59,18 @@ class Loader:
         """Whether no load is running or waiting."""
         return self._current is None and not self._jobs
 
-    def want(self, model: ModelRecord, n_wanted: int, who: str) -> None:
-        """Let a caller wait until `n_wanted` engines of a model are loaded. Raises QueueFullError."""
-        if model.n_waiting >= model.plan.max_waiting:
+    def want(self, model: ModelRecord, n_engines: int, waiter: str, *, always: bool = False) -> None:
+        """Let a caller wait until `n_engines` engines of a model are loaded.
+
+        Raises QueueFullError where too many wait, unless it was accepted before (`always`).
+        """
+        if model.n_waiting >= model.plan.max_waiting and not always:
             raise QueueFullError("requests", model.plan.max_waiting, RETRY_AFTER_S)
-        job = next((job for job in self._all() if job.model is model and job.n_wanted == n_wanted), None)
+        job = next((job for job in self._all() if job.model is model and job.n_engines == n_engines), None)
         if job is None:
-            job = LoadJob(model, n_wanted, grows=False)
+            job = LoadJob(model, n_engines, grows=False)
             self._jobs.append(job)
-        job.waiting[who] = None
+        job.waiting[waiter] = None
         model.n_waiting += 1
         self._begin()
 
@@ -77,10 +80,10 @@ class Loader:
         self._jobs.append(LoadJob(model, 1, grows=True))
         self._begin()
 
-    def leave(self, who: str) -> None:
+    def leave(self, waiter: str) -> None:
         for job in self._all():
-            if who in job.waiting:
-                del job.waiting[who]
+            if waiter in job.waiting:
+                del job.waiting[waiter]
                 job.model.n_waiting -= 1
 
     def _all(self) -> Sequence[LoadJob]:
@@ -99,7 +102,7 @@ class Loader:
             self._next(job)
 
     def _next(self, job: LoadJob) -> None:
-        while job.left and job.n_loaded < job.n_wanted:
+        while job.left and job.n_loaded < job.n_engines:
             job.engine = job.left.pop(0)
             if job.engine.phase not in AWAY | {Phase.RELEASED}:
                 self._load(job.engine)

@@ -35,7 +35,8 @@ class Attended(NamedTuple):
 
     engine_id: str
     attendance: Attendance
-    asked_s: float
+    called_s: float
+    """When the call was made."""
 
 
 class Described(NamedTuple):
@@ -49,7 +50,8 @@ class Silent(NamedTuple):
 
     engine_id: str
     silent_s: float
-    asked_s: float
+    called_s: float
+    """When the call was made that it has not answered."""
     ended: bool
     """Whether its process is known to have ended."""
 
@@ -125,6 +127,10 @@ class WakeDue(NamedTuple):
     at_s: float
 
 
+class ServerStopping(NamedTuple):
+    """The server stops once its open requests have ended."""
+
+
 Event: TypeAlias = (
     RequestArrived
     | RequestLeft
@@ -141,6 +147,7 @@ Event: TypeAlias = (
     | Surveyed
     | EngineUnloaded
     | WakeDue
+    | ServerStopping
 )
 
 # -- instructions ---------------------------------------------------------------------------------------

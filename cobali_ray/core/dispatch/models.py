@@ -37,7 +37,7 @@ class ModelRecord:
         self.plan, self.name = plan, plan.name
         self.engines = {id_: EngineRecord(id_, plan.stall_timeout_s) for id_ in plan.engine_ids}
         self.n_open = self.n_waiting = 0
-        """Requests that have not ended; who waits for a load."""
+        """Requests that have not ended; callers that wait for a load."""
         self.growing = False
         self.router = Router(handicaps(plan.engine_ids, plan.n_stay, plan.scale_up_wait_s))
         self.demand, self.elsewhere = Demand(plan.scale_up_wait_s), ServedElsewhere()
@@ -56,9 +56,9 @@ class ModelRecord:
         if isinstance(request, Request):  # with logprobs of its prompt it begins with nothing
             salt = request.salt if request.n_prompt_logprobs is None else None
         others = self.engines.keys() - there.keys()
-        # None: no engine has said yet how it is doing.
         common = request.common_prompt if isinstance(request, Request) else request.prompt
-        return self.router.choose(request.prompt, salt, now_s, without=others, common=common) or first
+        route = self.router.choose(request.prompt, salt, now_s, without=others, common=common)
+        return route or first  # without one, no engine has published its load yet
 
     def needs_more(self, route: Route, now_s: float) -> bool:
         """Record a request's predicted wait; return whether one more engine is to be loaded."""

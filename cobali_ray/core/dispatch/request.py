@@ -23,9 +23,12 @@ from cobali_ray.errors import CobaliError, RefusedError
 
 MAX_DEATHS: Final = 2
 """How often in a row a request continues after the death of an engine that computed for it, without a new
-token: what kills every engine that it comes to must not go round for ever."""
+token: a request that kills every engine it comes to must not go round for ever."""
 MAX_MOVES: Final = 30
 """How often it continues at all: an engine's last events may be lost with it."""
+
+DEADLINE_GRACE_S: Final = 5.0
+"""How long an engine may take to end a request whose `timeout_s` is over; behind that it hangs."""
 
 
 class Stage(Enum):
@@ -60,6 +63,8 @@ class RequestRecord:
         """Whether its engine computes for it, which may be what kills the engine."""
         self.n_elsewhere = 0.0
         self.refusals: dict[str, RefusedError] = {}
+        self.too_small: set[str] = set()
+        """Engines whose slots it does not fit in, unlike in that of the engine that took it first."""
         self.loads = self.waited = False
         """Whether its model was loaded for it; whether it has waited, which used some of its `timeout_s`."""
         # What its client has received.
@@ -72,7 +77,7 @@ class RequestRecord:
         """Prompt tokens whose logprobs its client has received."""
         self._first: RequestStats | None = None
         self._first_s = self._sent_s = now_s
-        self.gone_s: float | None = None
+        self.engine_lost_s: float | None = None
         """When it lost its engine; None once the next one has sent an event."""
 
     @property
@@ -107,21 +112,22 @@ class RequestRecord:
         return len(self.model.engines) > 1 and bool(self.request.tenant)
 
     def fits(self, engine: EngineRecord) -> bool:
-        """Whether an engine has the model file that it was sent to first."""
-        return self.file is None or engine.model == self.file
+        """Whether an engine has the model file that it was sent to first, and room for it."""
+        return (self.file is None or engine.model == self.file) and engine.engine_id not in self.too_small
 
     def send(self, engine: EngineRecord, now_s: float) -> AnyRequest:
         """Record that it is sent to an engine; return the request for that engine."""
-        self.engine, self.stage, self.due_s, self._sent_s = engine, Stage.SENT, inf, now_s
+        self.engine, self.stage, self._sent_s = engine, Stage.SENT, now_s
+        self.due_s = self.deadline_s + DEADLINE_GRACE_S
         self.incarnation_id, self.file = engine.incarnation_id, engine.model
         self.source = "" if engine.attendance is None else engine.attendance.wire_key
         self.responded = self.answered = False
         request, changes = self.request, dict[str, Any]()
-        # What the engine prepares at once: that ends processes, too.
+        # The engine prepares these at once, which may kill it, too.
         self.computing = isinstance(request, Request) and bool(request.images or request.grammar)
         self.sent_id = request.request_id
         if self.n_moves:
-            # Another id, for what the last engine said last may still be on its way.
+            # Another id, as the last engine's last events may still be on their way.
             self.sent_id = f"{request.request_id}~{self.n_moves}"
             changes |= {"request_id": self.sent_id, "attempt": self.n_moves, "received_s": None}
             if isinstance(request, Request):
@@ -139,8 +145,9 @@ class RequestRecord:
         if self.n_deaths > MAX_DEATHS or self.n_moves == MAX_MOVES:
             return False
         self.n_moves += 1
-        self.gone_s, self.loads, self.computing = now_s, False, False
+        self.engine_lost_s, self.loads, self.computing = now_s, False, False
         self.refusals.clear()
+        self.too_small.clear()
         return True
 
     def enter(self, event: Event, now_s: float) -> Event:

@@ -42,6 +42,7 @@ def load_of(scheduler: Scheduler) -> LoadView:
         depth_s=pace.depth_s if pace else 0.0,
         n_kept=limits.n_cells + limits.n_host_cells,
         embed_s=0.0 if texts is None else texts.wait_s,
+        paused=scheduler.paused,
     )
 
 
@@ -140,7 +141,7 @@ class _Engine:
 
 
 class Router:
-    """Chooses engines. Times are seconds on one clock, the caller's; nothing here waits or is asked for.
+    """Chooses engines. Times are seconds on one clock, the caller's.
 
     router.published("a", load_of(scheduler), now_s)  # whenever an engine says how it is doing
     route = router.choose(prompt, salt, now_s)  # None: there is no engine
@@ -180,14 +181,15 @@ class Router:
     ) -> Route | None:
         """Return the engine with the least predicted time to first token; equal ones take turns.
 
+        One that is paused is only chosen where all are.
         `common`: the first of the tokens, where others of the salt can begin with these alone.
         """
         names, n = names_of(tokens if common is None else common, salt), len(tokens)
-        # Who cannot tell is taken to be fast: otherwise a new engine would never find out.
+        # An engine that cannot tell is taken to be fast: otherwise a new one would never be measured.
         views = [engine.view for engine in self._engines.values()]
         token_s = min([view.token_s for view in views if view.token_s], default=GUESS_S)
         slot_s = min([view.slot_s for view in views if view.slot_s], default=0.0)
-        best: tuple[float, float] | None = None
+        best: tuple[bool, float, float] | None = None
         route = None
         for engine_id, engine in self._engines.items():
             if engine_id in without:
@@ -197,7 +199,7 @@ class Router:
             n_held = BLOCK * engine.n_blocks(names)
             own_s = pace.prefill_s(n_held, n)
             ttft_s = engine.ttft_s(own_s, now_s, pace)
-            rank = (ttft_s + self._handicaps.get(engine_id, 0.0), engine.used_s)
+            rank = (view.paused, ttft_s + self._handicaps.get(engine_id, 0.0), engine.used_s)
             if best is None or rank < best:
                 best = rank
                 route = Route(engine_id, ttft_s, n_held, own_s, names)

@@ -49,10 +49,10 @@ class Adapter(NamedTuple):
         """Return the first token of a prompt that it changes; None: it changes nothing."""
         if not self.key:
             return None
-        data, wanted = array("i", prompt).tobytes(), array("i", self.invocation).tobytes()
-        end = len(data) if wanted else 0
-        while (at := data.rfind(wanted, 0, end)) > 0 and at % _WIDTH:  # it began inside a token
-            end = at + len(wanted) - 1
+        data, invocation = array("i", prompt).tobytes(), array("i", self.invocation).tobytes()
+        end = len(data) if invocation else 0
+        while (at := data.rfind(invocation, 0, end)) > 0 and at % _WIDTH:  # it began inside a token
+            end = at + len(invocation) - 1
         return None if at < 0 else at // _WIDTH
 
 
@@ -70,22 +70,22 @@ class AdapterTurns:
     def next(self, members: Seq[Sequence], now_s: float, times: Pacer) -> tuple[str, float]:
         """Return the adapter of the next pass, and how long that may take for streams that wait.
 
-        That is in seconds, and inf if none waits. There is a member. The run under way goes on if it is
+        That is in seconds, and inf if none waits. `members` is not empty. The run under way goes on if it is
         short of `RUN` passes and one more lets the others have their next token in time, as far as is known;
         with prompts, if half of its time is left, because a pass takes as much of them as there is time for.
-        Whoever waits has a turn after one run of each other adapter.
+        An adapter that waits has its turn after one run of each other.
         """
         crowds: dict[str, list[Sequence]] = {}
         for member in members:
             crowds.setdefault(member.adapter, []).append(member)
-        wanted = list(crowds)
-        for adapter in wanted:
+        adapters = list(crowds)
+        for adapter in adapters:
             self._line.setdefault(adapter)
-        if len(wanted) == 1:
-            return wanted[0], inf
+        if len(adapters) == 1:
+            return adapters[0], inf
         streams = {a: [m for m in crowd if m.decoding] for a, crowd in crowds.items()}
         own_s = {a: times.decode_s(len(s), sum([m.n_computed for m in s])) for a, s in streams.items()}
-        run_s = {a: _run_s(a, own_s, times.round_s(sum(own_s.values()))) for a in wanted}
+        run_s = {a: _run_s(a, own_s, times.round_s(sum(own_s.values()))) for a in adapters}
         chosen, spent_s = self.adapter, now_s - self._began_s
         goes_on = chosen in crowds and self._n < RUN
         if goes_on:

@@ -24,7 +24,7 @@ LOOKUP_ODDS = tuple(min(0.1 * n, 0.8) for n in range(LONG_MATCH + 1))
 """How likely a token of a lookup is right before much is known, by how many tokens matched before it."""
 HEAD_ODDS = (0.7,)
 """The same of a head's tokens, wherever in its guess they are: what is learned of short guesses is believed
-of long ones, or nobody would try them."""
+of long ones, or these would never be tried."""
 _PRIOR = 2.0
 """How many tries that counts as."""
 _WIDTH = array("i").itemsize
@@ -35,7 +35,7 @@ class Draft(NamedTuple):
 
     tokens: array[int]
     n_match: int
-    """How many tokens before them were the same where they come from; `LONG_MATCH` means more as well."""
+    """How many tokens before them were the same where they come from; `LONG_MATCH` means so many or more."""
 
 
 def look_up(tokens: array[int], most: int, end_tokens: Collection[int] = ()) -> Draft | None:
@@ -68,17 +68,17 @@ def look_up(tokens: array[int], most: int, end_tokens: Collection[int] = ()) -> 
 
 def _last_place(data: bytes, n: int) -> int:
     """Return the latest earlier position of the last `n` tokens; -1: none."""
-    wanted, end = data[-n * _WIDTH :], len(data) - _WIDTH
-    at = data.rfind(wanted, 0, end)
+    last, end = data[-n * _WIDTH :], len(data) - _WIDTH
+    at = data.rfind(last, 0, end)
     while at % _WIDTH and at > 0:  # it began inside a token
-        at = data.rfind(wanted, 0, at + len(wanted) - 1)
+        at = data.rfind(last, 0, at + len(last) - 1)
     return at // _WIDTH
 
 
 class StreamDrafts:
     """One stream's drafts, and how often such guesses were right.
 
-    What the stream says next judges every lookup, computed or not, for it costs nothing, and the head's
+    The stream's next tokens judge every lookup, computed or not, as that costs nothing, and the head's
     guesses where they were computed. Every stream begins anew: the same two tokens before mean much where a
     text is edited and little elsewhere.
     """
@@ -96,8 +96,8 @@ class StreamDrafts:
         """Learn from the tokens since the last guess, and guess up to `most` tokens again."""
         tokens, earlier = self.sequence.tokens, self.sequence.earlier
         if self.draft is not None:
-            said = tokens[self._n_tokens : self._n_tokens + len(self.draft.tokens)]
-            self._lookups.learn(self.draft.n_match, n_alike(self.draft.tokens, said), len(said))
+            actual = tokens[self._n_tokens : self._n_tokens + len(self.draft.tokens)]
+            self._lookups.learn(self.draft.n_match, n_alike(self.draft.tokens, actual), len(actual))
         self._n_tokens, self.most = len(tokens), most
         self.draft = look_up(earlier + tokens, most, self.sequence.end_tokens)
 
@@ -122,9 +122,9 @@ class StreamDrafts:
         return n_right
 
 
-def n_alike(guessed: Seq[int], said: Seq[int]) -> int:
+def n_alike(guessed: Seq[int], actual: Seq[int]) -> int:
     """Return how many tokens are the same before the first that differs."""
-    alike = [guess == token for guess, token in zip(guessed, said, strict=False)]
+    alike = [guess == token for guess, token in zip(guessed, actual, strict=False)]
     return alike.index(False) if False in alike else len(alike)
 
 
@@ -137,7 +137,7 @@ class DraftAcceptance:
 
     def __init__(self, odds: Seq[float], most: float = 64.0) -> None:
         """`most`: so many tries count at each place."""
-        self._right, self._tried = [_PRIOR * one for one in odds], [_PRIOR] * len(odds)
+        self._right, self._tried = [_PRIOR * chance for chance in odds], [_PRIOR] * len(odds)
         self._most = most
 
     @property

@@ -32,8 +32,8 @@ MAX_ROWS = 32
 GAIN = 1.1
 """So many times the tokens per second have to be expected."""
 TRY_EVERY, TRY_OTHERS_EVERY = 256, 16
-"""Drafts that would pay but for the time that ticks with them were seen to take are tried once in so many
-ticks, and among those that do pay, other sizes: what was learned of their time may hold no longer."""
+"""Drafts that would pay but for the measured time of ticks with them are tried once in so many ticks, and
+where drafts do pay, other sizes are: what was learned of their time may hold no longer."""
 PLAIN_FIRST, PLAIN_EVERY = 16, 32
 """So many ticks have no drafts before the first that has, and then one in so many: the time without must be
 known."""
@@ -83,7 +83,7 @@ class Speculation:
         self._headed: dict[int, int] = {}
         """How many tokens the head guesses for the tick under way, by slot."""
         self._guesses: dict[int, StreamDrafts] = {}
-        """Of the streams that were asked about last, by slot."""
+        """Of the streams of the last choice, by slot."""
         self._ratios: dict[DraftPlan, tuple[float, int]] = {}
         """How many times as long as without drafts, and from how many ticks that is known."""
         self._n_paid = self._n_unpaid = 0
@@ -103,20 +103,20 @@ class Speculation:
         none = Drafts({}, plain_s, plain)
         if plain not in self._ratios or self._ratios[plain][1] < PLAIN_FIRST:
             return none
-        found = self._renew(streams)
-        hope = sum(g.n_expected(self._sizes[-1], head=False) for g in found)
+        guesses = self._renew(streams)
+        hope = sum(g.n_expected(self._sizes[-1], head=False) for g in guesses)
         if True not in self._heads and hope < (GAIN - 1) * len(streams):
             return none  # they would not pay if they took no time
-        best, n_paid, n_unpaid = self._decide(found, len(streams), most_s / plain_s, room)
+        best, n_paid, n_unpaid = self._decide(guesses, len(streams), most_s / plain_s, room)
         if best is None:
             return none._replace(n_paid=n_paid, n_unpaid=n_unpaid)
-        chosen = _by_gain(found, best)[: best.n_drafting]
+        chosen = _by_gain(guesses, best)[: best.n_drafting]
         tokens = {g.sequence.slot_id: g.tokens(best.size, head=best.head) for _, g in chosen}
         tokens = {slot_id: draft for slot_id, draft in tokens.items() if draft}
         return Drafts(tokens, plain_s, best, n_paid, n_unpaid)
 
     def begin(self, drafts: Drafts | None) -> None:
-        """Record what the next tick computes; None: no drafts were asked for."""
+        """Record what the next tick computes; None: no drafts were considered."""
         self._choice, self._headed = None, {}
         if drafts is not None:
             if drafts.choice is not None and drafts.choice.head:
@@ -138,18 +138,18 @@ class Speculation:
         return list(self._guesses.values())
 
     def _decide(
-        self, found: Seq[StreamDrafts], n_streams: int, most_ratio: float, room: int
+        self, guesses: Seq[StreamDrafts], n_streams: int, most_ratio: float, room: int
     ) -> tuple[DraftPlan | None, int, int]:
         """Return what to draft, None for nothing, and what counts as paid and as unpaid with it."""
-        best, value = self._best(found, n_streams, most_ratio, room, self._ratio)
+        best, value = self._best(guesses, n_streams, most_ratio, room, self._ratio)
         if value >= GAIN:
             number = self._n_paid + 1
             if number % PLAIN_EVERY == 0:
                 best = None
             elif number % TRY_OTHERS_EVERY == 0:
-                best, _ = self._best(found, n_streams, most_ratio, room, _likely_ratio)
+                best, _ = self._best(guesses, n_streams, most_ratio, room, _likely_ratio)
             return best, 1, 0
-        other, hope = self._best(found, n_streams, most_ratio, room, _likely_ratio)
+        other, hope = self._best(guesses, n_streams, most_ratio, room, _likely_ratio)
         if hope < GAIN:
             if True not in self._heads or n_streams > room:
                 return None, 0, 0
@@ -158,7 +158,7 @@ class Speculation:
 
     def _best(
         self,
-        found: Seq[StreamDrafts],
+        guesses: Seq[StreamDrafts],
         n_streams: int,
         most_ratio: float,
         room: int,
@@ -169,7 +169,7 @@ class Speculation:
         for head, size in product(self._heads, self._sizes):
             expected = float(n_streams)
             of_size = DraftPlan(n_streams, n_streams, size, head)
-            for n, (gain, _) in enumerate(_by_gain(found, of_size), 1):
+            for n, (gain, _) in enumerate(_by_gain(guesses, of_size), 1):
                 expected += gain
                 choice = of_size._replace(n_drafting=n)
                 if not gain or choice.n_drafted > min(room, MAX_ROWS - n_streams):
@@ -181,8 +181,8 @@ class Speculation:
         return best, most
 
     def _ratio(self, choice: DraftPlan) -> float:
-        if (known := self._ratios.get(choice)) is not None:
-            return known[0]
+        if (learned := self._ratios.get(choice)) is not None:
+            return learned[0]
         plain, _ = self._ratios.get(DraftPlan(choice.n_streams, 0, 0)) or (1.0, 0)
         return plain * _likely_ratio(choice)
 
@@ -197,7 +197,7 @@ class Speculation:
             if (guesses := self._guesses.get(slot_id)) is not None:
                 self._head.learn(0, guesses.judge_head(n), n)
         choice, self._choice = self._choice, None
-        if choice is None:  # nobody asked: it had prefill, or many streams
+        if choice is None:  # none were considered: it had prefill, or many streams
             return 0.0
         ratio, n = self._ratios.get(choice) or (_likely_ratio(choice), 0)
         step = 1 + max(_STEP, _FIRST_STEP / (n + 1))
@@ -213,7 +213,7 @@ def _likely_ratio(choice: DraftPlan) -> float:
     return 1 + _ROW * choice.n_drafted / choice.n_streams + _PASS * ragged + guessing
 
 
-def _by_gain(found: Seq[StreamDrafts], choice: DraftPlan) -> list[tuple[float, StreamDrafts]]:
-    """Return (tokens expected, whose) of each guess of a source cut to a size, the most promising first."""
-    expected = [(g.n_expected(choice.size, head=choice.head), g) for g in found]
+def _by_gain(guesses: Seq[StreamDrafts], choice: DraftPlan) -> list[tuple[float, StreamDrafts]]:
+    """Return (tokens expected, drafts) of each stream for this source and size, the most promising first."""
+    expected = [(g.n_expected(choice.size, head=choice.head), g) for g in guesses]
     return sorted(expected, key=itemgetter(0), reverse=True)

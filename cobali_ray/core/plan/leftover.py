@@ -30,8 +30,8 @@ TURN: Final = 200
 LATELY_S: Final = 30.0
 """For how long after their last first token others are expected to come again."""
 AHEAD: Final = 1.5
-"""How long a pass may take, in times of what is noticed, or of the shortest pass: who comes waits for half of
-one on average."""
+"""How long a pass may take, in times of what is noticed, or of the shortest pass: a request that comes
+waits for half of one on average."""
 _LEARN: Final = 0.2
 
 
@@ -56,8 +56,8 @@ class Leftovers:
     def __init__(self) -> None:
         self._ttft_s, self._last_s = 0.0, -inf
         """How long others waited for their first tokens, as a mean, and when the last one came."""
-        self._n_passed = 0
-        """Passes since the last turn in which not all could take part."""
+        self._n_passed = self._n_without_texts = 0
+        """Passes since the last turn in which not all could take part; those in which no text could."""
 
     def spoke(self, sequence: Sequence, now_s: float) -> None:
         if sequence.priority != MAX_PRIORITY:
@@ -92,6 +92,18 @@ class Leftovers:
         taking_part = [s for s in streams if s.slot_id in chosen]
         whole = len(taking_part) == len(streams) and len(prompts_of_others) == len(prompts)
         return Turnout(taking_part, prompts_of_others, whole=whole)
+
+    def members(self, running: Seq[Sequence]) -> Seq[Sequence]:
+        """Return whose adapter may compute next: others', but for one pass in `TURN`."""
+        others = [s for s in running if s.priority != MAX_PRIORITY]
+        if not others or len(others) == len(running):
+            return running
+        return others if self._n_passed < TURN else [s for s in running if s.priority == MAX_PRIORITY]
+
+    def texts_turn(self) -> bool:
+        """Count a pass beside which only texts of the last class wait; return whether it is theirs."""
+        self._n_without_texts = (self._n_without_texts + 1) % TURN
+        return not self._n_without_texts
 
     def begin(self, turnout: Turnout) -> None:
         self._n_passed = 0 if turnout.whole else self._n_passed + 1

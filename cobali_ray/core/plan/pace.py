@@ -48,7 +48,7 @@ everybody little more than the best."""
 _ROUNDING = 1 + 1e-9
 """So that the chunk that an automatic target is made for fits into it."""
 _SURE = 3.0
-"""A target that was asked for is a promise about the 99th percentile: predictions and so many times their
+"""A target in seconds is a promise about the 99th percentile: predictions and so many times their
 mean error must stay within it."""
 _SPREAD_S, _FIRST_SPREAD, _MAX_SPREAD, _N_FIRST = 5.0, 0.05, 0.2, 4
 """How fast the mean error forgets, what it is at first, as if from so many ticks, and the most it counts."""
@@ -102,7 +102,7 @@ class PrefillPlan(NamedTuple):
     target_s: float = 0.0
     """The ITL target that bounded it; 0: none."""
     unmet_s: float | None = None
-    """Seconds of decoding alone if they exceed the target asked for, else 0; None: not looked at."""
+    """Seconds of decoding alone if they exceed the target that is set, else 0; None: not looked at."""
 
 
 class Pacer:
@@ -126,7 +126,7 @@ class Pacer:
         self.target_s = 0.0
         """The target of the tick begun last; 0 where it had none."""
         self.unmet_s = 0.0
-        """What decoding alone took, longer than the target that was asked for; 0 while that can be met."""
+        """What decoding alone took, where that exceeds the target that is set; 0 while it can be met."""
 
     def plan(
         self,
@@ -142,7 +142,7 @@ class Pacer:
         class than all prompts set no target. Beside streams that yield to a prompt, also those of tenants who
         had far more, the automatic one is `DUE_FACTOR` times as long; then, and without a target, only
         prompts are computed that yield to none. With a target, the tick also takes no longer than `within_s`,
-        as streams that have no part in it wait for its end. To ask changes nothing; `begin` takes what is
+        as streams that have no part in it wait for its end. Changes nothing; `begin` records what is
         computed.
         """
         if not prompts:
@@ -186,7 +186,7 @@ class Pacer:
             self.unmet_s = prefill.unmet_s
 
     def pace(self, n_decode: int, context: int, limits: EngineLimits) -> EnginePace | None:
-        """Return how fast prompts are computed beside so many streams, and these; None: too little is known.
+        """Return how fast prompts are computed beside so many streams, and how fast those are; None: unknown.
 
         Ticks are as long as the target allows, or as the token budget, and prefill has what decoding leaves
         of them.
@@ -211,9 +211,9 @@ class Pacer:
 
         `start` is how much of the first prompt is computed.
         """
-        asked_s, knows_decode = self._target_s, self.model.knows_decode
-        if isinstance(asked_s, float) and (decode_s < asked_s or not knows_decode):
-            return asked_s, True
+        target_s, knows_decode = self._target_s, self.model.knows_decode
+        if isinstance(target_s, float) and (decode_s < target_s or not knows_decode):
+            return target_s, True
         if not knows_decode:
             return 0.0, False
         model, n_before = self.model, 0 if self.model.apart else n_decode

@@ -29,7 +29,7 @@ class Span(NamedTuple):
     sample: int
     """Of how many of its last tokens the logits are wanted: none, one, or all of a stream with a draft.
 
-    Of a prompt whose logprobs are wanted: of all whose next token was not told yet.
+    Of a prompt whose logprobs are wanted: of all whose next token's was not sent yet.
     """
 
 
@@ -88,14 +88,14 @@ def lay_out(
         if len(runs) > 1:
             spans = [spans[place] for run in reversed(runs) for place in run]
             slots = tuple([i for i, *_ in spans if i not in prefilling])
-    rows = tuple([span.slot_id for span in spans if span.sample and _ends_known(span, by_slot)])
+    rows = tuple([span.slot_id for span in spans if span.sample and _reaches_end(span, by_slot)])
     n_tokens = sum([span.length for span in spans])
     guessed = tuple([(slot_id, tuple(draft)) for slot_id, draft in drafts.items()])
     return Plan(slots, tuple(chunks), tuple(spans), rows, n_tokens, context, guessed)
 
 
-def _ends_known(span: Span, by_slot: Seq[Sequence | None]) -> bool:
-    """Return whether a span ends with the last token known, and not with one for logprobs only."""
+def _reaches_end(span: Span, by_slot: Seq[Sequence | None]) -> bool:
+    """Return whether a span ends with its sequence's last token, so that its row gives the next one."""
     s = by_slot[span.slot_id]
     return s is not None and (s.n_unscored is None or span.start + span.length == len(s.tokens))
 
@@ -106,7 +106,7 @@ def order_prefill(prompts: Seq[Sequence], limits: EngineLimits) -> Seq[Sequence]
     shortest: least left to compute first, so that a short prompt need not wait behind a long one. A prompt
     that was passed by as many tokens of later ones as it has left goes before all of those, so that nobody
     is passed by more than its own length and one tick. Before all that go better classes, and tenants that
-    were served less; who was passed by `MAX_PASSED` times its length goes first all the same.
+    were served less; a prompt that was passed by `MAX_PASSED` times its length goes first all the same.
     """
     if len({p.rank for p in prompts}) < 2:
         return _in_order(prompts, limits)
@@ -173,10 +173,10 @@ def cut_chunks(chunks: Seq[Span], by_slot: Seq[Sequence | None], budget: int) ->
     cut: list[Span] = []
     for chunk in chunks:
         prompt = by_slot[chunk.slot_id]
-        one = chunk if prompt is None else _within(chunk, prompt.request.rows)
-        if one.length <= budget:
-            budget -= one.length
-            cut.append(one if prompt is None else _up_to_adapter(_up_to_state(one, prompt), prompt))
+        span = chunk if prompt is None else _within(chunk, prompt.request.rows)
+        if span.length <= budget:
+            budget -= span.length
+            cut.append(span if prompt is None else _up_to_adapter(_up_to_state(span, prompt), prompt))
     return cut
 
 
@@ -195,9 +195,9 @@ def _up_to_state(chunk: Span, prompt: Sequence) -> Span:
 
 def _within(chunk: Span, rows: Seq[Rows]) -> Span:
     slot_id, start, length, _ = chunk
-    one = next((one for one in rows if one.end > start), None)
-    if one is None:
+    part = next((part for part in rows if part.end > start), None)
+    if part is None:
         return chunk
-    if start < one.start:
-        return Span(slot_id, start, piece(one.start - start, length), 0)
-    return Span(slot_id, start, one.length if one.whole else piece(one.end - start, length), 0)
+    if start < part.start:
+        return Span(slot_id, start, piece(part.start - start, length), 0)
+    return Span(slot_id, start, part.length if part.whole else piece(part.end - start, length), 0)

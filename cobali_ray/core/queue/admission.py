@@ -188,9 +188,9 @@ def _check_room(
 
 
 def displaced(
-    queue: WaitingQueue[_T], one: OpenRequest, n_free: int, limits: EngineLimits, drain_rps: float
+    queue: WaitingQueue[_T], admitted: OpenRequest, n_free: int, limits: EngineLimits, drain_rps: float
 ) -> tuple[_T, QueueFullError] | None:
-    """Return the request to displace, if any, when `one` was admitted to a full queue, and its refusal.
+    """Return the request to displace, if any, after another was admitted to a full queue, and its refusal.
 
     It is the newest of a worse class, or of the tenant that fills the queue most; the refusal is the same as
     at admission, with the time after which to retry.
@@ -198,8 +198,8 @@ def displaced(
     most, most_tokens, n_ahead = limits.max_queue, limits.max_queue_tokens, len(queue) - n_free
     if n_ahead <= 0 or used(n_ahead, queue.n_tokens, most, most_tokens) <= 1:
         return None
-    newest = queue.newest_worse(one.priority)
-    if newest is None and (account := queue.fullest(one.account, most, most_tokens)):
+    newest = queue.newest_worse(admitted.priority)
+    if newest is None and (account := queue.fullest(admitted.account, most, most_tokens)):
         newest = queue.newest(account)
     if newest is None:
         return None

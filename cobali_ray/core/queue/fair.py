@@ -2,12 +2,12 @@
 
 A counter is what was computed for a tenant, by its weight: prompt tokens that were not cached, tokens of
 texts to embed, and output tokens twice. Of those who wait, the one with the least is served; so two that
-always wait differ by a few requests at most, however many one of them sends. Who did not wait has no claim
-from that: coming back, it begins where the others are (Sheng et al., "Fairness in Serving Large Language
-Models", OSDI '24), less a small credit, so that who asks little need not wait.
+always wait differ by a few requests at most, however many one of them sends. A tenant saves up nothing while
+it has none waiting: coming back, it begins where the others are (Sheng et al., "Fairness in Serving Large
+Language Models", OSDI '24), less a small credit, so that a tenant with few requests need not wait.
 
-Each engine counts for itself. Of several of one model, whoever sends requests to them sees what all give, and
-tells each with a request what the others gave its tenant since it was told last.
+Each engine counts for itself. If a model has several, the ingress sees what each of them serves, and sends
+along with a request what the others served its tenant since the last time.
 
 A sequence's rank is its class and its tenant's counter. The queue, the order of prompts (`plan.py`) and the
 choice of whose gaps a prompt may stretch (`pace.py`) follow it. If a request is due and no slot is free,
@@ -68,9 +68,9 @@ class Accounts:
         account.weight = request.weight
         account.charge(served_elsewhere)
         if not account.n_waiting and len(self._accounts) > 1:
-            others = [one for one in self._accounts.values() if one.n_open and one is not account]
-            served = [one.served for one in others if one.n_waiting] or [one.served for one in others]
-            behind = min(served, default=self._left)
+            others = [other for other in self._accounts.values() if other.n_open and other is not account]
+            others = [other for other in others if other.n_waiting] or others
+            behind = min([other.served for other in others], default=self._left)
             account.served = max(account.served, behind - CREDIT / account.weight)
         account.n_open += 1
         return account
@@ -89,7 +89,8 @@ class Accounts:
 
     def weights(self, priority: int) -> dict[str, float]:
         """Return the weights of the tenants with open requests for slots of a class."""
-        return {tenant: self._accounts[tenant].weight for one, tenant in self._lines if one == priority}
+        tenants = [tenant for of_class, tenant in self._lines if of_class == priority]
+        return {tenant: self._accounts[tenant].weight for tenant in tenants}
 
 
 class ServedElsewhere:
@@ -97,30 +98,30 @@ class ServedElsewhere:
 
     n = elsewhere.take("a", tenant)  # sent along to engine a as Request.served_elsewhere
     elsewhere.put_back("a", tenant, n)  # it did not take the request
-    elsewhere.note("a", tenant, n_computed + OUTPUT_COST * n_output)  # it gave that
+    elsewhere.note("a", tenant, n_computed + OUTPUT_COST * n_output)  # it served that
     """
 
     def __init__(self) -> None:
-        self._given: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        self._served: defaultdict[str, dict[str, float]] = defaultdict(dict)
         """By tenant, by engine."""
-        self._told: defaultdict[tuple[str, str], float] = defaultdict(float)
-        """Of the others' sum, what an engine knows, by engine and tenant."""
+        self._sent: defaultdict[tuple[str, str], float] = defaultdict(float)
+        """What of the others' sum an engine was sent, by engine and tenant."""
 
     def note(self, engine_id: str, tenant: str, n_tokens: float) -> None:
         """Record what an engine served, in prompt tokens."""
-        given = self._given[tenant]
-        given[engine_id] = given.get(engine_id, 0.0) + n_tokens
+        by_engine = self._served[tenant]
+        by_engine[engine_id] = by_engine.get(engine_id, 0.0) + n_tokens
 
     def take(self, engine_id: str, tenant: str) -> float:
         """Return what the other engines served since the last call for this engine."""
-        others = sum([n for one, n in self._given[tenant].items() if one != engine_id])
-        told = self._told[engine_id, tenant]
-        self._told[engine_id, tenant] = others
-        return min(others - told, MAX_ELSEWHERE)
+        others = sum([n for other_id, n in self._served[tenant].items() if other_id != engine_id])
+        sent = self._sent[engine_id, tenant]
+        self._sent[engine_id, tenant] = others
+        return min(others - sent, MAX_ELSEWHERE)
 
     def put_back(self, engine_id: str, tenant: str, n_tokens: float) -> None:
         """Undo `take`: the engine did not get the number after all."""
-        self._told[engine_id, tenant] -= n_tokens
+        self._sent[engine_id, tenant] -= n_tokens
 
 
 def used(n: int, n_tokens: int, most: int, most_tokens: int) -> float:

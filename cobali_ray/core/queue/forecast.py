@@ -2,9 +2,9 @@
 
 Nobody knows when an answer ends. The lengths of the last ones say how many tokens those under way may still
 get: of those that were longer than it is already, one is as likely as another. So the slots are played to
-their ends some times over with lengths drawn from these, and a wait is what half of the games stay below. A
-game counts in ticks, of which every stream gets a token each, and a tick takes longer while there are prompts
-to compute: those of who has a slot, and then of who gets one.
+their ends some times over with lengths drawn from these, and a wait is the median of these games. A game
+counts in ticks, in each of which every stream gets a token, and a tick takes longer while there are prompts
+to compute: those of sequences in slots, and then of those that get one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ N_GAMES: Final = 32
 
 
 class Stayer(NamedTuple):
-    """A sequence in a slot: what tells when the slot will be free."""
+    """A sequence in a slot, as far as it matters when the slot will be free."""
 
     n_output: int
     n_left: int
@@ -47,7 +47,7 @@ class AnswerLengths:
     @property
     def lengths(self) -> Seq[int]:
         """Return the output tokens that answers had, ascending."""
-        return sorted([one.n_output for one in self._answers])
+        return sorted([answer.n_output for answer in self._answers])
 
     def note(self, stats: RequestStats) -> None:
         """Record an answer that ended by itself."""
@@ -56,36 +56,37 @@ class AnswerLengths:
     def waits_s(
         self, stayers: Seq[Stayer], n_prompts: Seq[int], pace: EnginePace | None
     ) -> list[float] | None:
-        """Return how long each of those who wait will; None: too little is known. See `games_s`."""
+        """Return how long each waiting request will wait; None: too little is known. See `games_s`."""
         games = self.games_s(stayers, n_prompts, pace)
         return None if games is None else [median(waits) for waits in games]
 
     def games_s(
         self, stayers: Seq[Stayer], n_prompts: Seq[int], pace: EnginePace | None
     ) -> list[list[float]] | None:
-        """Return how long each of those who wait does in each game; None: too little is known.
+        """Return how long each waiting request waits in each game; None: too little is known.
 
-        `n_prompts` has the length of each one's prompt, in the order in which they get slots, and `stayers`
+        `n_prompts` has the lengths of their prompts, in the order in which they get slots, and `stayers`
         are in the order in which their prompts are computed. While any prompt is, all ticks are full ones.
         """
         if len(self._answers) < MIN_ANSWERS or not stayers or pace is None:
             return None
         lengths = self.lengths
-        n_prompt = sum([one.n_prompt for one in self._answers])
-        computed = 1 - sum([one.n_cached for one in self._answers]) / max(n_prompt, 1)
+        n_prompt = sum([answer.n_prompt for answer in self._answers])
+        computed = 1 - sum([answer.n_cached for answer in self._answers]) / max(n_prompt, 1)
         # Right drafts are more than a token a tick.
-        token_s = median([one.tpot_s for one in self._answers if one.tpot_s is not None] or [pace.tick_s])
+        tpots_s = [answer.tpot_s for answer in self._answers if answer.tpot_s is not None]
+        token_s = median(tpots_s or [pace.tick_s])
         tick_s, full_tick_s = min(pace.tick_s, token_s), pace.full_tick_s
-        longer = [_longer(one, lengths) for one in stayers]
+        longer = [_longer(stayer, lengths) for stayer in stayers]
         prompts_s = [computed * n * pace.token_s for n in n_prompts]
         games: list[list[float]] = [[] for _ in n_prompts]
         self._draw = 1
         for _ in range(self._n_games):
             at_s, at_tick, prefill_s = 0.0, 0.0, 0.0
             ends = list[float]()
-            for one, some in zip(stayers, longer, strict=True):
-                prefill_s += one.n_prompt * pace.token_s
-                ends.append(self._of(some) + (prefill_s / full_tick_s if one.n_prompt else 0))
+            for stayer, some in zip(stayers, longer, strict=True):
+                prefill_s += stayer.n_prompt * pace.token_s
+                ends.append(self._of(some) + (prefill_s / full_tick_s if stayer.n_prompt else 0))
             heapify(ends)
             for prompt_s, waits in zip(prompts_s, games, strict=True):
                 n_ticks = ends[0] - at_tick
@@ -97,15 +98,15 @@ class AnswerLengths:
         return games
 
     def _of(self, values: Seq[float]) -> float:
-        """Draw one: the same ones in every forecast, so that it changes only as what it is made of does."""
+        """Draw a value: the same ones in every forecast, so that it changes only if its inputs do."""
         self._draw = (1103515245 * self._draw + 12345) & 0x7FFFFFFF
         return values[(self._draw >> 8) % len(values)]
 
 
-def _longer(one: Stayer, lengths: Seq[int]) -> list[int]:
+def _longer(stayer: Stayer, lengths: Seq[int]) -> list[int]:
     """Return how many tokens may be left of an answer, by the answers that were longer."""
-    if one.sure:
-        return [one.n_left]
-    left = [min(n - one.n_output, one.n_left) for n in lengths if n > one.n_output]
+    if stayer.sure:
+        return [stayer.n_left]
+    left = [min(n - stayer.n_output, stayer.n_left) for n in lengths if n > stayer.n_output]
     # Longer than all: it is as likely to end soon as to become twice as long.
-    return left or [min(max(one.n_output // 2, 1), one.n_left)]
+    return left or [min(max(stayer.n_output // 2, 1), stayer.n_left)]

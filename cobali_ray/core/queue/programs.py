@@ -23,9 +23,9 @@ N_CALLS: Final = 128
 """The last calls of a kind that count."""
 MIN_CALLS: Final = 8
 FIRST_S: Final = (1.0, 4.0, 16.0)
-"""How long calls take that a program makes which has come back before, until `MIN_CALLS` are known."""
+"""How long calls of a program that has come back before are taken to last, until `MIN_CALLS` are known."""
 SAVED: Final = 3.0
-"""What keeping a prefix saves, in times that computing it again takes: all who wait pay for that."""
+"""What keeping a prefix saves, in times that computing it again takes: all waiting requests pay for that."""
 LONGER: Final = 1.25
 """How much longer is kept than a call took: another one takes longer as often as not."""
 _K = TypeVar("_K")
@@ -61,34 +61,35 @@ class Programs:
         if (program := request.program) is None:
             return now_s
         key = request.tenant, program.name
-        one = self._programs.get(key)
-        if one is None or not program.returns:
-            one = _Program(now_s)
-        one.call.gap_s = now_s - one.call.since_s
-        _put(self._programs, key, one)
-        return one.began_s
+        state = self._programs.get(key)
+        if state is None or not program.returns:
+            state = _Program(now_s)
+        if state.call.gap_s == inf:  # the first of several requests that come back at once, or one by one
+            state.call.gap_s = now_s - state.call.since_s
+        _put(self._programs, key, state)
+        return state.began_s
 
     def answered(self, request: Request, again_s: float, now_s: float) -> float:
         """Record the end of an answer; return until when to keep its prefix, which costs `again_s`."""
         program = request.program
-        if program is None or (one := self._programs.get((request.tenant, program.name))) is None:
+        if program is None or (state := self._programs.get((request.tenant, program.name))) is None:
             return now_s
         kind = request.tenant, program.tools, program.returns
         calls = _put(self._calls, kind, self._calls.get(kind) or deque(maxlen=N_CALLS))
         longest_s = max([call.gap_s for call in calls if call.gap_s < inf], default=inf)
-        # Who is out for no longer than others were may yet come back.
+        # A program that is away for no longer than others were may yet come back.
         gaps = [call.gap_s for call in calls if call.gap_s < inf or now_s - call.since_s > longest_s]
         if program.returns and len(gaps) < MIN_CALLS:
             gaps += FIRST_S
-        one.call = _ToolRun(now_s)
-        calls.append(one.call)
+        state.call = _ToolRun(now_s)
+        calls.append(state.call)
         return now_s + keep_s(gaps, SAVED * again_s)
 
 
 def keep_s(gaps_s: Iterable[float], saved_s: float) -> float:
-    """Return how long to keep what saves so much where it is there in time, by how long calls took.
+    """Return how long to keep a prefix that saves `saved_s` if its program comes back in time.
 
-    Of those that never came back that is inf.
+    `gaps_s` says how long past calls took; inf for those that never came back.
     """
     gaps_s = sorted(gaps_s)
     best_s, most_s, back_s = 0.0, 0.0, 0.0
@@ -102,10 +103,10 @@ def keep_s(gaps_s: Iterable[float], saved_s: float) -> float:
     return LONGER * best_s
 
 
-def _put(latest: OrderedDict[_K, _T], key: _K, one: _T) -> _T:
+def _put(latest: OrderedDict[_K, _T], key: _K, entry: _T) -> _T:
     """Put an entry last, and drop the first one if there are too many."""
-    latest[key] = one
+    latest[key] = entry
     latest.move_to_end(key)
     if len(latest) > MAX_PROGRAMS:
         latest.popitem(last=False)
-    return one
+    return entry

@@ -21,6 +21,7 @@ from cobali_ray.core.queue.counts import TextPass
 from cobali_ray.core.queue.waiting import WaitingQueue
 from cobali_ray.core.request.embedding import MAX_TEXTS, EmbeddingKind, EmbeddingRequest, TextPiece
 from cobali_ray.core.request.events import RequestStats
+from cobali_ray.core.request.request import MAX_PRIORITY
 from cobali_ray.core.request.sequence import Account, OpenRequest
 
 MIN_CHUNK = 16
@@ -110,27 +111,35 @@ class TextPasses:
         if self._long is not None and self._long[0] is job:
             self._long = None
 
-    def begin(self, spare_s: float, now_s: float) -> tuple[TextPiece, ...]:
+    @property
+    def only_last_class(self) -> bool:
+        """Whether all texts that wait are of the last class."""
+        first = next(self.queue.ready(), None)
+        return first is None or first.priority == MAX_PRIORITY
+
+    def begin(self, spare_s: float, now_s: float, *, last_class: bool = True) -> tuple[TextPiece, ...]:
         """Return the next pass: as many tokens as take `spare_s`, or more if no text is so short.
 
-        Empty only where nobody waits.
+        Without the `last_class` none of its texts is begun. Empty only where no text waits.
         """
-        self._spare_s, self.under_way = spare_s, tuple(self._pack(spare_s, now_s))
+        self._spare_s, self.under_way = spare_s, tuple(self._pack(spare_s, now_s, last_class=last_class))
         return self.under_way
 
     def end(self, seconds: float) -> TextPass:
         """Record that the pass under way took so many seconds; return it."""
         pieces, self.under_way = self.under_way, ()
-        n_tokens = sum([len(one.tokens) for one in pieces])
+        n_tokens = sum([len(piece.tokens) for piece in pieces])
         self.times.learn(n_tokens, seconds, self._spare_s)
-        return TextPass(sum([one.last for one in pieces]), n_tokens, seconds)
+        return TextPass(sum([piece.last for piece in pieces]), n_tokens, seconds)
 
-    def _pack(self, spare_s: float, now_s: float) -> list[TextPiece]:
+    def _pack(self, spare_s: float, now_s: float, *, last_class: bool) -> list[TextPiece]:
         kind, pieces = self.kind, list[TextPiece]()
         room = min(max(self.times.most(spare_s), 1), kind.n_together)
         if self._long is not None:
             room -= self._chunk(*self._long, room, pieces, now_s)
         for job in list(self.queue.ready(now_s)):
+            if job.priority == MAX_PRIORITY and not last_class:
+                continue
             pending = job.pending
             while pending and room > 0 and len(pieces) < kind.n_texts:
                 place = bisect_right(pending, (room, MAX_TEXTS)) - 1

@@ -1,7 +1,7 @@
 """The queue: which waiting request is next. Pure.
 
 The better class goes first, the lower number; in a class the tenant that was served least (`fair.py`); of a
-tenant who came first, and before that who was preempted. So with one tenant and one class: first come, first
+tenant preempted requests, then the oldest. So with one tenant and one class: first come, first
 served. A class counts as one better for every `AGEING_S` that it had no turn, so that nobody waits for ever.
 
 Requests for slots leave the queue with their turn; embedding requests have many, and go to the end of their
@@ -33,14 +33,18 @@ class _Line(Generic[_T]):
         self.account = account
         self.requests: OrderedDict[str, _T] = OrderedDict()
 
-    def add(self, one: _T, now_s: float) -> None:
+    def add(self, request: _T, now_s: float) -> None:
         """Add a request behind those whose programs began before its own, and those that have waited long."""
         passed = []
-        if one.since_s < one.arrived_s:
+        if request.since_s < request.arrived_s:
             long_ago_s = now_s - PATIENCE_S
             others = self.requests.values()
-            passed = [o.request_id for o in others if o.since_s > one.since_s and o.arrived_s > long_ago_s]
-        self.requests[one.request_id] = one
+            passed = [
+                other.request_id
+                for other in others
+                if other.since_s > request.since_s and other.arrived_s > long_ago_s
+            ]
+        self.requests[request.request_id] = request
         for request_id in passed:
             self.requests.move_to_end(request_id)
 
@@ -70,7 +74,7 @@ class _Class(Generic[_T]):
 
     def __iter__(self) -> Iterator[_T]:
         lines = list(self.lines.values())
-        if len(lines) > 1:  # mostly nobody asks further than for the first
+        if len(lines) > 1:  # mostly only the first requests are read
             first = min(lines, key=_served)
             yield from first.requests.values()
             lines.remove(first)
@@ -91,23 +95,23 @@ class WaitingQueue(Generic[_T]):
     def __len__(self) -> int:
         return self._n
 
-    def push(self, one: _T, now_s: float) -> None:
+    def push(self, request: _T, now_s: float) -> None:
         """Add behind all others of its tenant and class but those whose programs began later."""
-        of_class = self._classes.get(one.priority)
+        of_class = self._classes.get(request.priority)
         if of_class is None:
-            of_class = self._classes[one.priority] = _Class(one.priority, now_s)
-        account = one.account
+            of_class = self._classes[request.priority] = _Class(request.priority, now_s)
+        account = request.account
         line = of_class.lines.get(account.tenant)
         if line is None:
             line = of_class.lines[account.tenant] = _Line(account)
-        line.add(one, now_s)
-        self._count(one, 1)
+        line.add(request, now_s)
+        self._count(request, 1)
 
-    def push_front(self, one: _T, now_s: float) -> None:
+    def push_front(self, request: _T, now_s: float) -> None:
         """Add before all others of its tenant and class."""
-        self.push(one, now_s)
-        line = self._classes[one.priority].lines[one.account.tenant]
-        line.requests.move_to_end(one.request_id, last=False)
+        self.push(request, now_s)
+        line = self._classes[request.priority].lines[request.account.tenant]
+        line.requests.move_to_end(request.request_id, last=False)
 
     def __iter__(self) -> Iterator[_T]:
         """Yield all requests, the best class first."""
@@ -118,16 +122,16 @@ class WaitingQueue(Generic[_T]):
         """Yield the ready requests in the order of their turns; without a time classes do not age."""
         classes: Iterable[_Class[_T]] = self._classes.values()
         if len(self._classes) > 1:
-            classes = sorted(classes, key=lambda one: one.priority if now_s is None else one.level(now_s))
+            classes = sorted(classes, key=lambda c: c.priority if now_s is None else c.level(now_s))
         for of_class in classes:
-            for one in of_class:
-                if one.status is Status.QUEUED:
-                    yield one
+            for request in of_class:
+                if request.status is Status.QUEUED:
+                    yield request
 
     @property
     def has_ready(self) -> bool:
         lines = (line for of_class in self._classes.values() for line in of_class.lines.values())
-        return any(one.status is Status.QUEUED for line in lines for one in line.requests.values())
+        return any(request.status is Status.QUEUED for line in lines for request in line.requests.values())
 
     @property
     def n_lines(self) -> int:
@@ -138,11 +142,11 @@ class WaitingQueue(Generic[_T]):
         """Return the account that fills the queue's bounds most, by weight, if it does more than this one."""
         n, n_tokens = Counter[str](), Counter[str]()
         accounts = {beside.tenant: beside}
-        for one in self:
-            tenant = one.account.tenant
-            accounts[tenant] = one.account
+        for request in self:
+            tenant = request.account.tenant
+            accounts[tenant] = request.account
             n[tenant] += 1
-            n_tokens[tenant] += one.n_waiting_tokens
+            n_tokens[tenant] += request.n_waiting_tokens
 
         def use(account: Account) -> float:
             return used(n[account.tenant], n_tokens[account.tenant], most, most_tokens) / account.weight
@@ -160,31 +164,31 @@ class WaitingQueue(Generic[_T]):
     def newest_worse(self, priority: int) -> _T | None:
         """Return the newest request that never had a turn, of the worst class, if worse than this one."""
         for worst, of_class in sorted(self._classes.items(), reverse=True):
-            found = [newest for line in of_class.lines.values() if (newest := line.newest())]
-            if worst > priority and found:
-                return max(found, key=lambda one: one.arrived_s)
+            newest_of_lines = [newest for line in of_class.lines.values() if (newest := line.newest())]
+            if worst > priority and newest_of_lines:
+                return max(newest_of_lines, key=lambda request: request.arrived_s)
         return None
 
-    def turn(self, one: _T, now_s: float) -> bool:
+    def turn(self, request: _T, now_s: float) -> bool:
         """Give a request its turn, which puts it last in its line; return whether its class's age gave it."""
-        its = self._classes[one.priority]
-        better = [other for other in self._classes.values() if other.priority < its.priority]
-        aged = any(other.level(now_s) > its.level(now_s) for other in better)
-        its.since_s = now_s
-        its.lines[one.account.tenant].requests.move_to_end(one.request_id)
+        own = self._classes[request.priority]
+        better = [other for other in self._classes.values() if other.priority < own.priority]
+        aged = any(other.level(now_s) > own.level(now_s) for other in better)
+        own.since_s = now_s
+        own.lines[request.account.tenant].requests.move_to_end(request.request_id)
         return aged
 
-    def remove(self, one: _T) -> None:
-        of_class, tenant = self._classes[one.priority], one.account.tenant
+    def remove(self, request: _T) -> None:
+        of_class, tenant = self._classes[request.priority], request.account.tenant
         line = of_class.lines[tenant]
-        del line.requests[one.request_id]
+        del line.requests[request.request_id]
         if not line.requests:
             del of_class.lines[tenant]
             if not of_class.lines:
-                del self._classes[one.priority]
-        self._count(one, -1)
+                del self._classes[request.priority]
+        self._count(request, -1)
 
-    def _count(self, one: _T, n: int) -> None:
+    def _count(self, request: _T, n: int) -> None:
         self._n += n
-        self.n_tokens += n * one.n_waiting_tokens
-        one.account.n_waiting += n
+        self.n_tokens += n * request.n_waiting_tokens
+        request.account.n_waiting += n

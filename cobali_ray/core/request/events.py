@@ -71,9 +71,9 @@ class RequestStats(NamedTuple):
     intake_s: float | None = None
     """From the HTTP request's arrival at the server to its arrival at the engine; None without HTTP."""
     cached_from: Tier = "none"
-    """The tier that these came from."""
+    """The tier that the cached tokens came from."""
     n_said: int = 0
-    """Output tokens of earlier engines; times are of the tokens of this one."""
+    """Output tokens that earlier engines sent; the times are of this engine's tokens."""
 
     @property
     def tpot_s(self) -> float | None:

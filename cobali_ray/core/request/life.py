@@ -42,7 +42,7 @@ class Life(NamedTuple):
     attempt: int = 0
     """How many engines had it before."""
     n_said: int = 0
-    """Tokens of its answer that those sent."""
+    """Tokens of its answer that earlier engines sent."""
     model: str = ""
     """The name of the model or adapter asked for; "" without HTTP."""
     x_request_id: str = ""
@@ -62,7 +62,9 @@ def life_of(sequence: Sequence) -> Life:
     waiting = sequence.status.waiting
     n_computed, first_token_s, stays = sequence.n_computed, sequence.first_token_s, sequence.stays
     holds = bool(stays) and stays[-1].until_s is None
-    if stays and not holds and not waiting:  # it gave its slot back, the text of its last token is to be told
+    if (
+        stays and not holds and not waiting
+    ):  # its slot is free, the text of its last token is still to be sent
         n_computed = stays[-1].n_computed
     state: State = "generating"
     if waiting:

@@ -21,7 +21,7 @@ PrefillOrder: TypeAlias = Literal["fcfs", "shortest"]
 CellType: TypeAlias = Literal["f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 """How keys or values are stored in the KV cache, by ggml's names."""
 Begins: TypeAlias = Literal["anywhere", "at states", "never"]
-"""Where a prompt may part from an earlier one and begin with what that left."""
+"""How a prompt may reuse what was computed for an earlier one: up to any token, up to a state, or never."""
 PLAIN_CELL_TYPES: frozenset[CellType] = frozenset({"f16", "bf16"})
 """Those that are not quantised."""
 
@@ -108,12 +108,12 @@ class LimitSettings:
         return self.token_budget or min(min(self.chunk(n_ctx), n_ctx) + n_slots, n_slots * n_ctx)
 
     def on(self, n_slots: int, n_ctx: int, **facts: Any) -> EngineLimits:
-        """Return the bounds of an engine, `facts` of whose backend are fields of `EngineLimits`."""
-        found = {
+        """Return the bounds of an engine. `facts`: the fields of `EngineLimits` that its backend knows."""
+        bounds = {
             "n_slots": n_slots, "prefill_chunk": self.chunk(n_ctx), "n_ctx_slot": n_ctx,
             "token_budget": self.budget(n_slots, n_ctx),
         }  # fmt: skip
-        return EngineLimits(**asdict(self) | found | facts)
+        return EngineLimits(**asdict(self) | bounds | facts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,15 +133,15 @@ class EngineLimits(LimitSettings):
     host_block: int = 64
     """Tokens that are moved there together, and the shortest prefix that is."""
     cell_bytes: int = 0
-    """What one of them takes there."""
+    """What a cell takes there."""
     keeps_images: bool = True
     """Whether what a slot with an image holds can be kept there, too."""
     state_bytes: int = 0
     """What a saved state takes; 0: a slot can be cut to any prefix and needs none. See states.py."""
     n_states: int = 0
-    """How many may be kept."""
+    """How many states may be kept."""
     state_step: int = 16
-    """Tokens from one to the next, at least: fewer take less time to compute than a state to be moved."""
+    """Least tokens between two states: computing fewer takes less time than moving a state."""
     states_alone: bool = False
     """Whether a state is all that a slot holds, so that it can be put into an empty one."""
     copies: bool = False

@@ -28,7 +28,7 @@ class Image(NamedTuple):
 
     @property
     def digest(self) -> bytes:
-        """What tells it from others."""
+        """A hash that identifies the file."""
         return sha256(self.data).digest()
 
 
@@ -40,7 +40,7 @@ class Rows(NamedTuple):
     digest: bytes
     """Of the image."""
     part: int
-    """Which of those that the image came to."""
+    """Its number among the image's parts."""
     whole: bool
     """Whether one pass must compute all of it; else any chunk of it will do."""
 
@@ -64,6 +64,6 @@ def place_of(image: Image) -> int:
 def whole_prefix(n: int, rows: Sequence[Rows]) -> int:
     """Return the longest prefix of at most `n` tokens that ends inside no image.
 
-    Behind a part of an image nothing could go on whose rows see each other, or share their position.
+    No prompt could continue inside an image whose rows see each other, or share a position.
     """
-    return next((one.start for one in rows if one.start < n < one.end), n)
+    return next((part.start for part in rows if part.start < n < part.end), n)

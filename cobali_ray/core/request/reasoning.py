@@ -1,4 +1,4 @@
-"""Reasoning: where an answer stands in it, and which token it is made to say when that took too long."""
+"""Reasoning: whether an answer is still in it, and which token is forced when that took too long."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ReasoningMonitor:
     """
 
     def __init__(self, budget: ReasoningBudget, piece: Callable[[int], bytes]) -> None:
-        """`piece` gives what a token shows in this answer."""
+        """`piece` returns what a token shows in this answer."""
         self._n_left, self._closing, self._piece = budget.n_tokens, list(budget.closing), piece
         self._start = budget.start.strip().encode()
         self._end = Search(chars((budget.end.strip() or budget.end).encode()))

@@ -147,14 +147,14 @@ class Grammar(NamedTuple):
     text: str
     """The grammar's source; opaque to the engine."""
     field: Field
-    """What it came with."""
+    """The field of the body that it came in."""
     triggers: tuple[str, ...] = ()
-    """Texts of the answer, shown tokens among them; behind the first that appears it begins to hold.
+    """Texts of the answer, shown tokens among them; it holds behind the first that appears.
 
     None: from the beginning.
     """
     heads: tuple[str, ...] = ()
-    """Texts, one of which the answer must begin with to be held, from its beginning; none: whatever it is.
+    """It holds, from the beginning, only for answers that begin with one of these texts; none: for any.
 
     White space counts only between quotes.
     """
@@ -197,7 +197,7 @@ class ReasoningBudget(NamedTuple):
 
 
 class Program(NamedTuple):
-    """The task of an agent, as far as one of its requests tells."""
+    """The task of an agent, as far as one of its requests shows it."""
 
     name: str
     """The same in all of its requests, and in no other task's."""
@@ -248,7 +248,7 @@ class Request:
     received_s: float | None = None
     """When its HTTP request began to arrive, on the machine's monotonic clock; None without HTTP."""
     cache_salt: str | None = ""
-    """It shares what is computed only with requests of the same salt; None: with none, later ones neither."""
+    """It shares what is computed only with requests of the same salt; None: with no other request."""
     n_prompt_logprobs: int | None = None
     """The same as `SamplingParams.n_logprobs` for the tokens of the prompt, all of which is computed then."""
     n_scored: int = 0
@@ -264,7 +264,7 @@ class Request:
     attempt: int = 0
     """How many engines had it before and did not finish it."""
     program: Program | None = None
-    """What an agent sends it for, where it may call tools; see programs.py."""
+    """The task that an agent sends it for, where it may call tools; see programs.py."""
     tenant: str = ""
     """The tenant: slots and the queue are shared fairly between tenants."""
     weight: float = 1.0
@@ -274,7 +274,7 @@ class Request:
     images: tuple[Image, ...] = ()
     """What stands where the prompt has negative ids, in their order."""
     rows: tuple[Rows, ...] = ()
-    """What they came to, in the order of the prompt; the engine knows."""
+    """The rows of the images, in the order of the prompt; set by the engine."""
     turns: tuple[int, ...] = ()
     """At how many of the prompt's tokens its turns begin, ascending, as far as it is known."""
 
@@ -315,7 +315,7 @@ class Request:
         prompt = self.prompt
         if min(prompt) < 0 and self.rows:
             prompt = self.text_tokens
-            if len(prompt) + sum([one.length for one in self.rows]) != self.n_prompt or self.prompt[-1] < 0:
+            if len(prompt) + sum([part.length for part in self.rows]) != self.n_prompt or self.prompt[-1] < 0:
                 raise InvalidParameterError("prompt", ": rows of images stand where no images are")
         _require_tokens("prompt", prompt, n_vocab)
         self.sampling.check_tokens(n_vocab)
@@ -331,7 +331,7 @@ class Request:
 
     @property
     def salt(self) -> str | None:
-        """What whatever it begins with must have been computed for: its own salt and adapter.
+        """Its salt and adapter: only tokens that were computed under the same can be reused for it.
 
         Where the adapter is not used from the first token on, only plain tokens are shared.
         """

@@ -41,7 +41,7 @@ class Stay(NamedTuple):
 
 
 class OpenRequest:
-    """A request until its end, whatever it wants. Times are seconds on the engine's clock."""
+    """A request until its end, for tokens or for vectors. Times are seconds on the engine's clock."""
 
     __slots__ = (
         "account", "arrived_s", "assigned_s", "deadline_s", "priority", "request", "request_id", "since_s",
@@ -64,7 +64,7 @@ class OpenRequest:
 
     @property
     def n_waiting_tokens(self) -> int:
-        """What it counts as while it waits."""
+        """The tokens that it counts as while it waits."""
         return self.request.n_prompt
 
     @property
@@ -126,8 +126,8 @@ class Sequence(OpenRequest):
         self.tokens = array("i", request.prompt)
         self.n_prompt = len(self.tokens)
         self.tokens.extend(request.sent_tokens)
-        wanted = request.n_prompt_logprobs is not None and not request.sent_tokens
-        self.n_scored = request.n_scored if wanted else self.n_prompt
+        scores_prompt = request.n_prompt_logprobs is not None and not request.sent_tokens
+        self.n_scored = request.n_scored if scores_prompt else self.n_prompt
         """Tokens of its prompt whose logprobs are sent; all, if none are wanted."""
         self.n_most = request.n_most
         self.n_prefilled = 0
@@ -143,14 +143,14 @@ class Sequence(OpenRequest):
         self.cuts: tuple[int, ...] = ()
         """At how many of its tokens its state is to be saved, ascending; see `cuts_of`."""
         self.earlier = array("i")
-        """Where it begins with what an idle slot held: the end of that, and what came behind it there."""
+        """If it begins with tokens of an idle slot: the last of these, and those that followed them there."""
         self.n_passed = 0
         """Tokens of later prompts that were computed ahead of this one's."""
         self.n_preempted = 0
         self.n_parked = 0
         """How often it was preempted for others, and not because it was the youngest."""
         self.stays: tuple[Stay, ...] = ()
-        """Every time it had a slot, for those who look on."""
+        """Every time it had a slot, for telemetry."""
         self.n_dropped = 0
         """Tokens sampled in one pass with what turned out to end the answer, behind it."""
         self.stop: str | None = None
@@ -186,16 +186,16 @@ class Sequence(OpenRequest):
         """How many of its first tokens need not be computed if they are there.
 
         Never the last two: the last gives the logits, and one alone rounds differently (see `piece`). Nor one
-        whose row says how likely the next is, while that is to be told.
+        whose row gives a logprob of the prompt that is still to be sent.
         """
         most = min(len(self.tokens) - 2, self.request.n_plain or len(self.tokens))
         return most if self.n_unscored is None else min(most, self.n_unscored)
 
     @property
     def n_resumable(self) -> int:
-        """The same where slots go back to states: one that had begun to answer goes on where it stood."""
-        stood = self.n_output and self.n_unscored is None and not self.request.n_plain
-        return len(self.tokens) - 1 if stood else self.n_reusable
+        """The same where slots go back to states: an answer under way goes on from all but its last token."""
+        answers = self.n_output and self.n_unscored is None and not self.request.n_plain
+        return len(self.tokens) - 1 if answers else self.n_reusable
 
     @property
     def n_unscored(self) -> int | None:

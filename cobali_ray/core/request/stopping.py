@@ -52,11 +52,11 @@ class StopScanner:
         if not self._searches:
             return text, False
         ends = [(search.feed(text), len(search.stop)) for search in self._searches]
-        found = [(len(self._held) + end - length, length) for end, length in ends if end]
+        matches = [(len(self._held) + end - length, length) for end, length in ends if end]
         text = self._held + text
-        if found:
+        if matches:
             self._held = ""
-            begin, length = min(found)
+            begin, length = min(matches)
             self.match = text[begin : begin + length]
             return text[: begin + length if self._include else begin], True
         cut = len(text) - max(search.n_matched for search in self._searches)
@@ -108,11 +108,11 @@ class Search:
 
     def ends(self, text: str) -> list[int]:
         """Return every place in `text` at which the string is complete."""
-        found, at = [], 0
+        places, at = [], 0
         while n := self.feed(text[at:]):
             at += n
-            found.append(at)
-        return found
+            places.append(at)
+        return places
 
 
 class Beginning:

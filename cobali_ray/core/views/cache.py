@@ -16,7 +16,7 @@ class SlotView(NamedTuple):
     n_tokens: int
     """What it holds."""
     request_id: str | None = None
-    """The request in it; None: it is idle, and the fields below say nothing."""
+    """The request in it; None: it is idle, and the fields below mean nothing."""
     n_prompt: int = 0
     n_prefilled: int = 0
     n_cached: int = 0
@@ -40,7 +40,7 @@ class CacheView:
     """Requests by the tier of their reused prefix; next, their prompt tokens."""
     tier_tokens: Mapping[str, int] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What bounds it all."""
+    """The settings that bound it."""
 
 
 class SlotMove(NamedTuple):

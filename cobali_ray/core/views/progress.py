@@ -16,7 +16,7 @@ from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.core.scheduler import Scheduler
 
 PROMPT_EVERY_S: Final = 0.1
-"""At most so often progress is looked at, of a prompt and of a place in the queue: it takes milliseconds."""
+"""Least seconds between two looks at a prompt's progress, and at places in the queue: they take time."""
 PLACE_EVERY_S: Final = 0.5
 
 
@@ -47,14 +47,14 @@ def view_of_life(life: Life, place: Place | None, now_s: float) -> RequestView:
     return RequestView(life, RequestProgress(life.request_id, *counts, seconds, *ahead))
 
 
-def named(request_id: str, x_request_id: str, asked: str) -> bool:
+def named(request_id: str, x_request_id: str, name: str) -> bool:
     """Whether a client means this request: by its answer's id, or by that of its HTTP request.
 
     One with several answers is several requests here, and so is one that goes on at another engine.
     """
-    if asked == x_request_id:
+    if name == x_request_id:
         return True
-    own, _, choice = request_id.partition("~")[0].partition(asked)
+    own, _, choice = request_id.partition("~")[0].partition(name)
     return not own and (not choice or (choice[0] == "-" and choice[1:].isdigit()))
 
 
@@ -82,7 +82,7 @@ class ProgressReports:
         self._lengths = lengths or AnswerLengths()
         self._places: Mapping[str, Place] = {}
         self._places_until_s = 0.0
-        """Places in the queue as they were looked at last, and until when they are told to all who ask."""
+        """Places in the queue as computed last, and until when these are reported."""
 
     def __bool__(self) -> bool:
         return bool(self._listeners)
@@ -101,20 +101,22 @@ class ProgressReports:
     def reports(self, scheduler: Scheduler, now_s: float) -> list[tuple[str, RequestProgress]]:
         """Return the new progress events, with their addresses."""
         out = []
-        due = [one for one in self._listeners.values() if one.due_s <= now_s or one.has_moved]
-        waiting = {one.sequence.request_id for one in due if one.sequence.status.waiting}
+        due = [
+            listener for listener in self._listeners.values() if listener.due_s <= now_s or listener.has_moved
+        ]
+        waiting = {listener.sequence.request_id for listener in due if listener.sequence.status.waiting}
         if waiting and (now_s >= self._places_until_s or not waiting <= self._places.keys()):
             self._places, self._places_until_s = self.places(scheduler), now_s + PLACE_EVERY_S
-        for one in due:
-            sequence = one.sequence
+        for listener in due:
+            sequence = listener.sequence
             waits = sequence.status.waiting
             place = self._places.get(sequence.request_id) if waits else None
             progress = view_of_life(life_of(sequence), place, now_s).progress
             if _has_spoken(sequence):
                 del self._listeners[sequence.request_id]
-            one.due_s = now_s + (PLACE_EVERY_S if waits else PROMPT_EVERY_S)
-            if _differ(progress, one.progress):
-                one.progress = progress
+            listener.due_s = now_s + (PLACE_EVERY_S if waits else PROMPT_EVERY_S)
+            if _differ(progress, listener.progress):
+                listener.progress = progress
                 out.append((sequence.request.reply_to, progress))
         return out
 
@@ -123,11 +125,11 @@ class ProgressReports:
         ahead, planner = _n_ahead(scheduler), scheduler.planner
         if not ahead:
             return {}
-        n_prompts = {int(ahead[one.request_id]): one.n_pending for one in scheduler.queue}
+        n_prompts = {int(ahead[s.request_id]): s.n_pending for s in scheduler.queue}
         usual = int(mean(n_prompts.values()))
         running = [*planner.streams, *order_prefill(planner.prompts, scheduler.limits)]
         waits = self._lengths.waits_s(
-            [_stayer(one) for one in running],
+            [_stayer(sequence) for sequence in running],
             [n_prompts.get(i, usual) for i in range(max(n_prompts) + 1)],
             scheduler.pace(),
         )
@@ -141,11 +143,11 @@ def _has_spoken(sequence: Sequence) -> bool:
     return sequence.first_token_s is not None
 
 
-def _differ(one: RequestProgress, other: RequestProgress | None) -> bool:
+def _differ(new: RequestProgress, old: RequestProgress | None) -> bool:
     """Return whether more has changed than the time."""
-    if other is None or one.n_processed != other.n_processed or one.n_ahead != other.n_ahead:
+    if old is None or new.n_processed != old.n_processed or new.n_ahead != old.n_ahead:
         return True
-    return one.wait_s is not None and (other.wait_s is None or abs(one.wait_s - other.wait_s) >= 0.1)
+    return new.wait_s is not None and (old.wait_s is None or abs(new.wait_s - old.wait_s) >= 0.1)
 
 
 def _stayer(sequence: Sequence) -> Stayer:
@@ -161,11 +163,11 @@ def _stayer(sequence: Sequence) -> Stayer:
 def _n_ahead(scheduler: Scheduler) -> dict[str, float]:
     """Return how many requests go before each waiting one, as if those behind it had not come."""
     waiting = list(scheduler.queue)
-    weights = {one.line: one.account.weight for one in waiting}
-    lines = {line: Line(*line, weights[line], n, 0) for line, n in Counter(o.line for o in waiting).items()}
+    weights = {sequence.line: sequence.account.weight for sequence in waiting}
+    lines = {line: Line(*line, weights[line], n, 0) for line, n in Counter(s.line for s in waiting).items()}
     seen, ahead = Counter[tuple[int, str]](), dict[str, float]()
-    for one in waiting:
-        before = lines | {one.line: lines[one.line]._replace(n=seen[one.line])}
-        ahead[one.request_id] = n_ahead(one.request, list(before.values()))
-        seen[one.line] += 1
+    for sequence in waiting:
+        before = lines | {sequence.line: lines[sequence.line]._replace(n=seen[sequence.line])}
+        ahead[sequence.request_id] = n_ahead(sequence.request, list(before.values()))
+        seen[sequence.line] += 1
     return ahead

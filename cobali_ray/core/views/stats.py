@@ -96,7 +96,7 @@ class TickStats:
     ttfts_s: Sequence[float] = ()
     """Of each request that gained its first token, time since it came to the engine."""
     plan: Plan | None = None
-    """Who computed what; None where only texts were."""
+    """What was computed, by slot; None where only texts were."""
 
     @property
     def spans(self) -> list[tuple[int, int, int, int]]:
@@ -135,7 +135,7 @@ class TickFeed(NamedTuple):
     def body_for(self, tenant: str) -> bytes:
         """Return it as a tenant may read it: the ids that other tenants chose are empty."""
         own = tenant.encode()
-        return _SENT_AS.sub(lambda found: found[1] + (found[3] if found[2] == own else b"") + b'"', self.body)
+        return _SENT_AS.sub(lambda match: match[1] + (match[3] if match[2] == own else b"") + b'"', self.body)
 
 
 _SENT_AS = re.compile(rb'("x_request_id":")([^"/]*)/([^"]*)"')
@@ -182,7 +182,7 @@ class EngineState:
     last_tick_age_s: float = 0.0
     """Since the last finished tick, while there is work; 0 when idle."""
     down_s: float = 0.0
-    """Since it was there last, as long as it is not; 0 before the first time."""
+    """How long it has been away; 0 while it is there, or before it first was."""
     detail: str = ""
     idle_s: float = 0.0
     """Since its last request ended, while none is open."""
@@ -213,6 +213,8 @@ class LoadView(NamedTuple):
     """Tokens that its slots and host memory can keep."""
     embed_s: float = 0.0
     """How long the texts take that wait to be embedded."""
+    paused: bool = False
+    """Whether requests wait for the end of a pause."""
 
 
 class Attendance(NamedTuple):
@@ -242,7 +244,7 @@ class Attendance(NamedTuple):
     """How long ago that began. A process younger than the call shows a death that Serve hid by calling the
     successor."""
     began: int = 0
-    """The same in ticks of its machine's clock: tells it from a later process with its id."""
+    """The same in ticks of its machine's clock: a later process with its id has another one."""
     lost: str = ""
     """The device that it has lost, and why; its process ends now."""
 
@@ -253,7 +255,7 @@ class Reuse(NamedTuple):
     begins: Begins
     """At states: only where one was saved; see states.py."""
     tiers: tuple[Tier, ...]
-    """Where things are kept."""
+    """Where prefixes are kept."""
     state_bytes: int
     """What a saved state takes; 0 where none are needed."""
     drafts: bool
@@ -288,7 +290,7 @@ class ModelCard:
     size_bytes: int = 0
     """Of its files; 0 where it has none."""
     sampling: SamplingParams = NEUTRAL
-    """What holds where a request says nothing."""
+    """What is used where a request says nothing."""
     generates: bool = True
     reuse: Reuse | None = None
     """Of a model that generates."""
@@ -306,7 +308,7 @@ class ModelCard:
 
         Texts are embedded without adapters.
         """
-        adapter = next((one for one in self.adapters if one.name == name), None)
+        adapter = next((adapter for adapter in self.adapters if adapter.name == name), None)
         if adapter is None:
             return self
-        return replace(self, model_id=adapter.name, adapter=adapter, embedding=None)  # texts know none
+        return replace(self, model_id=adapter.name, adapter=adapter, embedding=None)

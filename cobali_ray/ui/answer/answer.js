@@ -35,7 +35,7 @@ export function Answer({
 }) {
   const answer = useStore(store);
   const { history } = useStore(feed);
-  const told = history?.requests.get(answer.requestId) ?? null;
+  const request = history?.requests.get(answer.requestId) ?? null;
   const { status, part, reasoning, text, tokens, calls, error } = answer;
   const [inWords, setInWords] = useState(false);
   const open = isOpen(answer);
@@ -69,7 +69,7 @@ export function Answer({
     ${error && html`<p class="failure" role="alert"><b>Failed.</b> ${error.message}${" "}
       ${error.code && html`<code>${error.code}</code>`}</p>`}
     <footer>
-      <${Numbers} answer=${answer} told=${told} nowS=${history?.nowS} />
+      <${Numbers} answer=${answer} request=${request} nowS=${history?.nowS} />
       <div class="actions">
         ${text && !open && html`<${CopyButton} what="Copy answer" textOf=${() => text} />`}
         ${
@@ -94,7 +94,7 @@ const WAS = {
   network: "The connection was lost; the answer continued after",
 };
 
-/** Why nothing comes at present; afterwards, what that was. */
+/** Why no text comes at present; afterwards, why there was none for a while. */
 function Pause({ answer: { pause, pauses = [], text, reasoning } }) {
   const [, redraw] = useState(0);
   useEffect(() => {

@@ -24,8 +24,8 @@ export function makeBlocks() {
     const goesOn = growing && text.startsWith(before);
     const kept = goesOn ? finished : [];
     try {
-      const { tokens, links: known } = read(text.slice(goesOn ? before.length : 0), goesOn ? links : {});
-      const sameLinks = Object.keys(known).length === Object.keys(links).length;
+      const { tokens, links: newLinks } = read(text.slice(goesOn ? before.length : 0), goesOn ? links : {});
+      const sameLinks = Object.keys(newLinks).length === Object.keys(links).length;
       const blocks = tokens.map((token, i) => {
         const old = goesOn ? null : finished[i];
         if (old?.raw === token.raw && sameLinks) return old;
@@ -38,7 +38,7 @@ export function makeBlocks() {
       const n = growing ? nFinished(tokens) : blocks.length;
       finished = [...kept, ...blocks.slice(0, n)];
       before = finished.map(({ raw }) => raw).join("");
-      links = known;
+      links = newLinks;
       const open = blocks.slice(n).map(({ node }) => node);
       if (!tokens.length && caret) open.push(html`<p key="caret">${caret}</p>`);
       return [...finished.map(({ node }) => node), ...open];

@@ -1,4 +1,4 @@
-// Tool calls of an answer: what is called with what, how that stands, and what came back.
+// Tool calls of an answer: their arguments, state and results.
 import { count } from "../parts/format.js";
 import { html } from "../parts/preact.js";
 import { Question } from "../request/mcpforms.js";
@@ -26,7 +26,7 @@ export function Calls({ calls, open = false, caret = null, onResult = null }) {
 function Call({ call, writes, caret, onResult }) {
   const { id, name, args, result, running, server } = call;
   const answer = (typed) => onResult(id, typed);
-  const asked = onResult && !writes && !running && !result;
+  const needsResult = onResult && !writes && !running && !result;
   return html`<li class="call">
     <div class="head">
       <span class="fn" aria-hidden="true">ƒ</span><code>${name}</code>
@@ -35,8 +35,8 @@ function Call({ call, writes, caret, onResult }) {
     </div>
     <${Arguments} text=${args} caret=${caret} />
     ${result && html`<${Result} result=${result} folded=${Boolean(server)} />`}
-    ${asked && server && html`<${Question} call=${call} onResult=${answer} />`}
-    ${asked && !server && html`<${ToolResult} name=${name} onAnswer=${answer} />`}
+    ${needsResult && server && html`<${Question} call=${call} onResult=${answer} />`}
+    ${needsResult && !server && html`<${ToolResult} name=${name} onAnswer=${answer} />`}
   </li>`;
 }
 
@@ -55,14 +55,14 @@ function State({ call: { result, running }, writes }) {
   return html`<span class=${`state ${kind}`} title=${title}>${word}</span>`;
 }
 
-/** Keys and values once the arguments are whole; what is half written, or no object, as it came. */
+/** Keys and values once the arguments are complete; what is half written, or no object, as it came. */
 function Arguments({ text, caret }) {
   const values = caret ? null : objectOf(text);
   if (!values) return text || caret ? html`<pre class="args" tabindex="0">${text}${caret}</pre>` : null;
   const entries = Object.entries(values);
   if (!entries.length) return html`<p class="muted">no arguments</p>`;
   return html`<dl class="args">
-    ${entries.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${shown(value)}</dd></div>`)}
+    ${entries.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${nodeOf(value)}</dd></div>`)}
   </dl>`;
 }
 
@@ -75,12 +75,12 @@ function objectOf(text) {
   }
 }
 
-function shown(value) {
+function nodeOf(value) {
   const nested = value !== null && typeof value === "object";
   return nested ? html`<pre tabindex="0">${JSON.stringify(value, null, 2)}</pre>` : String(value);
 }
 
-/** `folded`: even a short one, as those of other hosts are. */
+/** `folded`: even if it is short, as results of other hosts are. */
 function Result({ result, folded }) {
   const text = result.error ?? result.content;
   const kind = result.error === undefined ? "result" : "result wrong";

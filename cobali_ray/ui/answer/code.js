@@ -1,4 +1,4 @@
-// A block of code: its language, a button that copies it, and colours once what knows them is there.
+// A block of code: its language, a button that copies it, and colours once the highlighter is loaded.
 import { CopyButton } from "../parts/clipboard.js";
 import { Icon } from "../parts/icons.js";
 import { later } from "../parts/lazy.js";
@@ -10,20 +10,20 @@ const LEAST_REST_MS = 150;
 const MOST_CHARS = 60_000; // more of it stays plain
 
 const Preview = later(async () => (await import("./preview.js")).Preview);
-/** Whether a block can be looked at as what it draws. */
+/** Whether a block can be previewed as the drawing that it describes. */
 const isDrawing = (lang, text) =>
   /^(?:html|svg|mermaid)$/i.test(lang) || (/^xml$/i.test(lang) && text.includes("<svg"));
 
 const highlighter = makeStore({ highlight: null });
-let asked = false;
+let requested = false;
 
 async function needHighlight() {
-  if (asked) return;
-  asked = true;
+  if (requested) return;
+  requested = true;
   try {
     highlighter.set(await import("./highlight.js"));
   } catch {
-    asked = false;
+    requested = false;
   }
 }
 
@@ -31,7 +31,7 @@ async function needHighlight() {
 export function Code({ lang, text, growing, caret }) {
   const { highlight } = useStore(highlighter);
   const drawn = useRef(null);
-  const [looking, look] = useState(false);
+  const [previewing, setPreviewing] = useState(false);
   useEffect(() => void (lang && needHighlight()), [lang]);
   const colours = lang && highlight && text.length <= MOST_CHARS;
   if (colours) drawn.current = coloured(drawn.current, highlight, lang, text, growing);
@@ -41,11 +41,11 @@ export function Code({ lang, text, growing, caret }) {
       ${
         !growing &&
         isDrawing(lang, text) &&
-        html`<button type="button" class="quiet small" aria-pressed=${String(looking)}
-          onClick=${() => look(!looking)}><${Icon} name="play" size=${14} />Preview</button>`
+        html`<button type="button" class="quiet small" aria-pressed=${String(previewing)}
+          onClick=${() => setPreviewing(!previewing)}><${Icon} name="play" size=${14} />Preview</button>`
       }
       <${CopyButton} textOf=${() => text} what="Copy code" /></figcaption>
-    ${looking && html`<${Preview} key=${text} lang=${lang} text=${text} />`}
+    ${previewing && html`<${Preview} key=${text} lang=${lang} text=${text} />`}
     <pre tabindex="0"><code>${nodes}${text.slice(upTo)}${caret}</code></pre>
   </figure>`;
 }

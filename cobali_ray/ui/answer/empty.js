@@ -1,4 +1,4 @@
-// What stands where there is nothing yet: what this is, and a way to begin.
+// Shown where there is nothing yet: what this is, and a way to begin.
 import { Strip } from "../feed/strip.js";
 import { BASE } from "../parts/api.js";
 import { toMessage } from "../parts/focus.js";

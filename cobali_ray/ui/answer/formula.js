@@ -1,4 +1,4 @@
-// A formula as LaTeX has it: drawn once what draws it is there; as it was written until then, or where it is none.
+// A formula in LaTeX: drawn once KaTeX is loaded; until then, or where it is not valid, as it was written.
 import { script, style } from "../parts/lazy.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../parts/preact.js";
 import { makeStore, useStore } from "../parts/store.js";
@@ -10,7 +10,7 @@ const MOST_CHARS = 5000; // longer ones stay as they are
 const drawer = makeStore({ katex: null });
 let coming = null;
 
-/** Fetch what draws formulas, once. */
+/** Load KaTeX, once. */
 export function needKatex() {
   coming ??= Promise.all([script("ui/vendor/katex-0.19.1.js"), style("ui/vendor/katex-0.19.1.css")]).then(
     () => drawer.set({ katex: globalThis.katex }),

@@ -1,22 +1,22 @@
-// The text of an answer, drawn as markdown once what reads that is there; plain until then.
+// The text of an answer, drawn as markdown once its parser is loaded; plain until then.
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../parts/preact.js";
 import { makeStore, useStore } from "../parts/store.js";
 
 const LEAST_REST_MS = 40; // 25 drawings a second look like a stream
-const REST_PER_WORK = 8; // where one takes long
+const REST_PER_WORK = 8; // where a drawing takes long
 const MOST_CHARS = 400_000; // longer ones stay plain
 
 const reader = makeStore({ makeBlocks: null });
-let asked = false;
+let requested = false;
 
-/** Fetch what reads markdown, once. If that fails, text stays plain and the next answer tries again. */
+/** Load the parser, once. If that fails, text stays plain and the next answer tries again. */
 async function needMarkdown() {
-  if (asked) return;
-  asked = true;
+  if (requested) return;
+  requested = true;
   try {
     reader.set(await import("./blocks.js"));
   } catch {
-    asked = false;
+    requested = false;
   }
 }
 

@@ -14,19 +14,19 @@ const PACE_FROM = {
   page: "Output tokens per second after the first, as they reached this page",
 };
 
-/** TTFT, speed, counts and the finish reason. `told` is what the feed knows of the request, at `nowS`. */
-export function Numbers({ answer, told, nowS = null }) {
+/** TTFT, speed, counts and the finish reason. `request` is the answer's request in the feed, at `nowS`. */
+export function Numbers({ answer, request, nowS = null }) {
   const { ttftS, usage, timings, finishReason, status, sentS, lastS } = answer;
   const open = isOpen(answer);
   const served = timings?.ttft_s != null;
   const cached =
-    told?.n_cached ?? timings?.cached_tokens ?? countedOf(answer)?.prompt_tokens_details?.cached_tokens;
-  const queueS = timings?.queue_s ?? (told?.assigned_s && told.assigned_s - told.arrived_s);
-  const prompt = told?.n_prompt ?? usage?.prompt_tokens;
+    request?.n_cached ?? timings?.cached_tokens ?? countedOf(answer)?.prompt_tokens_details?.cached_tokens;
+  const queueS = timings?.queue_s ?? (request?.assigned_s && request.assigned_s - request.arrived_s);
+  const prompt = request?.n_prompt ?? usage?.prompt_tokens;
   const reasoned = countedOf(answer)?.completion_tokens_details?.reasoning_tokens;
-  const pace = paceOf(answer, told, nowS);
-  const least = open || outputOf(answer, told) !== null ? "" : "≥ ";
-  const nOutput = tokensOf(answer, told);
+  const pace = paceOf(answer, request, nowS);
+  const least = open || outputOf(answer, request) !== null ? "" : "≥ ";
+  const nOutput = tokensOf(answer, request);
   const numbers = [
     [
       "TTFT",
@@ -92,7 +92,7 @@ export function Numbers({ answer, told, nowS = null }) {
   </details>`;
 }
 
-/** How an answer ended, where it is not by itself. */
+/** How an answer ended, unless it ended by itself. */
 const unusualOf = (status, reason) =>
   status === "stopped" || status === "failed"
     ? status

@@ -57,10 +57,10 @@ function listOf({ ordered, start, items }, key, end, depth) {
 
 function tableOf({ header, rows }, key, end) {
   const last = rows.at(-1)?.at(-1) ?? header.at(-1);
-  const cell = (one, i) => {
-    const content = inlineOf(one, one === last ? end : INNERMOST);
-    const align = one.align && `align-${one.align}`;
-    return one.header
+  const cell = (token, i) => {
+    const content = inlineOf(token, token === last ? end : INNERMOST);
+    const align = token.align && `align-${token.align}`;
+    return token.header
       ? html`<th key=${i} scope="col" class=${align}>${content}</th>`
       : html`<td key=${i} class=${align}>${content}</td>`;
   };
@@ -95,7 +95,7 @@ function spanOf(token, key, depth) {
       return html`<br key=${key} />`;
     case "link":
       return linkOf(token, key, inside());
-    case "image": // one of another host would tell it that somebody reads this
+    case "image": // loading it would tell another host that somebody reads this
       return linkOf(token, key, token.text ? plain(token.text) : token.href);
     default:
       return token.raw;

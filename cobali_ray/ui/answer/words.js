@@ -10,7 +10,7 @@ const shareOf = (logprob) => (likelihood(logprob) < 0.0005 ? "< 0.1\u202f%" : pe
 const shadeOf = (logprob) => `sure-${SURE.filter((bound) => likelihood(logprob) < bound).length}`;
 
 /** Where each token stands in a text, as `{from, to, token}`, without those that are not in it, such as the end. */
-export function placesOf(text, tokens) {
+function placesOf(text, tokens) {
   const places = [];
   let at = 0;
   for (const token of tokens) {
@@ -59,28 +59,28 @@ export function Words({ text, tokens, title, goOn }) {
   </section>`;
 }
 
-/** What was likely at a place; where the answer can go on from another, each is a button. */
+/** The likely words of a place; with `goOn`, each other one is a button. */
 function Choices({ text, places, at, goOn }) {
   const { token, from } = places[at];
   const written = [token.text, token.logprob];
-  const others = token.top.filter(([one]) => one && one !== token.text);
+  const others = token.top.filter(([word]) => word && word !== token.text);
   const all = [written, ...others].sort((a, b) => b[1] - a[1]);
-  const take = ([one, logprob]) => {
+  const take = ([word, logprob]) => {
     const kept = places.slice(0, at).map((place) => place.token);
-    goOn(text.slice(0, from) + one, [...kept, { ...token, text: one, logprob }]);
+    goOn(text.slice(0, from) + word, [...kept, { ...token, text: word, logprob }]);
   };
   const kind = goOn ? "button" : "span";
   return html`<div class="choices" role="group" aria-label="Likely here">
-    ${all.map((one) => {
-      const own = one[0] === token.text;
-      return html`<${kind} key=${one[0]} class="small" disabled=${goOn ? own : null}
-        onClick=${goOn && (() => take(one))}
+    ${all.map((choice) => {
+      const own = choice[0] === token.text;
+      return html`<${kind} key=${choice[0]} class="small" disabled=${goOn ? own : null}
+        onClick=${goOn && (() => take(choice))}
         title=${own ? "What was written" : goOn && "Continue from this word, as another version of the answer"}>
-        <code>${shown(one[0])}</code>
-        <span class="muted">${shareOf(one[1])}${own && ", written"}</span></${kind}>`;
+        <code>${withVisibleSpace(choice[0])}</code>
+        <span class="muted">${shareOf(choice[1])}${own && ", written"}</span></${kind}>`;
     })}
   </div>`;
 }
 
 /** A token with its white space to be seen. */
-const shown = (text) => text.replaceAll(" ", "␣").replaceAll("\n", "⏎").replaceAll("\t", "⇥");
+const withVisibleSpace = (text) => text.replaceAll(" ", "␣").replaceAll("\n", "⏎").replaceAll("\t", "⇥");

@@ -1,4 +1,4 @@
-// Files that go with a message: which are taken, and what they come to for the model. No drawing.
+// Files attached to a message: which are accepted, and how many tokens each has. No drawing.
 import { call } from "../parts/api.js";
 import { bytes, count } from "../parts/format.js";
 import { withFiles } from "../request/conversations.js";
@@ -14,7 +14,7 @@ const READERS = {
 const PICTURES = new Set(["image/png", "image/jpeg", "image/gif"]);
 
 /**
- * Read a file for a model as /v1/models tells it. Returns `{file}` or `{image}`; throws an Error that says why not.
+ * Read a file for a model as /v1/models lists it. Returns `{file}` or `{image}`; throws an Error that says why not.
  *
  * `nTokens`: of the files that are there already.
  */
@@ -30,18 +30,18 @@ export async function attachmentOf(file, model, nTokens = 0) {
   if (size > (read ? MOST_DOCUMENT_BYTES : mostText)) throw tooLong(size);
   const text = await (read ?? textOf)(new Uint8Array(await file.arrayBuffer()), name);
   if (text.length > mostText) throw tooLong(text.length);
-  const taken = { name, size, text, nTokens: await countOf({ name, text }, model) };
-  if (nTokens + (taken.nTokens ?? 0) >= most) {
-    const beside = nTokens ? `, with the other files ${count(nTokens + taken.nTokens)}` : "";
+  const attached = { name, size, text, nTokens: await countOf({ name, text }, model) };
+  if (nTokens + (attached.nTokens ?? 0) >= most) {
+    const beside = nTokens ? `, with the other files ${count(nTokens + attached.nTokens)}` : "";
     throw new Error(
-      `${name} is too long: ${count(taken.nTokens)} tokens${beside}, and the model reads ${count(most)} at most.`,
+      `${name} is too long: ${count(attached.nTokens)} tokens${beside}, and the model reads ${count(most)} at most.`,
     );
   }
-  return { file: taken };
+  return { file: attached };
 }
 
 /** Return a file's text. Throws an Error where it is none. */
-export function textOf(data, name) {
+function textOf(data, name) {
   let text = null;
   try {
     text = new TextDecoder("utf-8", { fatal: true }).decode(data);

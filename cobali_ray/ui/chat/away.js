@@ -1,18 +1,18 @@
-// An answer whose engine is away: noted in the answer itself, as the feed tells it. No drawing.
+// An answer whose engine is away: noted in the answer itself, as the feed reports it. No drawing.
 import { feed } from "../feed/feed.js";
 import { isOpen } from "../request/chat.js";
 import { pauseOver } from "../request/resume.js";
 
-/** Whether the engine that the page shows writes an answer: there is no other, or it told of the request. */
-function isShowns({ requestId, xRequestId }) {
+/** Whether the shown engine writes an answer: there is no other, or its feed has the request. */
+function isOnShownEngine({ requestId, xRequestId }) {
   const { engines, history } = feed.get();
-  const asked = [...(history?.requests.values() ?? [])];
-  return engines.length < 2 || asked.some((one) => one.request_id === requestId || one.x_request_id === xRequestId);
+  const isIt = (request) => request.request_id === requestId || request.x_request_id === xRequestId;
+  return engines.length < 2 || [...(history?.requests.values() ?? [])].some(isIt);
 }
 
 const ON_THE_WAY_MS = 1000; // text that comes sooner was sent before
 
-/** Note in an answer that its engine is away, as the feed tells it, and when it goes on. Returns what ends this. */
+/** Note in an answer that its engine is away, as the feed reports it, and when it goes on. Returns what ends this. */
 export function watchEngine(store) {
   let nBefore = 0; // deltas when it went away
   const look = () => {
@@ -23,7 +23,7 @@ export function watchEngine(store) {
       const late = Date.now() - answer.pause.sinceMs > ON_THE_WAY_MS;
       if (answer.nDeltas > nBefore && (late || !away)) store.set(pauseOver(answer));
       else if (!late) nBefore = answer.nDeltas;
-    } else if (away && !answer.pause && isOpen(answer) && isShowns(answer)) {
+    } else if (away && !answer.pause && isOpen(answer) && isOnShownEngine(answer)) {
       nBefore = answer.nDeltas;
       store.set({ pause: { why: "engine", sinceMs: Date.now() } });
     }

@@ -52,7 +52,7 @@ export function ChatView() {
     attach(conversation, [...event.dataTransfer.files]);
   };
   return html`<div class=${`chat ${shown.list ? "with-list" : ""} ${shown.settings ? "with-settings" : ""}`}>
-    <${EngineInUse} model=${answer?.model ?? conversation.model} said=${`${id} ${conversation.head}`}
+    <${EngineInUse} model=${answer?.model ?? conversation.model} revision=${`${id} ${conversation.head}`}
       request=${answer && answerOf(answer).get().xRequestId} />
     <${Panel} name="list" label="Conversations"><${Sidebar} close=${closeDrawers} /></${Panel}>
     <section class="talk" aria-label="Conversation" onDrop=${onDrop} onDragOver=${(event) => event.preventDefault()}>
@@ -162,13 +162,13 @@ const ENDS = { done: "The answer is complete.", stopped: "The answer was stopped
 function Ended({ conversation, busy }) {
   const { id, head } = conversation;
   const before = useRef({ id, busy });
-  const [told, tell] = useState("");
+  const [outcome, setOutcome] = useState("");
   useEffect(() => {
     const ended = before.current.id === id && before.current.busy && !busy;
-    if (ended || busy) tell(ended ? (ENDS[messageOf(conversation, head)?.status] ?? "") : "");
+    if (ended || busy) setOutcome(ended ? (ENDS[messageOf(conversation, head)?.status] ?? "") : "");
     before.current = { id, busy };
   }, [id, busy]);
-  return html`<p class="hidden" role="status" aria-label="Answer">${told}</p>`;
+  return html`<p class="hidden" role="status" aria-label="Answer">${outcome}</p>`;
 }
 
 function Writing({ conversation, busy }) {
@@ -202,12 +202,12 @@ function Writing({ conversation, busy }) {
 function ChatSettings({ conversation }) {
   const { id, settings, model } = conversation;
   const set = (patch) => change(id, (was) => ({ ...was, ...patch, setMs: Date.now() }));
-  const setOne = (name, value) =>
+  const setSetting = (name, value) =>
     change(id, (was) => ({ ...was, settings: { ...was.settings, [name]: value }, setMs: Date.now() }));
-  return html`<${Settings} settings=${settings} model=${model} change=${setOne}
+  return html`<${Settings} settings=${settings} model=${model} change=${setSetting}
     choose=${(name) => set({ model: name })} reset=${() => set({ settings: DEFAULTS })}
     onClose=${() => toggle("settings", false, idOf("settings"))}>
-    <${Tools} settings=${settings} change=${setOne} />
+    <${Tools} settings=${settings} change=${setSetting} />
     <${Presets} settings=${settings} model=${model} take=${set} />
     <button class="quiet" onClick=${() => keepDefaults(conversation)}>Use for new chats</button>
     <p class="hint">These settings are for this chat only.</p>

@@ -14,7 +14,7 @@ export async function textOfDocx(data, name) {
   } catch {
     throw new Error(`${name} is not a DOCX file that can be read.`);
   }
-  for (const second of elementsOf(xml, "Fallback")) second.remove(); // what is drawn otherwise is there twice
+  for (const second of elementsOf(xml, "Fallback")) second.remove(); // these repeat what is there already
   const [body] = elementsOf(xml, "body");
   const text = body ? blocksOf(body).join("\n").trim() : "";
   if (!text) throw new Error(`${name} contains no text.`);
@@ -24,9 +24,9 @@ export async function textOfDocx(data, name) {
 const elementsOf = (part, name) => [...part.getElementsByTagNameNS("*", name)];
 
 /** Return a file of a ZIP as text. */
-async function unpacked(data, wanted) {
+async function unpacked(data, path) {
   const view = new DataView(data.buffer, data.byteOffset, data.byteLength);
-  const { method, from, to } = entryOf(view, data, wanted);
+  const { method, from, to } = entryOf(view, data, path);
   const packed = data.subarray(from, to);
   if (method === STORED) return new TextDecoder().decode(packed);
   if (method !== DEFLATED) throw new Error("It uses a compression that is not supported.");
@@ -42,7 +42,7 @@ async function unpacked(data, wanted) {
 }
 
 /** Find a file by the ZIP's directory, at its end: how it is packed, and where its bytes are. */
-function entryOf(view, data, wanted) {
+function entryOf(view, data, path) {
   let end = data.length - END_BYTES;
   while (view.getUint32(end, true) !== END) {
     end -= 1;
@@ -51,7 +51,7 @@ function entryOf(view, data, wanted) {
   let at = view.getUint32(end + 16, true);
   for (let left = view.getUint16(end + 10, true); left > 0 && view.getUint32(at, true) === ENTRY; left -= 1) {
     const [nName, nExtra, nComment] = [28, 30, 32].map((offset) => view.getUint16(at + offset, true));
-    if (new TextDecoder().decode(data.subarray(at + 46, at + 46 + nName)) === wanted) {
+    if (new TextDecoder().decode(data.subarray(at + 46, at + 46 + nName)) === path) {
       const head = view.getUint32(at + 42, true);
       const from = head + 30 + view.getUint16(head + 26, true) + view.getUint16(head + 28, true);
       return { method: view.getUint16(at + 10, true), from, to: from + view.getUint32(at + 20, true) };

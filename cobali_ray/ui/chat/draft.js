@@ -45,7 +45,7 @@ export function dequeue(id, message = draftOf(id).queue[0]) {
   return message;
 }
 
-/** Take what is written in one conversation over into another. */
+/** Move the draft of one conversation to another. */
 export function carry(from, to) {
   const { [from]: draft, ...others } = drafts.get().by;
   if (!draft || from === to) return;
@@ -53,9 +53,9 @@ export function carry(from, to) {
   keepThem();
 }
 
-/** Attach files to what is written in a conversation, and say of each that is not taken why. */
+/** Attach files to what is written in a conversation, and say of each that is not accepted why. */
 export async function attach({ id, model: chosen }, files) {
-  const model = models.get().all.find((one) => one.id === modelOf(chosen)) ?? null;
+  const model = models.get().all.find((listed) => listed.id === modelOf(chosen)) ?? null;
   write(id, { refusals: [] });
   for (const file of files) {
     write(id, { reading: draftOf(id).reading + 1 });
@@ -73,10 +73,10 @@ export async function attach({ id, model: chosen }, files) {
 }
 
 /** Take an attached file away again. */
-export function detach(id, gone) {
+export function detach(id, removed) {
   const { files, images } = draftOf(id);
   write(id, {
-    files: files.filter((file) => file !== gone),
-    images: images.filter((image) => image !== gone),
+    files: files.filter((file) => file !== removed),
+    images: images.filter((image) => image !== removed),
   });
 }

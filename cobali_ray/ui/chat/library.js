@@ -36,7 +36,7 @@ export const library = makeStore({
   missing: false, // whether the address named a conversation that is not kept here
   deleted: null, // the conversation deleted last
   query: "",
-  found: null, // where it is, by conversation; null: nothing is searched for
+  matches: null, // of the search, by conversation: where in it; null: nothing is searched for
 });
 
 /** The conversation in sight. */
@@ -45,7 +45,7 @@ export const current = () => library.get().held[library.get().id];
 const AGAIN_MS = 5000; // until what the server did not take is written again
 
 const saving = new Map(); // by conversation: whether there is more to write, and when that is done
-const busy = new Set(); // conversations that something happens to, which stay in memory
+const busy = new Set(); // conversations with an answer under way, which stay in memory
 
 /** Keep a conversation in memory until it is released, whichever is in sight. */
 export const hold = (id) => busy.add(id);
@@ -76,7 +76,7 @@ function save(id) {
   return saving.get(id)?.done;
 }
 
-/** Resolves once what is being kept now is. */
+/** Resolves once what is being written now is stored. */
 export const saved = () => Promise.all([...saving.values()].map(({ done }) => done));
 
 async function saveAll(id, work) {
@@ -86,7 +86,7 @@ async function saveAll(id, work) {
       const { write } = await shelf();
       const mine = library.get().held[id];
       const whole = mine && (await write(mine));
-      if (library.get().held[id]) note(id, whole); // else another shelf is read by now
+      if (library.get().held[id]) note(id, whole); // else another shelf has been opened
       if (library.get().trouble) library.set({ trouble: null });
     } catch (error) {
       library.set({ trouble: error.message });
@@ -96,7 +96,7 @@ async function saveAll(id, work) {
   saving.delete(id);
 }
 
-/** Take what was written of a conversation; null: it is deleted. */
+/** Take a conversation as it was stored; null: it was deleted. */
 export function note(id, whole) {
   list(id, whole && summaryOf(whole));
   const { held } = library.get();
@@ -112,7 +112,7 @@ let opened = { name: null, leave: () => {} }; // the shelf that is read
 const shelfName = () => (isOnServer() ? models.get().chats : "");
 
 /** Read what is kept, follow what others do, and look at a conversation, or again at what this tab had in sight. */
-export async function openLibrary(wanted = null) {
+export async function openLibrary(startId = null) {
   opened.leave();
   try {
     const { onOthers, summaries: readSummaries, read } = await shelf();
@@ -124,9 +124,9 @@ export async function openLibrary(wanted = null) {
     opened = { name: shelfName(), leave: () => [...ends, unfollow].forEach((end) => end()) };
     const all = await readSummaries();
     const { summaries } = library.get();
-    const known = new Set(summaries.map(({ id }) => id));
-    library.set({ summaries: [...summaries, ...all.filter(({ id }) => !known.has(id))] });
-    const place = wanted ?? named() ?? kept(forSession, PLACE, null);
+    const knownIds = new Set(summaries.map(({ id }) => id));
+    library.set({ summaries: [...summaries, ...all.filter(({ id }) => !knownIds.has(id))] });
+    const place = startId ?? named() ?? kept(forSession, PLACE, null);
     const before = all.some(({ id }) => id === place) && (await read(place));
     if (before && !current().messages.length) see(before);
     else if (named() && named() !== "new" && named() !== current().id) library.set({ missing: true });
@@ -135,14 +135,14 @@ export async function openLibrary(wanted = null) {
   }
 }
 
-/** Read another shelf, if another is meant by now: another key, or a choice. */
+/** Read another shelf, if the key or the choice of place has changed. */
 export function reopen() {
   if (shelfName() === opened.name) return;
   opened.name = shelfName();
-  const { id: wanted } = current();
+  const { id } = current();
   const conversation = fresh();
   library.set({ summaries: [], id: conversation.id, held: { [conversation.id]: conversation }, deleted: null });
-  openLibrary(wanted);
+  openLibrary(id);
 }
 
 /** The conversation that the address names, "new" for a new one; null: none. */
@@ -164,10 +164,10 @@ function see(conversation) {
   const stays = Object.values(held).filter(({ id }) => id !== left || busy.has(id) || saving.has(id));
   keep(forSession, PLACE, conversation.messages.length ? conversation.id : "new");
   const all = [conversation, ...stays]; // what is in memory already is newer
-  library.set({ id: conversation.id, missing: false, held: Object.fromEntries(all.map((one) => [one.id, one])) });
+  library.set({ id: conversation.id, missing: false, held: Object.fromEntries(all.map((item) => [item.id, item])) });
 }
 
-/** Look at a conversation that is kept; say whether it is. */
+/** Look at a stored conversation; say whether it exists. */
 export async function show(id) {
   const conversation = await lookUp(id);
   if (conversation) see(conversation);
@@ -180,7 +180,7 @@ export async function showMessage(id, message) {
   if (!pathOf(current()).some((other) => other.id === message)) change(id, (was) => lookAt(was, message));
 }
 
-/** Return a conversation, from memory or as it is kept. */
+/** Return a conversation, from memory or from its shelf. */
 export const lookUp = async (id) => library.get().held[id] ?? (await shelf()).read(id);
 
 /** Begin a new conversation; one without messages is new already. */
@@ -210,7 +210,7 @@ export async function pin(id, pinned, atMs = Date.now()) {
 export async function discard(id) {
   const deleted = await lookUp(id);
   if (library.get().id === id) see(fresh());
-  const { [id]: gone, ...held } = library.get().held;
+  const { [id]: discarded, ...held } = library.get().held;
   library.set({ held, deleted });
   await tried(async () => (await shelf()).remove(id));
   note(id, null);
@@ -227,12 +227,13 @@ export async function undo() {
 export async function search(query) {
   library.set({ query });
   if (!query.trim()) {
-    library.set({ found: null });
+    library.set({ matches: null });
     return;
   }
   await tried(async () => {
-    const hits = (await (await shelf()).readAll()).map((one) => [one.id, placeOf(one, query)]);
-    if (library.get().query === query) library.set({ found: new Map(hits.filter(([, place]) => place)) });
+    const conversations = await (await shelf()).readAll();
+    const hits = conversations.map((conversation) => [conversation.id, placeOf(conversation, query)]);
+    if (library.get().query === query) library.set({ matches: new Map(hits.filter(([, place]) => place)) });
   });
 }
 

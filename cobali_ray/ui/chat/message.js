@@ -1,4 +1,4 @@
-// The messages of a chat: what was asked and can be edited, what was answered and can be asked for again.
+// The messages of a chat: a user's, which can be edited, and a model's, which can be written again.
 import { Answer } from "../answer/answer.js";
 import { feed } from "../feed/feed.js";
 import { focusLater, toMessage } from "../parts/focus.js";
@@ -18,7 +18,7 @@ export function Turns({ conversation, busy }) {
   useLayoutEffect(() => end.current.scrollIntoView({ block: "end" }), [conversation.id, path.length]);
   return html`<ol class="turns">
     ${path.map((message, i) => {
-      const Message = message.role === "user" ? Asked : Answered;
+      const Message = message.role === "user" ? UserTurn : ModelTurn;
       return html`<li key=${message.id} id=${`message-${message.id}`}>
         <${Message} conversation=${conversation} message=${message} last=${i === path.length - 1} busy=${busy} />
       </li>`;
@@ -43,8 +43,8 @@ function ToEnd({ end }) {
     : null;
 }
 
-/** What somebody asked. `busy`: an answer is under way, so nothing can be changed. */
-function Asked({ conversation, message, busy }) {
+/** A message of the user. `busy`: an answer is under way, so nothing can be changed. */
+function UserTurn({ conversation, message, busy }) {
   const [editing, setEditing] = useState(false);
   const { text, files, images, start } = message;
   if (editing) return html`<${Editor} message=${message} busy=${busy} onClose=${() => setEditing(false)} />`;
@@ -120,8 +120,8 @@ function turnerOf(message, by) {
   return (by < 0 ? buttons : buttons.reverse()).find(({ disabled }) => !disabled);
 }
 
-/** What the model answered, and what can be done with it. `last`: it ends the branch. */
-function Answered({ conversation, message, last, busy }) {
+/** An answer of the model, and what can be done with it. `last`: it ends the branch. */
+function ModelTurn({ conversation, message, last, busy }) {
   const store = answerOf(message);
   const open = busy && last;
   const waiting = useStanding(store, open);
@@ -165,7 +165,7 @@ function useLeftS(untilMs) {
   return leftS;
 }
 
-/** Where an answer is that has not begun, in words. */
+/** The state of an answer that has not begun, in words. */
 function useStanding(store, open) {
   const { history, status: engine, cause } = useStore(feed);
   const { status, xRequestId } = useStore(store);

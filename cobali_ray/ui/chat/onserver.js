@@ -8,7 +8,7 @@ const EVERYBODY = "all"; // what the server calls the chats of those who need no
 
 export function OnServer({ chats }) {
   useStore(places);
-  const [moving, setMoving] = useState(null); // to where, while they are under way
+  const [moving, setMoving] = useState(null); // while they are moved: whether to the server
   const [wrong, setWrong] = useState(null);
   const on = isOnServer();
   const readers =

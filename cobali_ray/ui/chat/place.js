@@ -5,7 +5,7 @@ import * as browser from "./shelf.js";
 
 const NAME = "on-server";
 
-/** The shelves of the server, as it names them by key, that this browser keeps its conversations on. */
+/** The server's names, one per key, of the shelves on which this browser keeps its conversations. */
 export const places = makeStore({ chosen: kept(forGood, NAME, []) });
 
 addEventListener("storage", ({ key }) => {
@@ -24,7 +24,7 @@ export function choose(onServer) {
   keep(forGood, NAME, chosen);
 }
 
-/** Return what reads and writes them there, once it is known which that is. */
+/** Return the module that reads and writes them, once it is known which that is. */
 export async function shelf() {
   if (places.get().chosen.length) await shelvesKnown();
   return isOnServer() ? import("./served.js") : browser;

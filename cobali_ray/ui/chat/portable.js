@@ -53,7 +53,7 @@ const object = (value) => value !== null && typeof value === "object" && !Array.
 const textOrNull = (value) => value === null || text(value);
 const optional = (check) => (value) => value === undefined || value === null || check(value);
 const listOf = (shape) => (value) =>
-  Array.isArray(value) && value.every((one) => object(one) && fits(one, shape) === null);
+  Array.isArray(value) && value.every((item) => object(item) && fits(item, shape) === null);
 
 const CONVERSATION = {
   id: text,
@@ -107,16 +107,16 @@ const areTexts = (value) => Array.isArray(value) && value.every(text);
 const areTools = (value) =>
   object(value) && text(value.own) && [value.offered, value.servers ?? []].every(areTexts);
 
-/** Return the name of a field that is not as a shape wants it, or null. */
+/** Return the name of a field that does not fit a shape, or null. */
 const fits = (value, shape) => Object.keys(shape).find((name) => !shape[name](value[name])) ?? null;
 
-/** Keep what a shape knows. */
+/** Keep the fields that a shape has. */
 const picked = (value, shape) =>
   Object.fromEntries(
     Object.keys(shape).flatMap((name) => (value[name] === undefined ? [] : [[name, value[name]]])),
   );
 
-/** Keep of settings from elsewhere what can be one. */
+/** Keep of settings from elsewhere those that are valid. */
 export const knownSettings = (settings) =>
   Object.fromEntries(
     Object.entries(settings).filter(
@@ -124,15 +124,15 @@ export const knownSettings = (settings) =>
     ),
   );
 
-function conversationOf(given, index) {
+function conversationOf(value, index) {
   const where = `Conversation ${index + 1}`;
-  if (!object(given)) throw new Error(`${where} is not an object.`);
-  const wrong = fits(given, CONVERSATION);
+  if (!object(value)) throw new Error(`${where} is not an object.`);
+  const wrong = fits(value, CONVERSATION);
   if (wrong) throw new Error(`${where}: ${wrong} is missing or invalid.`);
-  if (given.messages.length > MOST_MESSAGES)
-    throw new Error(`${where} has ${given.messages.length} messages; at most ${MOST_MESSAGES} are allowed.`);
+  if (value.messages.length > MOST_MESSAGES)
+    throw new Error(`${where} has ${value.messages.length} messages; at most ${MOST_MESSAGES} are allowed.`);
   const seen = new Set();
-  const messages = given.messages.map((message, i) => {
+  const messages = value.messages.map((message, i) => {
     const place = `${where}, message ${i + 1}`;
     if (!object(message)) throw new Error(`${place} is not an object.`);
     if (!Object.hasOwn(ROLES, message.role)) throw new Error(`${place}: role must be user or assistant.`);
@@ -145,48 +145,51 @@ function conversationOf(given, index) {
     seen.add(message.id);
     return { role: message.role, ...picked(message, shape) };
   });
-  if (given.head !== null && !seen.has(given.head))
+  if (value.head !== null && !seen.has(value.head))
     throw new Error(`${where}: head is not one of its messages.`);
-  return { ...picked(given, CONVERSATION), settings: knownSettings(given.settings), messages };
+  return { ...picked(value, CONVERSATION), settings: knownSettings(value.settings), messages };
 }
 
 const WRITERS = {
-  json: (one) => asJson([one]),
+  json: (conversation) => asJson([conversation]),
   md: asMarkdown,
-  html: async (one) => (await import("./share.js")).asPage(one),
+  html: async (conversation) => (await import("./share.js")).asPage(conversation),
 };
 
 /** Write one conversation as a file of a kind, one of WRITERS: its text and its name. */
-export const asFile = async (one, kind) => [await WRITERS[kind](one), fileName(one.title, kind)];
+export const asFile = async (conversation, kind) => [
+  await WRITERS[kind](conversation),
+  fileName(conversation.title, kind),
+];
 
 /** Write the branch in sight as Markdown. */
-export function asMarkdown(conversation) {
+function asMarkdown(conversation) {
   const { title, settings } = conversation;
   const parts = pathOf(conversation).map((message) =>
     message.role === "user"
       ? `## You\n\n${asText(message)}`
-      : `## ${message.model || "Assistant"}\n\n${answered(message)}`,
+      : `## ${message.model || "Assistant"}\n\n${answerText(message)}`,
   );
   const system = settings.system?.trim() ? [`> ${settings.system.trim().replaceAll("\n", "\n> ")}`] : [];
   return `${[`# ${title}`, ...system, ...parts].join("\n\n")}\n`;
 }
 
-/** What was asked, files included. */
+/** The text of a user's message, files included. */
 export function asText(message) {
   const images = (message.images ?? []).map(({ name }) => `(image ${name})`);
   return [withFiles(message), ...images].filter(Boolean).join("\n\n");
 }
 
-function answered({ text: said, calls }) {
+function answerText({ text: answer, calls }) {
   const called = calls.map(({ name, args, result }) => {
-    const told = result ? `\n${result.error === undefined ? result.content : `Error: ${result.error}`}` : "";
-    return `\`\`\`\n${name}(${args})${told}\n\`\`\``;
+    const output = result ? `\n${result.error === undefined ? result.content : `Error: ${result.error}`}` : "";
+    return `\`\`\`\n${name}(${args})${output}\n\`\`\``;
   });
-  return [said, ...called].filter(Boolean).join("\n\n") || "(no answer)";
+  return [answer, ...called].filter(Boolean).join("\n\n") || "(no answer)";
 }
 
 /** A file name of a title. */
-export const fileName = (title, ending) =>
+const fileName = (title, ending) =>
   `${
     title
       .replaceAll(/[^\p{L}\p{N}]+/gu, "-")

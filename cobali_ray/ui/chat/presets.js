@@ -1,4 +1,4 @@
-// Named settings: kept in this browser, taken for a conversation, carried elsewhere as a file.
+// Named settings: kept in this browser, used for a conversation, exported and imported as a file.
 import { saveText } from "../parts/clipboard.js";
 import { Icon } from "../parts/icons.js";
 import { html, useRef, useState } from "../parts/preact.js";
@@ -18,8 +18,8 @@ function setAll(all) {
 
 /** Read presets as they were exported. Throws an Error that says what is wrong. */
 function fromJson(text) {
-  const isOne = ([, one]) => one?.settings && typeof one.settings === "object";
-  const entries = Object.entries(read("presets", text) ?? {}).filter(isOne);
+  const isPreset = ([, preset]) => preset?.settings && typeof preset.settings === "object";
+  const entries = Object.entries(read("presets", text) ?? {}).filter(isPreset);
   return Object.fromEntries(
     entries.map(([name, { settings, model }]) => [
       name.slice(0, 60),
@@ -31,41 +31,44 @@ function fromJson(text) {
 /** `take({settings, model})` gives a preset's to the conversation. */
 export function Presets({ settings, model, take }) {
   const { all } = useStore(presets);
-  const [told, tell] = useState(null);
+  const [notice, setNotice] = useState(null);
   const [name, file] = [useRef(null), useRef(null)];
   const names = Object.keys(all).sort((a, b) => a.localeCompare(b));
   const save = (event) => {
     event.preventDefault();
     const called = name.current.value.trim();
     if (!called) return;
-    if (!(called in all) && names.length >= MOST) tell(`You can have at most ${MOST} presets. Delete one first.`);
+    if (!(called in all) && names.length >= MOST)
+      setNotice(`You can have at most ${MOST} presets. Delete one first.`);
     else {
       setAll({ ...all, [called]: { settings, model } });
       name.current.value = "";
-      tell(`Saved as ${called}.`);
+      setNotice(`Saved as ${called}.`);
     }
   };
-  const remove = (gone) => setAll(Object.fromEntries(Object.entries(all).filter(([other]) => other !== gone)));
+  const remove = (removed) => setAll(Object.fromEntries(Object.entries(all).filter(([other]) => other !== removed)));
   const bring = async () => {
     const [chosen] = file.current.files;
     file.current.value = "";
     try {
-      const found = fromJson(await chosen.text());
-      setAll({ ...all, ...found });
-      tell(`Imported ${Object.keys(found).length}.`);
+      const imported = fromJson(await chosen.text());
+      const together = { ...all, ...imported };
+      if (Object.keys(together).length > MOST) throw new Error(`You can have at most ${MOST} presets.`);
+      setAll(together);
+      setNotice(`Imported ${Object.keys(imported).length}.`);
     } catch (error) {
-      tell(`${chosen.name} was not imported. ${error.message}`);
+      setNotice(`${chosen.name} was not imported. ${error.message}`);
     }
   };
   return html`<details class="presets"><summary>Presets</summary>
-    ${names.length > 0 && html`<ul aria-label="Presets">${names.map((one) => html`<li key=${one}>
+    ${names.length > 0 && html`<ul aria-label="Presets">${names.map((presetName) => html`<li key=${presetName}>
       <button type="button" class="quiet" title="Use these settings"
-        onClick=${() => (take(all[one]), tell(`Using ${one}.`))}>${one}</button>
-      <button type="button" class="quiet icon small" aria-label=${`Delete the preset ${one}`} title="Delete"
-        onClick=${() => remove(one)}><${Icon} name="trash" size=${14} /></button></li>`)}</ul>`}
+        onClick=${() => (take(all[presetName]), setNotice(`Using ${presetName}.`))}>${presetName}</button>
+      <button type="button" class="quiet icon small" aria-label=${`Delete the preset ${presetName}`} title="Delete"
+        onClick=${() => remove(presetName)}><${Icon} name="trash" size=${14} /></button></li>`)}</ul>`}
     <form onSubmit=${save}><input ref=${name} aria-label="Name of the preset" placeholder="Name" maxlength="60" />
       <button>Save these</button></form>
-    ${told && html`<p class="hint" role="status">${told}</p>`}
+    ${notice && html`<p class="hint" role="status">${notice}</p>`}
     <div class="portable">
       <input ref=${file} type="file" accept="application/json,.json" hidden aria-label="Presets to import"
         onChange=${bring} />

@@ -1,6 +1,6 @@
 // Conversations on the server, under the key of this session: what `shelf.js` does in this browser. Loaded on demand.
 //
-// Each has a version there. Who writes says which one it knows; where there is another by now, both are united.
+// Each has a version there. A writer names the one it knows; where the server has another, both are united.
 import { access, call } from "../parts/api.js";
 import { forSession, keep, kept } from "../parts/store.js";
 import { isOpen } from "../request/chat.js";
@@ -10,16 +10,16 @@ import { models } from "../request/models.js";
 const LOOK_MS = 2000;
 const N_AT_ONCE = 6; // as many connections as browsers open
 
-const known = new Map(); // what is here of each: its version, and the conversation
-const writing = new Map(); // what is being written
-const listed = new Map(); // the version and summary of each, as the server told them last
-let newest = 0; // version
-let owner = null; // the key whose all of this is, and what the server calls its conversations
+const known = new Map(); // by id, as this tab has it: its version, and the conversation
+const writing = new Map(); // by id, the conversations being written
+const listed = new Map(); // the version and summary of each, as the server listed them last
+let newest = 0; // the highest version listed
+let owner = null; // the key that all of this belongs to, and the server's name for its conversations
 
 const address = (id) => `v1/chats/${id}`;
 const json = async (path, options) => (await call(path, options)).json();
 
-/** Be of the key that is used now; what was another's is forgotten. */
+/** Belong to the key that is used now; forget what belonged to another. */
 export function open() {
   if (isOurs()) return;
   owner = { key: access.get().key, chats: models.get().chats };
@@ -30,7 +30,7 @@ export function open() {
 
 const isOurs = () => owner?.key === access.get().key;
 
-/** Ask what has changed; return the ids of those that are not known as they are there. */
+/** Ask what has changed; return the ids of those of which this tab has another version. */
 async function look() {
   const changed = [];
   for (let more = true; more; ) {
@@ -49,11 +49,11 @@ async function look() {
 }
 
 /** Call with the id of each conversation that another browser wrote or deleted, and its summary if it is there. */
-export function onOthers(tell) {
+export function onOthers(callback) {
   const turn = async () => {
-    if (document.hidden || access.get().asked || !isOurs()) return;
+    if (document.hidden || access.get().keyNeeded || !isOurs()) return;
     try {
-      for (const id of await look()) tell(id, listed.get(id)?.summary ?? null);
+      for (const id of await look()) callback(id, listed.get(id)?.summary ?? null);
     } catch {
       // The page says elsewhere that the server does not answer.
     }
@@ -66,10 +66,10 @@ export function onOthers(tell) {
   };
 }
 
-/** Return what a list shows of all of them; what could not be written before is written now. */
+/** Return the summaries of all of them; first write what could not be written before. */
 export async function summaries() {
   open();
-  for (const one of Object.values(unsaved())) await write(one);
+  for (const conversation of Object.values(unsaved())) await write(conversation);
   await look();
   return [...listed.values()].map(({ summary }) => summary);
 }
@@ -78,10 +78,10 @@ export async function summaries() {
 export async function readAll() {
   await look();
   const ids = [...listed.keys()];
-  const found = [];
+  const conversations = [];
   for (let i = 0; i < ids.length; i += N_AT_ONCE)
-    found.push(...(await Promise.all(ids.slice(i, i + N_AT_ONCE).map(read))));
-  return found.filter(Boolean);
+    conversations.push(...(await Promise.all(ids.slice(i, i + N_AT_ONCE).map(read))));
+  return conversations.filter(Boolean);
 }
 
 /** Return one conversation, or undefined. */
@@ -100,8 +100,8 @@ export async function read(id) {
 }
 
 /**
- * Write a conversation, united with what is there; resolves to that. Where another key has come meanwhile, which is
- * not to have it, this tab keeps it for the next time. Throws an Error that says what to do.
+ * Write a conversation, united with what is there; resolves to that. Where the key has changed meanwhile, this tab
+ * keeps it for the next time, as it must not go to the other key. Throws an Error that says what to do.
  */
 export async function write(mine) {
   for (;;) {
@@ -131,7 +131,7 @@ export async function write(mine) {
   }
 }
 
-/** What the server could not be given yet, kept by this tab. */
+/** What could not be sent to the server yet, kept by this tab. */
 const unsaved = () => kept(forSession, nameOfUnsaved(), {});
 const nameOfUnsaved = () => `unsaved.${owner.chats}`;
 

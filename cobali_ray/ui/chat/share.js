@@ -22,12 +22,13 @@ export async function asPage(conversation) {
   const path = pathOf(conversation);
   if (path.some(({ text }) => MATH.test(text))) await needKatex();
   const messages = path.map((message) =>
-    message.role === "user" ? html`<${Asked} message=${message} />` : html`<${Answered} message=${message} />`,
+    message.role === "user" ? html`<${UserTurn} message=${message} />` : html`<${ModelTurn} message=${message} />`,
   );
   const made = document.createElement("div");
   const hint = "To continue the conversation, import this file into a page of cobali_ray.";
   render(html`<h1>${title}</h1>${messages}<footer>${hint}</footer>`, made);
-  for (const one of made.querySelectorAll("button, .katex-html")) one.remove(); // browsers draw KaTeX's MathML
+  // Browsers draw KaTeX's MathML.
+  for (const element of made.querySelectorAll("button, .katex-html")) element.remove();
   for (const box of made.querySelectorAll("input:checked")) box.setAttribute("checked", "");
   const head = document.createElement("div");
   render(html`<title>${title}</title>`, head);
@@ -50,10 +51,10 @@ ${data}</script>
 `;
 }
 
-const Asked = ({ message }) => html`<div class="asked">${asText({ ...message, images: [] })}
+const UserTurn = ({ message }) => html`<div class="asked">${asText({ ...message, images: [] })}
   ${(message.images ?? []).map(({ name, url }) => html`<img src=${url} alt=${name} />`)}</div>`;
 
-const Answered = ({ message: { model, text, calls } }) => html`<p class="model">${model || "Assistant"}</p>
+const ModelTurn = ({ message: { model, text, calls } }) => html`<p class="model">${model || "Assistant"}</p>
   <div>${makeBlocks()(text, false, null)}</div>
   ${calls.map(
     ({ name, args, result }) =>

@@ -2,8 +2,8 @@
 import { summaryOf, united } from "../request/conversations.js";
 
 /** Bounds: of conversations, and of one, as JSON. */
-export const MOST_CONVERSATIONS = 1000;
-export const MOST_CHARS = 16 * 1024 * 1024;
+const MOST_CONVERSATIONS = 1000;
+const MOST_CHARS = 16 * 1024 * 1024;
 const NAME = "cobali";
 const STORE = "conversations";
 
@@ -11,9 +11,9 @@ const others = new BroadcastChannel("cobali.conversations");
 
 /** Call with the id of each conversation that another tab wrote or deleted, until what this returns is called. */
 export function onOthers(call) {
-  const hear = ({ data }) => call(data);
-  others.addEventListener("message", hear);
-  return () => others.removeEventListener("message", hear);
+  const listener = ({ data }) => call(data);
+  others.addEventListener("message", listener);
+  return () => others.removeEventListener("message", listener);
 }
 
 let opened = null;
@@ -26,7 +26,7 @@ function open() {
     request.onerror = () => reject(request.error);
   }).catch((error) => {
     opened = null;
-    throw told(error);
+    throw storageError(error);
   });
   return opened;
 }
@@ -43,12 +43,12 @@ async function within(mode, work) {
       transaction.abort();
     };
     transaction.oncomplete = () => resolve(request?.result);
-    transaction.onabort = () => reject(refusal ?? told(transaction.error));
+    transaction.onabort = () => reject(refusal ?? storageError(transaction.error));
     request = work(transaction.objectStore(STORE), refuse);
   });
 }
 
-function told(error) {
+function storageError(error) {
   if (error?.name === "QuotaExceededError")
     return new Error("This browser has no more room for conversations. Export or delete some.");
   return new Error(
@@ -59,7 +59,7 @@ function told(error) {
 /** Return all conversations. */
 export const readAll = () => within("readonly", (store) => store.getAll());
 
-/** Return what a list shows of all of them. */
+/** Return the summaries of all of them. */
 export const summaries = async () => (await readAll()).map(summaryOf);
 
 /** Return one conversation, or undefined. */

@@ -1,18 +1,18 @@
-// A conversation that fills the model's context: told in the composer, and made to begin later, summed up or not.
+// A conversation that fills the model's context: its oldest messages are dropped or summed up, as the user chooses.
 import { count, percent } from "../parts/format.js";
 import { html } from "../parts/preact.js";
 import { makeStore, useStore } from "../parts/store.js";
 import { ask } from "../request/chat.js";
 import { laterStart, nextTokens } from "../request/context.js";
-import { asked, messageOf, pathOf, pathTo, readPart, withChange } from "../request/conversations.js";
+import { apiMessages, messageOf, pathOf, pathTo, readPart, withChange } from "../request/conversations.js";
 import { modelOf, models } from "../request/models.js";
 import { bodyOf } from "../request/params.js";
-import { change, library } from "./library.js";
+import { change, hold, library, release } from "./library.js";
 import { isRunning, regenerate } from "./talk.js";
 
-const FULL_SHARE = 0.75; // from here on it is said what one can do
+const FULL_SHARE = 0.75; // from here on the two ways out are offered
 const SUMMARY_TOKENS = 400;
-const ASKED =
+const SUMMARY_PROMPT =
   "Summarise our conversation so far, so that it can go on from the summary alone: what I want, what was " +
   "decided, names, numbers and open questions. Write nothing but the summary.";
 export const TOO_LONG = "context_length_exceeded";
@@ -20,7 +20,7 @@ export const TOO_LONG = "context_length_exceeded";
 /** Summaries that are being written, and why one was not, by conversation: `{answer, stop}` or `{trouble}`. */
 const summaries = makeStore({ by: {} });
 
-const note = (id, told) => summaries.set({ by: { ...summaries.get().by, [id]: told } });
+const note = (id, state) => summaries.set({ by: { ...summaries.get().by, [id]: state } });
 
 /** How many tokens a conversation's model reads at most; undefined where nobody knows. */
 const mostOf = ({ model }) => models.get().all.find(({ id }) => id === modelOf(model))?.max_model_len;
@@ -33,24 +33,28 @@ function dropOldest(conversation, summary = null) {
 
 function begin(id, message, start) {
   change(id, (was) => withChange(was, message, { start }));
-  const { held } = library.get();
+  const { held, id: current } = library.get();
+  if (id !== current) return;
   const last = messageOf(held[id], held[id].head);
-  if (id === library.get().id && last.error?.code === TOO_LONG) regenerate(last);
+  if (last.error?.code === TOO_LONG) regenerate(last);
 }
 
 /** Have the model read all of a branch again. */
-export const readAll = ({ id }, message) => change(id, (was) => withChange(was, message.id, { start: null }));
+const readAll = ({ id }, message) => change(id, (was) => withChange(was, message.id, { start: null }));
 
 /** Have the model sum up what it will no longer read, and go on from there. */
 async function summarise(conversation) {
   const { id, settings, model } = conversation;
   const path = pathOf(conversation);
   const start = laterStart(path, mostOf(conversation));
-  const body = bodyOf({ system: settings.system }, modelOf(model), asked(pathTo(conversation, start.parent)), ASKED);
+  const turns = apiMessages(pathTo(conversation, start.parent));
+  const body = bodyOf({ system: settings.system }, modelOf(model), turns, SUMMARY_PROMPT);
   const run = ask({ ...body, max_tokens: SUMMARY_TOKENS });
   const [answer] = run.answers;
   note(id, { answer, stop: run.stop });
+  hold(id); // it may be left meanwhile
   await run.done;
+  release(id);
   const { status, text, error } = answer.get();
   if (status === "done" && text.trim()) begin(id, start.id, { summary: text.trim() });
   const trouble = status === "stopped" ? null : (error?.message ?? (text.trim() ? null : "The summary was empty."));
@@ -93,7 +97,7 @@ export function Shorten({ conversation, busy }) {
     ${working?.trouble && html`<span class="wrong" role="alert">Not summarised: ${working.trouble}</span>`}`;
 }
 
-/** Where the model begins to read, and what it is told of what was before. */
+/** Where the model begins to read, and the summary of what came before. */
 export function Start({ conversation, message, busy }) {
   const { summary } = message.start;
   if (readPart(pathOf(conversation))[0] !== message) return null;

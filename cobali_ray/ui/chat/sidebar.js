@@ -1,4 +1,4 @@
-// The list of conversations: new, search, rename, delete, take out and bring in.
+// The list of conversations: new, search, rename, delete, export and import.
 import { saveText } from "../parts/clipboard.js";
 import { whenDrawn } from "../parts/focus.js";
 import { some } from "../parts/format.js";
@@ -28,11 +28,11 @@ const OnServer = later(async () => (await import("./onserver.js")).OnServer);
 
 /** The whole list. `close`: folds it where it hides the conversation; there it also has a button for that. */
 export function Sidebar({ close }) {
-  const { summaries, id, query, found, deleted } = useStore(library);
-  const [told, setTold] = useState(null); // of a file that was brought in
-  const shown = found ? summaries.filter((one) => found.has(one.id)) : summaries;
+  const { summaries, id, query, matches, deleted } = useStore(library);
+  const [result, setResult] = useState(null); // of an import
+  const shown = matches ? summaries.filter((summary) => matches.has(summary.id)) : summaries;
   const choose = async (chosen) => {
-    const message = found?.get(chosen)?.message;
+    const message = matches?.get(chosen)?.message;
     if (message) await showMessage(chosen, message);
     else await show(chosen);
     close();
@@ -53,13 +53,13 @@ export function Sidebar({ close }) {
         onInput=${(event) => search(event.target.value)} /></label>
     <nav aria-label="Conversations">
       ${byDay(shown).map(
-        ([day, ones]) => html`<section key=${day}><h2>${day}</h2>
-        <ul>${ones.map(
-          (one) => html`<${Row} key=${one.id} one=${one} chosen=${one.id === id} onChoose=${choose}
-            place=${found?.get(one.id)} />`,
+        ([day, group]) => html`<section key=${day}><h2>${day}</h2>
+        <ul>${group.map(
+          (summary) => html`<${Row} key=${summary.id} summary=${summary} chosen=${summary.id === id}
+            onChoose=${choose} place=${matches?.get(summary.id)} />`,
         )}</ul></section>`,
       )}
-      ${!shown.length && html`<p class="hint">${found ? "Nothing found." : "No conversations yet."}</p>`}
+      ${!shown.length && html`<p class="hint">${matches ? "Nothing found." : "No conversations yet."}</p>`}
     </nav>
     ${
       deleted &&
@@ -67,31 +67,31 @@ export function Sidebar({ close }) {
         ${" "}<button class="quiet small" onClick=${undo}>Undo</button></p>`
     }
     ${
-      told &&
-      html`<p class=${`told ${told.wrong ? "wrong" : ""}`} role=${told.wrong ? "alert" : "status"}>
-        ${told.text}</p>`
+      result &&
+      html`<p class=${`told ${result.wrong ? "wrong" : ""}`} role=${result.wrong ? "alert" : "status"}>
+        ${result.text}</p>`
     }
-    <${Portable} nKept=${summaries.length} tell=${setTold} />
+    <${Portable} nKept=${summaries.length} report=${setResult} />
     <${Place} />
   </div>`;
 }
 
-function Row({ one, chosen, onChoose, place }) {
+function Row({ summary, chosen, onChoose, place }) {
   const [naming, setNaming] = useState(false);
   const { messages } = useStore(running);
-  if (naming) return html`<li><${Name} one=${one} onClose=${() => setNaming(false)} /></li>`;
+  if (naming) return html`<li><${Name} summary=${summary} onClose=${() => setNaming(false)} /></li>`;
   return html`<li class=${chosen ? "chosen" : ""}>
-    <button class="conversation" aria-current=${chosen ? "true" : null} title=${one.title}
-      onClick=${() => onChoose(one.id)}>${one.title}
-      ${one.id in messages && html`<i class="dot wait" role="img" aria-label="answering"></i>`}
+    <button class="conversation" aria-current=${chosen ? "true" : null} title=${summary.title}
+      onClick=${() => onChoose(summary.id)}>${summary.title}
+      ${summary.id in messages && html`<i class="dot wait" role="img" aria-label="answering"></i>`}
       ${place?.parts && html`<${Hit} parts=${place.parts} />`}</button>
-    <${Menu} one=${one} onRename=${() => setNaming(true)} />
+    <${Menu} summary=${summary} onRename=${() => setNaming(true)} />
   </li>`;
 }
 
 const Hit = ({ parts: [before, hit, behind] }) => html`<small>${before}<mark>${hit}</mark>${behind}</small>`;
 
-function Name({ one, onClose }) {
+function Name({ summary, onClose }) {
   const field = useRef(null);
   const open = useRef(true);
   useLayoutEffect(() => field.current.select(), []);
@@ -99,7 +99,7 @@ function Name({ one, onClose }) {
     if (!open.current) return;
     open.current = false;
     onClose();
-    if (title !== null) rename(one.id, title);
+    if (title !== null && title !== summary.title) rename(summary.id, title);
   };
   const onKeyDown = (event) => {
     if (event.key !== "Enter" && event.key !== "Escape") return;
@@ -107,12 +107,12 @@ function Name({ one, onClose }) {
     event.stopPropagation();
     end(event.key === "Enter" ? event.target.value : null);
   };
-  return html`<input ref=${field} aria-label="Name of the conversation" maxlength="200" defaultValue=${one.title}
+  return html`<input ref=${field} aria-label="Name of the conversation" maxlength="200" defaultValue=${summary.title}
     onKeyDown=${onKeyDown} onBlur=${(event) => end(event.target.value)} />`;
 }
 
 /** What can be done with one conversation; closed by Escape, or by leaving it. */
-function Menu({ one, onRename }) {
+function Menu({ summary, onRename }) {
   const menu = useRef(null);
   const doing = (work) => () => {
     menu.current.open = false;
@@ -120,12 +120,12 @@ function Menu({ one, onRename }) {
   };
   const saving = (kind) =>
     doing(async () => {
-      const [whole, { asFile }] = await Promise.all([lookUp(one.id), portable()]);
+      const [whole, { asFile }] = await Promise.all([lookUp(summary.id), portable()]);
       saveText(...(await asFile(whole, kind)));
     });
   const remove = doing(() => {
-    stop(one.id);
-    discard(one.id);
+    stop(summary.id);
+    discard(summary.id);
   });
   const onKeyDown = (event) => {
     if (event.key !== "Escape" || !menu.current.open) return;
@@ -137,10 +137,10 @@ function Menu({ one, onRename }) {
     if (!menu.current.contains(relatedTarget)) menu.current.open = false;
   };
   return html`<details class="more" ref=${menu} onKeyDown=${onKeyDown} onFocusOut=${onFocusOut}>
-    <summary aria-label=${`More about ${one.title}`}><${Icon} name="more" /></summary>
+    <summary aria-label=${`More about ${summary.title}`}><${Icon} name="more" /></summary>
     <div class="menu">
-      <button onClick=${doing(() => pin(one.id, !one.pinned))}>
-        <${Icon} name="pin" />${one.pinned ? "Unpin" : "Pin"}</button>
+      <button onClick=${doing(() => pin(summary.id, !summary.pinned))}>
+        <${Icon} name="pin" />${summary.pinned ? "Unpin" : "Pin"}</button>
       <button onClick=${doing(onRename)}><${Icon} name="pencil" />Rename</button>
       <button onClick=${saving("html")}>
         <${Icon} name="link" />Share as a file</button>
@@ -162,7 +162,7 @@ function Place() {
 }
 
 /** All of them as a file, and such a file back. */
-function Portable({ nKept, tell }) {
+function Portable({ nKept, report }) {
   const field = useRef(null);
   const onChange = async () => {
     const [file] = field.current.files;
@@ -171,10 +171,10 @@ function Portable({ nKept, tell }) {
       const [{ MOST_BYTES, fromJson }, { add }] = await Promise.all([portable(), transfer()]);
       if (file.size > MOST_BYTES) throw new Error("It is too large.");
       const { nNew, nKnown } = await add(fromJson(await file.text()));
-      const known = nKnown ? `, ${nKnown} ${nKnown === 1 ? "was" : "were"} here already` : "";
-      tell({ text: `Imported ${some(nNew, "conversation")}${known}.` });
+      const repeated = nKnown ? `, ${nKnown} ${nKnown === 1 ? "was" : "were"} here already` : "";
+      report({ text: `Imported ${some(nNew, "conversation")}${repeated}.` });
     } catch (error) {
-      tell({ text: `${file.name} was not imported. ${error.message}`, wrong: true });
+      report({ text: `${file.name} was not imported. ${error.message}`, wrong: true });
     }
   };
   return html`<div class="portable">

@@ -2,7 +2,7 @@
 import { makeStore, tabName } from "../parts/store.js";
 import { askToKeep, isOpen, readOn } from "../request/chat.js";
 import {
-  asked,
+  apiMessages,
   lookAt,
   messageOf,
   newId,
@@ -19,8 +19,8 @@ import { watchEngine } from "./away.js";
 import { change, current, hold, library, release } from "./library.js";
 import { isOnServer } from "./place.js";
 
-/** How often in a row a model may call tools without anybody asking for it. */
-export const MOST_ROUNDS = 8;
+/** How often in a row a model may call tools without a message of the user. */
+const MOST_ROUNDS = 8;
 const KEEP_MS = 500; // between two writes of a growing answer
 const KEEP_ON_SERVER_MS = 15_000; // which has all of it in the stream
 const CUT = "The page was closed during this answer. The text so far was kept.";
@@ -34,8 +34,8 @@ const answers = new Map(); // by message: its store, as `ask` makes them
 
 /** The store of an answer, which `Answer` draws. */
 export function answerOf(message) {
-  const known = answers.get(message.id);
-  if (known && (known.live || known.message === message)) return known.store;
+  const entry = answers.get(message.id);
+  if (entry && (entry.live || entry.message === message)) return entry.store;
   const { id, parent, role, atMs, changedMs, model, ...value } = message;
   if (isOpen(value) && !value.stream)
     Object.assign(value, { status: "failed", error: { code: null, message: CUT } });
@@ -46,9 +46,9 @@ export function answerOf(message) {
 
 /** What is kept of an answer: times from when it was sent, as the page's clock begins anew each time. */
 function recordOf({ sentS, lastS, error, calls, xRequestId, pause, ...value }) {
-  const told = error && { code: error.code ?? null, message: error.message, retryAtMs: retryAt(error) };
+  const failure = error && { code: error.code ?? null, message: error.message, retryAtMs: retryAt(error) };
   const made = calls.map(({ running: works, ...call }) => call);
-  return { ...value, calls: made, sentS: 0, lastS: lastS === null ? null : lastS - sentS, error: told };
+  return { ...value, calls: made, sentS: 0, lastS: lastS === null ? null : lastS - sentS, error: failure };
 }
 
 const retryAt = ({ retryAfterS }) => (retryAfterS ? Date.now() + 1000 * retryAfterS : null);
@@ -65,7 +65,7 @@ export function send(message) {
   return true;
 }
 
-/** Say a message otherwise; the old one and what came of it stay beside it. */
+/** Send another version of a message; the old one and its answers stay beside it. */
 export function edit({ id, parent, atMs, changedMs, ...message }, text) {
   const { id: conversation } = current();
   if (isRunning()) return;
@@ -73,7 +73,7 @@ export function edit({ id, parent, atMs, changedMs, ...message }, text) {
   answer(conversation);
 }
 
-/** Ask for another answer; one that says nothing is replaced. */
+/** Ask for another answer; an empty one is replaced. */
 export function regenerate(message) {
   const { id } = current();
   if (isRunning()) return;
@@ -157,7 +157,7 @@ export function followOpen() {
   follow(id, place, readOn({ ...value, sentS, lastS, pause: null, pauses: value.pauses ?? [] }));
 }
 
-/** Keep an answer as it grows and what became of it; run the tools that it calls. */
+/** Keep an answer as it grows and as it ends; run the tools that it calls. */
 async function follow(id, message, run) {
   const {
     answers: [store],
@@ -220,7 +220,7 @@ async function useTools(store, settings, isStopped) {
   }
 }
 
-/** How often the model called tools since somebody last asked something. */
+/** How often the model called tools since the last message of the user. */
 function nRounds(id) {
   const path = pathOf(library.get().held[id]);
   return path.length - 1 - path.findLastIndex(({ role }) => role === "user");
@@ -229,16 +229,15 @@ function nRounds(id) {
 /** The request that would be sent, or was sent last. */
 export function currentBody({ text, files, images }) {
   const conversation = current();
-  const { messages, head } = conversation;
-  if (!text.trim() && messages.length) {
-    const last = messageOf(conversation, head);
+  const { head } = conversation;
+  const last = messageOf(conversation, head);
+  if (!text.trim() && last)
     return bodyFor(conversation, pathTo(conversation, last.role === "user" ? head : last.parent));
-  }
   const message = { role: "user", text: text.trim() ? text : "Hello!", files, images };
   return bodyFor(conversation, [...pathOf(conversation), message]);
 }
 
 function bodyFor({ settings, model }, path) {
   const tools = definitionsOf(settings).map(({ server, ...definition }) => definition);
-  return { ...bodyOf(settings, modelOf(model), asked(path)), ...(tools.length && { tools }) };
+  return { ...bodyOf(settings, modelOf(model), apiMessages(path)), ...(tools.length && { tools }) };
 }

@@ -61,7 +61,7 @@ export function CompareView() {
   const [title, text] = EMPTY[kindOf(state)];
   const [first] = compared?.sides ?? [];
   return html`<div class="play">
-    <${EngineInUse} model=${first?.body.model ?? firstModel()} said=${compared}
+    <${EngineInUse} model=${first?.body.model ?? firstModel()} revision=${compared}
       request=${running ? first.answer.get().xRequestId : null} />
     <section class="talk" aria-label="Comparison">
       <${Setup} state=${state} />
@@ -92,10 +92,10 @@ function useOpen(compared) {
   return compared !== null && compared !== ended;
 }
 
-/** Have every answer's news told. */
-function watch(compared, tell) {
-  const stops = (compared?.sides ?? []).map(({ answer }) => answer.watch(tell));
-  return () => stops.forEach((stop) => stop());
+/** Watch every answer of a comparison. Returns what ends this. */
+function watch(compared, onChange) {
+  const ends = (compared?.sides ?? []).map(({ answer }) => answer.watch(onChange));
+  return () => ends.forEach((end) => end());
 }
 
 /** A card per answer, the ticks of that time, and in the end what the answers took and how they differ. */
@@ -105,7 +105,7 @@ function Compared({ compared, running }) {
   useEffect(() => watch(compared, () => redraw((n) => n + 1)), [compared]);
   const sides = compared.sides.map((side) => {
     const answer = side.answer.get();
-    return { ...side, answer, told: history?.requests.get(answer.requestId) ?? null };
+    return { ...side, answer, request: history?.requests.get(answer.requestId) ?? null };
   });
   return html`<div class="compared">
     <div class="asked">${compared.prompt}</div>
@@ -121,7 +121,7 @@ function Compared({ compared, running }) {
 function Together({ sides, running }) {
   const answers = sides.map(({ answer }) => answer);
   const [kind, word] = wordOf(answers);
-  const tokens = sides.reduce((sum, { answer, told }) => sum + tokensOf(answer, told), 0);
+  const tokens = sides.reduce((sum, { answer, request }) => sum + tokensOf(answer, request), 0);
   const served = answers.every(({ timings }) => timings);
   const seconds = served ? Math.max(...answers.map(({ timings }) => timings.e2e_s)) : seenS(answers);
   return html`<p class="together">
@@ -154,7 +154,7 @@ function Meanwhile({ kind }) {
   const to = Math.max(history.lastId, TICKS - 1);
   const from = to - TICKS + 1;
   const { engine_id: id, model } = history.engine;
-  const [whose, every] =
+  const [name, every] =
     engines.length > 1 || kind === "models"
       ? [`engine ${id} (${model})`, "Every stream on it"]
       : ["the engine", "Every stream"];
@@ -162,27 +162,27 @@ function Meanwhile({ kind }) {
     <${TokenPlot} ticks=${history.between(from, to)} from=${from} to=${to}
       budget=${history.engine.token_budget} height=${104} />
     <p class="muted"><i class="swatch decode"></i>decode and <i class="swatch prefill"></i>prefill tokens of
-      the last ${TICKS} ticks of ${whose}.
+      the last ${TICKS} ticks of ${name}.
       ${status === "live" ? ` ${every} adds one decode token to each.` : " The live feed is interrupted."}
       ${" "}<a href="#ticks">See everything</a></p>
   </section>`;
 }
 
-/** What can be said and done once all answers have ended. */
+/** Numbers, difference and exports, once all answers have ended. */
 function Ended({ compared, sides }) {
-  const [wanted, want] = useState(sides.length === 2);
+  const [withDifference, setWithDifference] = useState(sides.length === 2);
   const save = () => saveText(JSON.stringify(asObject(compared, sides), null, 2), "comparison.json");
   return html`<${NumbersTable} sides=${sides} />
     <p class="afterwards">
       ${
         sides.length > 1 &&
-        html`<button type="button" class="segment" aria-pressed=${String(wanted)}
-          onClick=${() => want(!wanted)}>Show the difference</button>`
+        html`<button type="button" class="segment" aria-pressed=${String(withDifference)}
+          onClick=${() => setWithDifference(!withDifference)}>Show the difference</button>`
       }
       <span class="grow"></span>
       <${CopyButton} what="Copy as Markdown" textOf=${() => asMarkdown(compared, sides)} />
       <button type="button" class="quiet small" onClick=${save}>
         <${Icon} name="download" size=${14} />Download JSON</button>
     </p>
-    ${wanted && html`<${Difference} sides=${sides} />`}`;
+    ${withDifference && html`<${Difference} sides=${sides} />`}`;
 }

@@ -58,7 +58,7 @@ function Models({ state }) {
   )}</div>`;
 }
 
-/** What the right side has otherwise; the left has the settings beside. */
+/** The settings in which the right side differs; the left has those of the page. */
 function Changes({ state }) {
   const { changes } = state;
   const { settings } = useStore(play);

@@ -16,7 +16,7 @@ const CHOICES = {
   kind: "streams", // or models, or settings
   streams: 4, // as typed
   pair: ["", ""], // models; "" is the first that the other side has not
-  changes: { temperature: "1" }, // what B has otherwise; all else is as the settings say
+  changes: { temperature: "1" }, // the settings in which B differs; all others are as in A
   draft: "",
 };
 
@@ -32,7 +32,7 @@ export function choose(patch) {
 /** What can be compared: two models only where there are two. */
 export const kindOf = ({ kind }) => (kind === "models" && models.get().all.length < 2 ? "streams" : kind);
 
-/** Let B have a setting otherwise; null lets it be as in A. */
+/** Give B another value of a setting; null makes it the same as in A. */
 export function differ(name, value) {
   const { [name]: _, ...others } = comparison.get().changes;
   choose({ changes: value === null ? others : { ...comparison.get().changes, [name]: value } });
@@ -41,13 +41,13 @@ export function differ(name, value) {
 /** The two models of a comparison of models; never one twice. */
 export function pairOf({ pair }) {
   const names = models.get().all.map(({ id }) => id);
-  const pick = (chosen, taken) =>
-    names.includes(chosen) && chosen !== taken ? chosen : names.find((id) => id !== taken);
+  const pick = (chosen, other) =>
+    names.includes(chosen) && chosen !== other ? chosen : names.find((id) => id !== other);
   const left = pick(pair[0], null);
   return [left, pick(pair[1], left)];
 }
 
-/** The model that the first side would be asked of. */
+/** The model of the first side. */
 export const firstModel = () =>
   kindOf(comparison.get()) === "models" ? pairOf(comparison.get())[0] : play.get().model;
 
@@ -120,12 +120,12 @@ function planOf(prompt) {
   }
 }
 
-/** Name a side after what it has otherwise. */
+/** Name a side after the settings in which it differs. */
 function nameOf(letter, changes, settings) {
-  const told = CHANGEABLE.filter(({ name }) => name in changes).map(({ name, label }) => {
+  const differences = CHANGEABLE.filter(({ name }) => name in changes).map(({ name, label }) => {
     const value = String(settings[name] ?? "").trim();
     const short = value.length > LONGEST_NAME ? `${value.slice(0, LONGEST_NAME)}…` : value;
     return `${label.toLowerCase()} ${short || (name === "system" ? "none" : "default")}`;
   });
-  return [letter, told.join(", ")].filter(Boolean).join(" · ");
+  return [letter, differences.join(", ")].filter(Boolean).join(" · ");
 }

@@ -1,10 +1,10 @@
 // The numbers of all sides beside each other, with the better one marked.
 import { html } from "../parts/preact.js";
-import { LEAD, MEASURES, bestOf, numbersOf, shown, wordOf } from "./measures.js";
+import { LEAD, MEASURES, bestOf, numbersOf, formatted, wordOf } from "./measures.js";
 
-/** A row per measure, a column per side; `sides` are `{name, answer, told}`, and have ended. */
+/** A row per measure, a column per side; `sides` are `{name, answer, request}`, and have ended. */
 export function NumbersTable({ sides }) {
-  const all = sides.map(({ answer, told }) => numbersOf(answer, told));
+  const all = sides.map(({ answer, request }) => numbersOf(answer, request));
   const partly = sides.filter((_, i) => all[i].from !== "server").map(({ name }) => name);
   return html`<section class="card measures" aria-label="Numbers">
     <div class="scroller" tabindex="0" role="region" aria-label="Table of numbers">
@@ -30,7 +30,7 @@ function Row({ measure, values }) {
   const best = bestOf(measure, values);
   return html`<tr><th scope="row" title=${measure.hint}>${measure.label}</th>
     ${values.map(
-      (value, i) => html`<td key=${i}>${shown(measure, value)}
+      (value, i) => html`<td key=${i}>${formatted(measure, value)}
         ${i === best && html`${" "}<span class="badge good">${wordOf(values.length)}</span>`}</td>`,
     )}</tr>`;
 }

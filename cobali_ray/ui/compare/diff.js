@@ -16,7 +16,7 @@ function wordsOf(text) {
 const linesOf = (text) => text.split(/(?<=\n)/).map((line) => ({ key: line.trim(), text: line }));
 
 /**
- * Return what the longest common sequence leaves: `{by, parts}`, parts `{same}` or `{gone, added}` in order.
+ * Return what the longest common sequence leaves: `{by, parts}`, parts `{same}` or `{removed, added}` in order.
  *
  * Long texts are compared line by line; null where even that is too much.
  */
@@ -42,11 +42,11 @@ export function differenceOf(left, right) {
 
 /** Return pairs of places with the same key, as many as can stand in one order. */
 function sharedOf(left, right) {
-  const known = new Map(); // numbers compare sooner than words
-  const numbered = ({ key }) => known.get(key) ?? known.set(key, known.size).get(key);
+  const numbers = new Map(); // numbers compare sooner than words
+  const numbered = ({ key }) => numbers.get(key) ?? numbers.set(key, numbers.size).get(key);
   const [a, b] = [left.map(numbered), right.map(numbered)];
   const wide = b.length + 1;
-  const most = new Uint16Array((a.length + 1) * wide); // what is left to share from here on
+  const most = new Uint16Array((a.length + 1) * wide); // the most that can still be shared from here on
   for (let i = a.length - 1; i >= 0; i -= 1)
     for (let j = b.length - 1; j >= 0; j -= 1)
       most[i * wide + j] =
@@ -68,8 +68,8 @@ function partsOf(a, b, pairs) {
   let [i, j] = [0, 0];
   for (const [x, y] of [...pairs, [a.length, b.length]]) {
     if (x > i || y > j) {
-      const [gone, added] = [a.slice(i, x), b.slice(j, y)];
-      parts.push({ gone: textOf(gone), nGone: gone.length, added: textOf(added), nAdded: added.length });
+      const [removed, added] = [a.slice(i, x), b.slice(j, y)];
+      parts.push({ removed: textOf(removed), nRemoved: removed.length, added: textOf(added), nAdded: added.length });
     }
     if (y < b.length) {
       if (parts.at(-1)?.same === undefined) parts.push({ same: "", n: 0 });

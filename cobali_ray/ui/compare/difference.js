@@ -2,7 +2,7 @@
 import { some } from "../parts/format.js";
 import { html, useMemo, useState } from "../parts/preact.js";
 import { differenceOf } from "./diff.js";
-import { saidBy } from "./measures.js";
+import { answerText } from "./measures.js";
 
 /** The difference between two of the sides, which have ended. */
 export function Difference({ sides }) {
@@ -25,26 +25,26 @@ function Pair({ sides, pair, choose }) {
 }
 
 function Text({ left, right }) {
-  const [a, b] = [saidBy(left.answer), saidBy(right.answer)];
-  const found = useMemo(() => differenceOf(a, b), [a, b]);
-  if (!found) return html`<p class="muted">These answers are too long to be compared.</p>`;
-  const { by, parts } = found;
+  const [a, b] = [answerText(left.answer), answerText(right.answer)];
+  const difference = useMemo(() => differenceOf(a, b), [a, b]);
+  if (!difference) return html`<p class="muted">These answers are too long to be compared.</p>`;
+  const { by, parts } = difference;
   const sum = (name) => parts.reduce((total, part) => total + (part[name] ?? 0), 0);
-  if (!sum("nGone") && !sum("nAdded")) return html`<p class="muted">Both answers say the same.</p>`;
+  if (!sum("nRemoved") && !sum("nAdded")) return html`<p class="muted">Both answers say the same.</p>`;
   return html`<p class="muted tally">${some(sum("n"), by)} in both,
-      ${" "}<del>${some(sum("nGone"), by)} only in ${left.name}</del>,
+      ${" "}<del>${some(sum("nRemoved"), by)} only in ${left.name}</del>,
       ${" "}<ins>${some(sum("nAdded"), by)} only in ${right.name}</ins></p>
     <p class="words" tabindex="0" role="region" aria-label="Text with differences">${parts.map((part, i) =>
       part.same === undefined
-        ? html`<${Changed} key=${i} gone=${part.gone} added=${part.added} />`
+        ? html`<${Changed} key=${i} removed=${part.removed} added=${part.added} />`
         : html`<span key=${i}>${part.same}</span>`,
     )}</p>`;
 }
 
 /** What is struck out and what takes its place; the space behind them is not marked. */
-function Changed({ gone, added }) {
-  const [left, right] = [gone.trimEnd(), added.trimEnd()];
-  const [behind] = [gone.slice(left.length), added.slice(right.length)].sort((a, b) => b.length - a.length);
+function Changed({ removed, added }) {
+  const [left, right] = [removed.trimEnd(), added.trimEnd()];
+  const [behind] = [removed.slice(left.length), added.slice(right.length)].sort((a, b) => b.length - a.length);
   return html`<span>${left && html`<del>${left}</del>`}${left && right && " "}${
     right && html`<ins>${right}</ins>`
   }${behind}</span>`;

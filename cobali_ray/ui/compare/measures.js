@@ -23,7 +23,7 @@ export const MEASURES = [
  *
  * The server's come with a whole answer. Of one that was stopped, the engine's feed knows some.
  */
-export function numbersOf(answer, told = null) {
+export function numbersOf(answer, request = null) {
   const { timings, usage } = answer;
   const finish = finishOf(answer);
   if (timings) {
@@ -31,29 +31,29 @@ export function numbersOf(answer, told = null) {
     const counted = { completion_tokens: output, cached_tokens: prompt?.cached_tokens };
     return { from: "server", numbers: { ...counted, ...timings, finish } };
   }
-  return { from: told && "feed", numbers: { ...(told && fromFeed(told)), finish } };
+  return { from: request && "feed", numbers: { ...(request && fromFeed(request)), finish } };
 }
 
 const finishOf = ({ status, finishReason }) =>
   ({ stopped: "stopped by you", failed: "failed" })[status] ?? finishReason;
 
-function fromFeed(told) {
-  const { arrived_s: arrived, assigned_s: assigned, first_token_s: first, ended_s: ended } = told;
-  const n = told.n_output;
+function fromFeed(request) {
+  const { arrived_s: arrived, assigned_s: assigned, first_token_s: first, ended_s: ended } = request;
+  const n = request.n_output;
   const decodeS = first !== null && ended ? ended - first : 0;
   return {
-    ttft_s: first === null ? null : first - begunS(told),
-    tokens_per_second: decodeS > 0 && n > 1 ? (n - (told.n_said ?? 0) - 1) / decodeS : null,
+    ttft_s: first === null ? null : first - begunS(request),
+    tokens_per_second: decodeS > 0 && n > 1 ? (n - (request.n_said ?? 0) - 1) / decodeS : null,
     completion_tokens: n,
-    cached_tokens: told.n_cached,
+    cached_tokens: request.n_cached,
     queue_s: assigned === null ? null : assigned - arrived,
   };
 }
 
 /** Return which of some values is better than all others, or -1: by so little that it may be chance. */
 export function bestOf({ better }, values) {
-  const known = values.filter((value) => Number.isFinite(value));
-  if (!better || known.length < 2 || known.length < values.length) return -1;
+  const finite = values.filter((value) => Number.isFinite(value));
+  if (!better || finite.length < 2 || finite.length < values.length) return -1;
   const order = [...values].sort((a, b) => (better === "less" ? a - b : b - a));
   const [less, more] = [Math.min(order[0], order[1]), Math.max(order[0], order[1])];
   return more > less * (1 + LEAD) ? values.indexOf(order[0]) : -1;
@@ -63,16 +63,16 @@ export function bestOf({ better }, values) {
 export const wordOf = (n) => (n === 2 ? "better" : "best");
 
 /** What an answer says: its text and its calls. */
-export const saidBy = ({ text, calls }) =>
+export const answerText = ({ text, calls }) =>
   [text, ...calls.map(({ name, args }) => `${name}(${args})`)].filter(Boolean).join("\n");
 
-/** Return the comparison as an object for JSON. `sides` are `{name, body, answer, told}`. */
+/** Return the comparison as an object for JSON. `sides` are `{name, body, answer, request}`. */
 export function asObject({ kind, prompt }, sides) {
   return {
     kind,
     prompt,
-    sides: sides.map(({ name, body, answer, told }) => {
-      const { from, numbers } = numbersOf(answer, told);
+    sides: sides.map(({ name, body, answer, request }) => {
+      const { from, numbers } = numbersOf(answer, request);
       const { text, reasoning, calls, error } = answer;
       const calledFor = calls.map(({ name: called, args }) => ({ name: called, arguments: args }));
       return {
@@ -88,16 +88,16 @@ export function asObject({ kind, prompt }, sides) {
 
 /** Return the comparison as Markdown: prompt, table, answers. */
 export function asMarkdown({ prompt }, sides) {
-  const all = sides.map(({ answer, told }) => numbersOf(answer, told).numbers);
+  const all = sides.map(({ answer, request }) => numbersOf(answer, request).numbers);
   const rows = MEASURES.map((measure) => {
     const values = all.map((numbers) => numbers[measure.name] ?? null);
     const best = bestOf(measure, values);
     const marked = (i) => (i === best ? ` (${wordOf(values.length)})` : "");
-    return [measure.label, ...values.map((value, i) => `${shown(measure, value)}${marked(i)}`)];
+    return [measure.label, ...values.map((value, i) => `${formatted(measure, value)}${marked(i)}`)];
   });
   const names = sides.map(({ name }) => name);
   const table = [["", ...names], ["---", ...names.map(() => "---")], ...rows];
-  const answers = sides.map(({ name, answer }) => `## ${name}\n\n${saidBy(answer) || "(no answer)"}`);
+  const answers = sides.map(({ name, answer }) => `## ${name}\n\n${answerText(answer) || "(no answer)"}`);
   const quoted = `> ${prompt.replaceAll("\n", "\n> ")}`;
   return `${[quoted, table.map(rowOf).join("\n"), ...answers].join("\n\n")}\n`;
 }
@@ -106,4 +106,4 @@ const rowOf = (cells) =>
   `| ${cells.map((cell) => cell.replaceAll("|", "\\|").replaceAll("\n", " ")).join(" | ")} |`;
 
 /** A value as people read it. */
-export const shown = ({ show }, value) => (value === null || value === undefined ? "–" : show(value));
+export const formatted = ({ show }, value) => (value === null || value === undefined ? "–" : show(value));

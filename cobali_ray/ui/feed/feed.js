@@ -1,4 +1,4 @@
-// The feed of ticks: one connection per page, kept up through restarts, let go while nobody looks.
+// The feed of ticks: one connection per page, kept up through restarts, closed while the page is hidden.
 import { access, call } from "../parts/api.js";
 import { eventsOf } from "../parts/sse.js";
 import { makeStore } from "../parts/store.js";
@@ -8,7 +8,7 @@ const AT_START = 600;
 export const REMEMBERED = 4096; // ticks that the engine has, at most
 const RETRY_S = [0.5, 1, 2, 4];
 const SILENT_S = 20;
-// Such an engine has no ticks, and is not asked for any; the stream says how it is, and waits for them.
+// Such an engine has no ticks, so they are not requested; the stream reports its status, and waits for them.
 const WITHOUT_TICKS = ["unloaded", "loading", "failed", "restarting"];
 export const hasTicks = (state) => !WITHOUT_TICKS.includes(state?.status);
 
@@ -22,7 +22,7 @@ export const feed = makeStore({
   restarted: null,
   version: 0,
   engines: [], // ids of all there are
-  engine: null, // the one that is shown; null: the first
+  engine: null, // the id of the one that was chosen; null: the first is shown
 });
 
 const clock = () => performance.now() / 1000;
@@ -31,7 +31,7 @@ export const engineNow = (history) => history.now(clock());
 let connection = new AbortController();
 
 /** The id of the engine that is shown. */
-export const shown = () => feed.get().engine ?? feed.get().engines[0];
+export const shownEngine = () => feed.get().engine ?? feed.get().engines[0];
 
 /** Show another engine. */
 export function show(engine) {
@@ -39,11 +39,11 @@ export function show(engine) {
   connection.abort();
 }
 
-/** The path of something that one engine tells. */
-function told(path, query = {}) {
+/** A path with the shown engine in its query, once one was chosen. */
+function enginePath(path, query = {}) {
   const { engine } = feed.get();
-  const asked = new URLSearchParams({ ...query, ...(engine !== null && { engine }) });
-  return asked.size ? `${path}?${asked}` : path;
+  const params = new URLSearchParams({ ...query, ...(engine !== null && { engine }) });
+  return params.size ? `${path}?${params}` : path;
 }
 
 /** Connect, and stay connected as long as the page is looked at. */
@@ -55,7 +55,7 @@ export async function follow() {
       await until(document, "visibilitychange", () => !document.hidden);
       feed.set({ status: "connecting" });
     }
-    const { version: heard, engine } = feed.get();
+    const { version: versionBefore, engine } = feed.get();
     try {
       await listen();
       lose("The connection to the server was closed.");
@@ -70,14 +70,14 @@ export async function follow() {
       else if (error.status > 0) feed.set({ status: "gone", detail: error.message, cause: null });
       else lose(error.message);
     }
-    failures = feed.get().version > heard ? 0 : failures + 1;
+    failures = feed.get().version > versionBefore ? 0 : failures + 1;
     await pause(RETRY_S[Math.min(failures, RETRY_S.length - 1)]);
   }
 }
 
 /** Fetch what the engine still has of older ticks. */
 export async function fetchOlder() {
-  const response = await call(told("debug/ticks", { last: REMEMBERED }));
+  const response = await call(enginePath("debug/ticks", { last: REMEMBERED }));
   merge(await response.json());
 }
 
@@ -92,13 +92,13 @@ async function listen() {
     const health = await call("health", { signal: abort.signal });
     const { engines } = await health.json();
     feed.set({ engines: engines.map((engine) => engine.engine_id) });
-    if (hasTicks(engines.find((engine) => engine.engine_id === shown()))) {
+    if (hasTicks(engines.find((engine) => engine.engine_id === shownEngine()))) {
       const { history } = feed.get();
       const query = history ? { last: REMEMBERED, since: history.next } : { last: AT_START };
-      const first = await call(told("debug/ticks", query), { signal: abort.signal });
+      const first = await call(enginePath("debug/ticks", query), { signal: abort.signal });
       merge(await first.json());
     }
-    const response = await call(told("debug/stream"), { signal: abort.signal });
+    const response = await call(enginePath("debug/stream"), { signal: abort.signal });
     for await (const { event, data } of eventsOf(response)) {
       clearTimeout(silence);
       silence = watch();
@@ -106,7 +106,7 @@ async function listen() {
       if (event !== "gone") continue;
       const { status: cause, detail, down_s: downS } = JSON.parse(data);
       feed.set({ status: "gone", detail: `${detail}.`, cause, sinceUnixS: Date.now() / 1000 - downS });
-      clearTimeout(silence); // nothing is said until that changes
+      clearTimeout(silence); // nothing is sent until that changes
     }
   } finally {
     clearTimeout(silence);
@@ -132,10 +132,10 @@ function lose(detail) {
 
 async function unlocked() {
   feed.set({ status: "locked", detail: "" });
-  if (access.get().asked) {
+  if (access.get().keyNeeded) {
     await new Promise((resolve) => {
       const stop = access.watch(() => {
-        if (access.get().asked) return;
+        if (access.get().keyNeeded) return;
         stop();
         resolve();
       });

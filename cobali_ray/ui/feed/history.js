@@ -1,9 +1,9 @@
-// What the feed has told so far: ticks, and through its lives who held which slot when. No DOM.
+// What the feed has sent so far: ticks, and in `lives` which request held which slot when. No DOM.
 import { Lives } from "./lives.js";
 import { LastMinute } from "./quantiles.js";
 
 const MOST_TICKS = 8192;
-const NEWEST = 2048; // of them kept for who goes live again
+const NEWEST = 2048; // of them kept for when somebody goes live again
 const NOTHING = { from: Infinity, to: Infinity, pinned: null, request: null };
 export const DECODE = 1;
 
@@ -24,16 +24,16 @@ export class History {
 
   /** Take another packet of the same engine; `atS` is the page's own clock. */
   add(packet, atS) {
-    const heardS = this.nowS;
+    const lastSeenS = this.nowS;
     this.next = Math.max(this.next, packet.next);
     this.addTicks(packet.ticks);
-    if (packet.now_s < heardS) this.lives.takeEnds(packet.requests);
+    if (packet.now_s < lastSeenS) this.lives.takeEnds(packet.requests);
     else {
       this.engine = packet.engine;
       this.nowS = packet.now_s;
       this.atS = atS;
       this.offsetS = packet.unix_s - packet.now_s;
-      this.lives.take(packet.requests, heardS);
+      this.lives.take(packet.requests, lastSeenS);
     }
     this.lives.forget(this.nowS, this.keeper());
   }
@@ -67,7 +67,7 @@ export class History {
     this.kept = what ?? NOTHING;
   }
 
-  /** Forget the oldest ticks, but of those looked at none: first what lies between them and the newest. */
+  /** Forget the oldest ticks, but none that is looked at: first what lies between those and the newest. */
   trim() {
     const extra = this.ticks.length - MOST_TICKS;
     if (extra <= 0) return;
@@ -76,8 +76,8 @@ export class History {
     const spare = this.ticks.filter(({ tick_id: id }) => id !== pinned);
     const between = spare.filter(({ tick_id: id }) => id > to && id <= newest).reverse();
     const before = spare.filter(({ tick_id: id }) => id < from);
-    const gone = new Set([...between, ...before].slice(0, extra));
-    this.ticks = this.ticks.filter((tick) => !gone.has(tick));
+    const dropped = new Set([...between, ...before].slice(0, extra));
+    this.ticks = this.ticks.filter((tick) => !dropped.has(tick));
   }
 
   /** Return a function that says whether a request is followed, or belongs to the ticks looked at. */

@@ -11,7 +11,7 @@ const TIERS = { slot: "its own slot", copy: "another slot", host: "host memory",
 /** Where a request's cached tokens came from, in words; "" where there are none. */
 export const cachedFrom = ({ n_cached: n, cached_from: tier }) => (n ? (TIERS[tier] ?? tier ?? "the cache") : "");
 
-/** What is known of requests. An end that nobody told is `unseen`; its `ended_s` is when it was last heard of. */
+/** What is known of requests. An end that no packet reported is `unseen`; its `ended_s` is when it was last seen. */
 export class Lives {
   constructor(nSlots) {
     this.requests = new Map(); // by request_id
@@ -19,24 +19,24 @@ export class Lives {
     this.firsts = new Map(); // first tokens of the last minute by request_id: {atS, ttftS}
   }
 
-  /** Take the requests of a packet, which names all open ones; those open before were heard of at `heardS`. */
-  take(requests, heardS) {
-    const told = new Set();
+  /** Take the requests of a packet, which names all open ones; those open before were last seen at `lastSeenS`. */
+  take(requests, lastSeenS) {
+    const ids = new Set();
     for (const request of requests) {
-      told.add(request.request_id);
+      ids.add(request.request_id);
       this.note(request);
     }
     for (const [id, request] of this.requests) {
-      // What is missing ended while nobody told us.
-      if (request.state !== "ended" && !told.has(id)) this.note(unseenEnd(request, heardS));
+      // What is missing ended without a packet that reported it.
+      if (request.state !== "ended" && !ids.has(id)) this.note(unseenEnd(request, lastSeenS));
     }
   }
 
-  /** Take what is still news in a packet that a newer one overtook: ends that nobody told. */
+  /** Take what is still new in a packet that a newer one overtook: ends that no packet reported. */
   takeEnds(requests) {
     for (const request of requests) {
-      const known = this.requests.get(request.request_id);
-      if (request.state === "ended" && (known?.state !== "ended" || known.unseen)) this.note(request);
+      const stored = this.requests.get(request.request_id);
+      if (request.state === "ended" && (stored?.state !== "ended" || stored.unseen)) this.note(request);
     }
   }
 
@@ -52,16 +52,16 @@ export class Lives {
     }
   }
 
-  /** Forget first tokens older than a minute, and who ended first, where too many ended; `kept` says who stays. */
+  /** Forget first tokens older than a minute, and the oldest of too many ended requests, but none that is `kept`. */
   forget(nowS, kept) {
     for (const [id, { atS }] of this.firsts) if (atS <= nowS - MINUTE_S) this.firsts.delete(id);
     const ended = [...this.requests.values()].filter(({ state }) => state === "ended");
     if (ended.length <= MOST_ENDED) return;
     ended.sort((a, b) => a.ended_s - b.ended_s);
     const extra = ended.slice(0, ended.length - MOST_ENDED).filter((request) => !kept(request));
-    const gone = new Set(extra.map((request) => request.request_id));
-    for (const id of gone) this.requests.delete(id);
-    this.stays = this.stays.map((stays) => stays.filter((stay) => !gone.has(stay.id)));
+    const dropped = new Set(extra.map((request) => request.request_id));
+    for (const id of dropped) this.requests.delete(id);
+    this.stays = this.stays.map((stays) => stays.filter((stay) => !dropped.has(stay.id)));
   }
 
   /** Return the times to first token that are known of the last minute, but not before `sinceS`, in order. */
@@ -71,7 +71,7 @@ export class Lives {
   }
 }
 
-function unseenEnd(request, heardS) {
-  const stays = request.stays.map(([slot, fromS, untilS]) => [slot, fromS, untilS ?? heardS]);
-  return { ...request, state: "ended", unseen: true, ended_s: heardS, stays };
+function unseenEnd(request, lastSeenS) {
+  const stays = request.stays.map(([slot, fromS, untilS]) => [slot, fromS, untilS ?? lastSeenS]);
+  return { ...request, state: "ended", unseen: true, ended_s: lastSeenS, stays };
 }

@@ -1,8 +1,7 @@
-// The menu of models: how each is, loading and unloading it, and getting one more. Loaded when it is first opened.
+// The menu of models: the state of each, loading and unloading it, and downloads. Loaded when it is first opened.
 import { call } from "../parts/api.js";
 import { CopyButton } from "../parts/clipboard.js";
 import { bytes, count, percent, some } from "../parts/format.js";
-import { Icon } from "../parts/icons.js";
 import { html, useEffect, useRef, useState } from "../parts/preact.js";
 import { eventsOf } from "../parts/sse.js";
 import { useStore } from "../parts/store.js";
@@ -56,14 +55,14 @@ export function ModelMenu() {
   return html`<h2>Models</h2>
     ${trouble && html`<p class="wrong" role="alert">${trouble.message}</p>`}
     <ul class="models" aria-label="Models">${served.map(
-      ([one, ...aliases]) => html`<${Model} key=${one.id} one=${one} devices=${devicesOf(one)}
+      ([model, ...aliases]) => html`<${Model} key=${model.id} model=${model} devices=${devicesOf(model)}
         names=${aliases.map(({ id }) => id)} />`,
     )}</ul>
     <${Downloads} />`;
 }
 
-function Model({ one, devices, names }) {
-  const { id, parent, status, description, size_bytes: size, max_model_len: most, reuse } = one;
+function Model({ model, devices, names }) {
+  const { id, parent, status, description, size_bytes: size, max_model_len: most, reuse } = model;
   const [moving, move] = useState(""); // load or unload, while that is under way
   const [fault, setFault] = useState("");
   const [kind, word] = STATES[status.value] ?? ["plain", status.value];
@@ -109,11 +108,11 @@ function Model({ one, devices, names }) {
   </li>`;
 }
 
-/** What is on the server's disk, and one more of it; nothing where the server, or the key, does not allow that. */
+/** The models on the server's disk, and a form to get another; nothing where server or key do not allow that. */
 function Downloads() {
   const [{ allowed, data, free_bytes: free }, setDisk] = useState({ allowed: false });
   const [step, setStep] = useState(null);
-  const [told, tell] = useState(null);
+  const [result, setResult] = useState(null);
   const [field, leave] = [useRef(null), useRef(null)];
   const look = () => call("v1/downloads").then(async (answer) => setDisk(await answer.json()), () => {});
   useEffect(() => {
@@ -126,17 +125,17 @@ function Downloads() {
     const model = field.current.value.trim();
     leave.current = new AbortController();
     const { signal } = leave.current;
-    tell(null);
+    setResult(null);
     setStep({ step: "asking the Hub", share: 0 });
     try {
       for await (const event of eventsOf(await call("v1/downloads", { body: { model }, signal }))) {
-        const said = JSON.parse(event.data);
-        if (said.error) throw new Error(said.error.message);
-        if (said.model) tell({ model: said.model });
-        else setStep(said);
+        const progress = JSON.parse(event.data);
+        if (progress.error) throw new Error(progress.error.message);
+        if (progress.model) setResult({ model: progress.model });
+        else setStep(progress);
       }
     } catch (error) {
-      tell({ wrong: error.name === "AbortError" ? STOPPED : error.message });
+      setResult({ wrong: error.name === "AbortError" ? STOPPED : error.message });
     }
     setStep(null);
     look();
@@ -155,11 +154,11 @@ function Downloads() {
     </form>
     ${step && html`<label class="progress"><progress max="1" value=${step.share}></progress>
       <small role="status">${step.step}, ${percent(step.share)}</small></label>`}
-    ${told?.wrong && html`<p class="wrong" role="alert">${told.wrong}</p>`}
+    ${result?.wrong && html`<p class="wrong" role="alert">${result.wrong}</p>`}
     ${
-      told?.model &&
-      html`<p role="status">Downloaded. Serve it with <code>${`cobali serve ${told.model}`}</code>
-        <${CopyButton} textOf=${() => `cobali serve ${told.model}`} what="Copy the command" /></p>`
+      result?.model &&
+      html`<p role="status">Downloaded. Serve it with <code>${`cobali serve ${result.model}`}</code>
+        <${CopyButton} textOf=${() => `cobali serve ${result.model}`} what="Copy the command" /></p>`
     }
     <details><summary>${some(data.length, "model")} on this machine, ${bytes(used)}; ${bytes(free)} free</summary>
       <ul>${data.map(

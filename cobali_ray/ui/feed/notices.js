@@ -5,7 +5,7 @@ import { later, style, withAll } from "../parts/lazy.js";
 import { html, useEffect, useState } from "../parts/preact.js";
 import { useStore } from "../parts/store.js";
 import { models } from "../request/models.js";
-import { feed, show, shown } from "./feed.js";
+import { feed, show, shownEngine } from "./feed.js";
 
 const WORDS = {
   connecting: ["wait", "connecting"],
@@ -28,16 +28,16 @@ const ModelMenu = later(
   async () => (await withAll(import("./modelmenu.js"), style("ui/feed/modelmenu.css"))).ModelMenu,
 );
 
-/** One look: model, how many slots are busy, or what is wrong; and the menu of models. */
+/** At a glance: model, how many slots are busy, or what is wrong; and the menu of models. */
 export function Pill() {
   const [open, setOpen] = useState(false);
   const { status, cause, history, engines } = useStore(feed);
   const [kind, word] = (status === "gone" && AWAY[cause]) || WORDS[status];
   const busy = history && status === "live" ? history.nBusy : null;
   const text = busy === null ? word : `${count(busy)} of ${count(history.engine.n_slots)} slots busy`;
-  const { model: told, engine_id: engine, node } = history?.engine ?? {};
+  const { model: engineModel, engine_id: engine, node } = history?.engine ?? {};
   const { all } = useStore(models);
-  const model = told ?? all.find(({ status: { engines: own = {} } }) => shown() in own)?.id;
+  const model = engineModel ?? all.find(({ status: { engines: own = {} } }) => shownEngine() in own)?.id;
   const title = history ? `Model ${model}, engine ${engine}${node ? ` on ${node}` : ""}` : "";
   return html`<div class="pill" data-status=${status} title=${title}>
     <button class="quiet to-models" popovertarget="model-menu" aria-label=${`Model menu${model ? `: ${model}` : ""}`}>
@@ -52,22 +52,22 @@ export function Pill() {
 /** Which engine is looked at, where there are several. */
 function Engines({ engines }) {
   return html`<label class="engines"><span>engine${" "}</span>
-    <select aria-label="engine" value=${shown()} onChange=${(event) => show(event.target.value)}>
+    <select aria-label="engine" value=${shownEngine()} onChange=${(event) => show(event.target.value)}>
       ${engines.map((id) => html`<option key=${id} value=${id}>${id}</option>`)}</select></label>`;
 }
 
 /**
- * What happened to the engine or the server, said aloud to screen readers. `restarts`: also that an engine restarts,
- * which an answer under way says itself.
+ * What happened to the engine or the server, announced to screen readers. `restarts`: also that an engine restarts,
+ * which an answer under way shows itself.
  */
 export function Notices({ restarts = true }) {
   const { status, detail, cause, sinceUnixS, restarted } = useStore(feed);
   const [read, setRead] = useState(null);
   useEffect(() => setRead(null), [restarted]);
   const back = restarts && restarted && restarted !== read && status === "live";
-  const told = restarts || cause !== "restarting" ? noticeOf(status, cause, detail, sinceUnixS) : null;
+  const notice = restarts || cause !== "restarting" ? noticeOf(status, cause, detail, sinceUnixS) : null;
   return html`<div class="notices" role="status">
-    ${told && html`<${Notice} kind=${told[0]} title=${told[1]}>${told[2]}<//>`}
+    ${notice && html`<${Notice} kind=${notice[0]} title=${notice[1]}>${notice[2]}<//>`}
     ${
       back &&
       html`<${Notice} kind="good" title="The engine was restarted" onClose=${() => setRead(restarted)}>

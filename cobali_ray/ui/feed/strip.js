@@ -17,19 +17,19 @@ export function Strip() {
   if (!history) return null;
   const { n_slots: nSlots, engine_id: id, model } = history.engine;
   const several = engines.length > 1;
-  const whose = several ? `Engine ${id} (${model})` : "The engine";
+  const engineName = several ? `Engine ${id} (${model})` : "The engine";
   const busy = history.nBusy;
   const recent = history.ticks.filter(({ started_s: s }) => s > history.nowS - RECENT_S).length;
-  const said =
+  const caption =
     status !== "live"
       ? "No ticks are arriving."
       : busy
-        ? `${several ? `${whose}: ` : ""}${count(busy)} of ${some(nSlots, "slot")} busy, ` +
+        ? `${several ? `${engineName}: ` : ""}${count(busy)} of ${some(nSlots, "slot")} busy, ` +
           `${some(recent, "tick")} in the last ${RECENT_S} s`
-        : `${whose} is idle: ${some(nSlots, "slot")} free`;
+        : `${engineName} is idle: ${some(nSlots, "slot")} free`;
   return html`<a class="strip" href="#ticks">
     <canvas ref=${canvas} role="img" aria-label="Tokens of the engine's last ticks"></canvas>
-    <span>${said}<b>Watch it live</b></span></a>`;
+    <span>${caption}<b>Watch it live</b></span></a>`;
 }
 
 /** One bar per tick, the newest at the right: decode below, prefill above it. */

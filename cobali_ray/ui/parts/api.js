@@ -4,8 +4,8 @@ import { forSession, keep, kept, makeStore } from "./store.js";
 /** The folder above /ui/, wherever the server is mounted. */
 export const BASE = new URL("../../", import.meta.url);
 
-/** Whether the server asked for a key, which one this session has, and how often one was entered. */
-export const access = makeStore({ key: kept(forSession, "key", ""), asked: false, wrong: false, entered: 0 });
+/** Whether the server needs a key, which one this session has, and how often one was entered. */
+export const access = makeStore({ key: kept(forSession, "key", ""), keyNeeded: false, wrong: false, entered: 0 });
 
 /** An answer that is no success. `status` 0: there was no answer. */
 class ApiError extends Error {
@@ -18,11 +18,11 @@ class ApiError extends Error {
 /** Use a key from now on, for as long as this tab lives. */
 export function useKey(key) {
   keep(forSession, "key", key || null);
-  access.set({ key, asked: false, wrong: false, entered: access.get().entered + 1 });
+  access.set({ key, keyNeeded: false, wrong: false, entered: access.get().entered + 1 });
 }
 
 /**
- * Ask the server; `id` names the request to it, and `stream` the stream that it answers with. Throws ApiError, also
+ * Call the server; `id` names the request, and `stream` the stream of its answer. Throws ApiError, also
  * where nobody answers; an abort stays an AbortError.
  */
 export async function call(path, { body = null, method = body ? "POST" : "GET", id, stream, signal } = {}) {
@@ -51,13 +51,13 @@ export async function call(path, { body = null, method = body ? "POST" : "GET", 
 }
 
 async function refusal(response, key) {
-  if (response.status === 401 && access.get().key === key) access.set({ asked: true, wrong: Boolean(key) });
+  if (response.status === 401 && access.get().key === key) access.set({ keyNeeded: true, wrong: Boolean(key) });
   const retryAfterS = Number(response.headers.get("retry-after")) || null;
-  let told = {};
+  let details = {};
   try {
-    told = (await response.json()).error ?? {};
+    details = (await response.json()).error ?? {};
   } catch {
-    // Not ours: a proxy's page. The status has to do.
+    // Not this server's: a proxy's page. The status has to do.
   }
-  return new ApiError(response.status, told, retryAfterS);
+  return new ApiError(response.status, details, retryAfterS);
 }

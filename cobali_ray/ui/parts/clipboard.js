@@ -2,9 +2,9 @@
 import { Icon } from "./icons.js";
 import { html, useEffect, useState } from "./preact.js";
 
-const TOLD_MS = 2000;
+const NOTICE_MS = 2000;
 
-/** Copy a text; on plain HTTP from another machine through a selection. Says whether it went. */
+/** Copy a text; on plain HTTP from another machine through a selection. Says whether that worked. */
 export async function copyText(text) {
   try {
     await navigator.clipboard.writeText(text);
@@ -21,10 +21,10 @@ function copySelected(text) {
   (document.querySelector("dialog[open]") ?? document.body).append(field);
   const before = document.activeElement;
   field.select();
-  const went = document.execCommand("copy");
+  const copied = document.execCommand("copy");
   field.remove();
   before?.focus({ preventScroll: true });
-  return went;
+  return copied;
 }
 
 /** Save a text as a file. */
@@ -37,13 +37,13 @@ export function saveText(text, name) {
 
 /** A button that copies what `textOf` returns and says so for a moment. */
 export function CopyButton({ textOf, what }) {
-  const [told, setTold] = useState(null);
+  const [notice, setNotice] = useState(null);
   useEffect(() => {
-    if (told === null) return undefined;
-    const timer = setTimeout(() => setTold(null), TOLD_MS);
+    if (notice === null) return undefined;
+    const timer = setTimeout(() => setNotice(null), NOTICE_MS);
     return () => clearTimeout(timer);
-  }, [told]);
-  const copy = async () => setTold((await copyText(textOf())) ? "Copied" : "Not copied");
-  return html`<button type="button" class="quiet small" aria-label=${told ?? what} onClick=${copy}>
-    <${Icon} name=${told === "Copied" ? "check" : "copy"} size=${14} />${told ?? "Copy"}</button>`;
+  }, [notice]);
+  const copy = async () => setNotice((await copyText(textOf())) ? "Copied" : "Not copied");
+  return html`<button type="button" class="quiet small" aria-label=${notice ?? what} onClick=${copy}>
+    <${Icon} name=${notice === "Copied" ? "check" : "copy"} size=${14} />${notice ?? "Copy"}</button>`;
 }

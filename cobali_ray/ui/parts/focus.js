@@ -1,4 +1,4 @@
-// Where the focus goes when what has it goes away.
+// Where the focus goes when the element that has it is removed.
 
 /** Do something once what changed is drawn. */
 export const whenDrawn = (work) => requestAnimationFrame(() => requestAnimationFrame(work));

@@ -30,8 +30,8 @@ export const rate = (value, unit) => `${value === null ? "–" : digits(value)}$
 export const percent = (share) =>
   Number.isFinite(share) ? `${(share * 100).toFixed(share < 0.1 ? 1 : 0)}${THIN}%` : "–";
 
-/** One and many. */
-export const some = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
+/** A count with its noun, singular or plural. */
+export const some = (n, singular, plural = `${singular}s`) => `${count(n)} ${n === 1 ? singular : plural}`;
 
 /** Time of day with milliseconds, from seconds since 1970. */
 export function clockTime(unixS, { milliseconds = true } = {}) {

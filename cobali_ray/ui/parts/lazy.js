@@ -4,7 +4,7 @@ import { html, useEffect, useState } from "./preact.js";
 
 const fetched = new Map();
 
-/** Add a classic script or a style sheet to the document, once; the promise is kept when it has come. */
+/** Add a classic script or a style sheet to the document, once; resolves when it is loaded. */
 function add(tag, attributes) {
   const address = attributes.src ?? attributes.href;
   if (!fetched.has(address)) {
@@ -50,5 +50,5 @@ export function later(load) {
   };
 }
 
-/** Return a module once it has come, and with it the styles and scripts that it needs. */
+/** Return a module once it and the styles and scripts that it needs are loaded. */
 export const withAll = async (module, ...needed) => (await Promise.all([module, ...needed]))[0];

@@ -1,4 +1,4 @@
-// The one door to the vendored view library; every other module asks here.
+// The vendored view library, which every other module imports from here.
 export {
   html,
   render,

@@ -13,12 +13,12 @@ export function useEndInSight(find, nearPx, grows) {
   useLayoutEffect(() => {
     const element = find();
     if (!element) return;
-    const { element: known, top, high, follows: did } = seen.current;
+    const { element: lastElement, top, high, follows: followed } = seen.current;
     const near = before.left <= nearPx;
-    const isOther = known !== element || element.scrollTop < top - nearPx;
-    const follows = isOther ? near : did || near;
+    const isOther = lastElement !== element || element.scrollTop < top - nearPx;
+    const follows = isOther ? near : followed || near;
     const size = sizeOf(element);
-    if (grows && follows && size.high > (known === element ? high : before.high)) element.scrollTop = size.high;
+    if (grows && follows && size.high > (lastElement === element ? high : before.high)) element.scrollTop = size.high;
     const highest = follows && !isOther ? Math.max(top, element.scrollTop) : element.scrollTop;
     seen.current = { element, top: highest, high: size.high, follows };
   });

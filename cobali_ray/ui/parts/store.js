@@ -1,21 +1,21 @@
 // A value that components can watch.
 import { useEffect, useRef, useState } from "./preact.js";
 
-/** Make a store. `set` merges a patch and tells everybody, at most once per frame. */
+/** Make a store. `set` merges a patch and notifies the watchers, at most once per frame. */
 export function makeStore(value) {
   const watchers = new Set();
-  let told = true;
-  const tell = () => {
-    told = true;
+  let notified = true;
+  const notify = () => {
+    notified = true;
     for (const watcher of [...watchers]) watcher();
   };
   return {
     get: () => value,
     set(patch) {
       value = { ...value, ...patch };
-      if (told) {
-        told = false;
-        soon(tell);
+      if (notified) {
+        notified = false;
+        soon(notify);
       }
     },
     watch(watcher) {

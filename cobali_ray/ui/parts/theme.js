@@ -25,17 +25,17 @@ export function nextTheme() {
 function apply(choice) {
   if (choice === "auto") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = choice;
-  known.clear();
+  colours.clear();
   theme.set({ choice, version: theme.get().version + 1 });
 }
 
-const known = new Map();
+const colours = new Map();
 
 /** Return a colour of the style sheet by its name, as canvases want it. */
 export function colour(name) {
-  if (!known.has(name)) {
+  if (!colours.has(name)) {
     probe.style.color = `var(--${name})`;
-    known.set(name, getComputedStyle(probe).color);
+    colours.set(name, getComputedStyle(probe).color);
   }
-  return known.get(name);
+  return colours.get(name);
 }

@@ -57,7 +57,7 @@ function firstThat(items, holds) {
 
 /** Return at most `most` places to name between two others: `{at, text}`. */
 export function marksOf(axis, lo, hi, most, history) {
-  const step = axis.steps.find((one) => (hi - lo) / one <= most) ?? axis.steps.at(-1);
+  const step = axis.steps.find((candidate) => (hi - lo) / candidate <= most) ?? axis.steps.at(-1);
   const offset = axis === AXES.time ? history.offsetS : 0; // round times of day, not of the engine's clock
   const milliseconds = step < 1;
   const text = (at) => (axis === AXES.time ? clockTime(at + offset, { milliseconds }) : `tick ${count(at)}`);

@@ -1,4 +1,4 @@
-// A plot with its words: title, legend, and what one sees, which folds.
+// A plot with its texts: title, legend, and an explanation, which folds.
 import { html } from "../parts/preact.js";
 import { forGood, keep, kept, makeStore, useStore } from "../parts/store.js";
 

@@ -1,4 +1,4 @@
-// The ITL target told truthfully: what it is, which ticks were longer, and what took their time. No DOM.
+// The ITL target in words: what it is, which ticks were longer, and what took their time. No DOM.
 import { count, duration, some } from "../parts/format.js";
 import { middleAndMost } from "./series.js";
 
@@ -91,10 +91,10 @@ export function aboutTarget(engine, ticks) {
 
 function lateOf(engine, ticks) {
   const held = ticks.filter((tick) => tick.n_decode > 0 && targetOf(engine, tick) > 0);
-  if (!held.length) return { said: "", worst: null };
+  if (!held.length) return { summary: "", worst: null };
   const late = held.filter((tick) => isLate(engine, tick));
   const beside = `${some(held.length, "tick")} with streams`;
-  if (!late.length) return { said: `None of ${beside} in view was longer than the ITL target.`, worst: null };
+  if (!late.length) return { summary: `None of ${beside} in view was longer than the ITL target.`, worst: null };
   const usual = usualOf(ticks, engine.overlaps);
   const causes = new Map();
   for (const tick of late) {
@@ -104,8 +104,8 @@ function lateOf(engine, ticks) {
   const parts = [...causes].sort((a, b) => b[1] - a[1]).map(([cause, n]) => `${count(n)} ${COUNTED[cause]}`);
   const worst = late.reduce((most, tick) => (tick.total_s > most.total_s ? tick : most));
   const were = late.length === 1 ? "was" : "were";
-  const said = `${count(late.length)} of ${beside} in view ${were} longer than the ITL target`;
-  return { said: `${said}: ${parts.join(", ")}.`, worst };
+  const lead = `${count(late.length)} of ${beside} in view ${were} longer than the ITL target`;
+  return { summary: `${lead}: ${parts.join(", ")}.`, worst };
 }
 
 /** Return the note of the target's tile: what it is worth just now. */

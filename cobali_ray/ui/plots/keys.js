@@ -47,7 +47,7 @@ export function placeOf(history) {
 
 /** Pin a tick; where it is missing, the next one before or after it. */
 function choose(history, id, before) {
-  const wanted = Math.max(history.firstId, Math.min(history.lastId, id));
-  const i = history.indexOf(before ? wanted + 1 : wanted);
+  const target = Math.max(history.firstId, Math.min(history.lastId, id));
+  const i = history.indexOf(before ? target + 1 : target);
   goTo(history, (history.ticks[before ? i - 1 : i] ?? history.ticks.at(-1)).tick_id);
 }

@@ -1,7 +1,7 @@
 // Lanes cut into pieces: per slot, runs of ticks with one request in one state. No DOM.
 import { DECODE } from "../feed/history.js";
 
-export const WAITS = -1; // held, and not computed in that tick
+export const WAITS = -1; // a request held the slot, and the tick computed nothing of it
 
 /** Return the pieces of some ticks in order, all of a window or one per column; `first` and `last` are ticks. */
 export function piecesOf(history, ticks) {
@@ -32,7 +32,7 @@ export function piecesOf(history, ticks) {
     for (let slot = 0; slot < history.engine.n_slots; slot += 1) {
       if (computed[slot] === tick.tick_id) continue;
       const held = holder(slot, tick);
-      // Who left during the tick may not have waited for it.
+      // A request that left during the tick may not have waited for it.
       if (held && held.untilS >= tick.started_s + tick.total_s) note(i, slot, WAITS, held.request);
     }
   }

@@ -29,7 +29,7 @@ export const bars = (name, label) => ({
   points: { show: false },
 });
 
-/** A line as long as each column; `dash` for what is wished rather than done. */
+/** A line as long as each column; `dash` for a limit rather than a measurement. */
 export const steps = (name, label, dash = []) => ({
   label,
   paths: (u, i) => {

@@ -1,14 +1,14 @@
-// What can be asked of some ticks. No DOM.
+// What is computed from some ticks. No DOM.
 
 /** Return the ids of ticks before which the engine had nothing to do for longer than `leastS`. */
 export function pauses(ticks, leastS = 0.05) {
-  const found = [];
+  const ids = [];
   for (let i = 1; i < ticks.length; i += 1) {
     const before = ticks[i - 1];
     const pauseS = ticks[i].started_s - before.started_s - before.total_s;
-    if (pauseS > leastS && ticks[i].tick_id === before.tick_id + 1) found.push(ticks[i].tick_id);
+    if (pauseS > leastS && ticks[i].tick_id === before.tick_id + 1) ids.push(ticks[i].tick_id);
   }
-  return found;
+  return ids;
 }
 
 /** Return the ticks up to `n` before and after one. */

@@ -54,7 +54,7 @@ export function TokenPlot({ ticks, from, to, part = partOf(from, to), columns, h
     label=${`Tokens of each tick: at most ${most} of the budget of ${budget}.`} />`;
 }
 
-/** TokenPlot with its words. */
+/** TokenPlot with its title, legend and note. */
 export function Tokens(props) {
   const { part, columns, budget } = props;
   const legend = [
@@ -105,8 +105,8 @@ export function TickTime({ history, ticks, part, columns }) {
 
 /** How many ticks were longer than the target, why, and the way to the worst. */
 function Late({ history, target }) {
-  const { said, worst } = target;
-  return html`${said}${
+  const { summary, worst } = target;
+  return html`${summary}${
     worst &&
     html` <button class="link" onClick=${() => goTo(history, worst.tick_id)}>
       Longest: tick ${count(worst.tick_id)}</button> (${duration(worst.total_s)}).`

@@ -20,7 +20,7 @@ export const view = makeStore({
   lane: null,
 });
 
-/** What of that the history must not forget. */
+/** What of this view the history must not forget. */
 function keptOf(history, state) {
   const { pinned, request } = state;
   if (state.end === null && state.held === null) return { from: Infinity, to: Infinity, pinned, request };
@@ -51,27 +51,27 @@ function newest(history, axis, span) {
   return history.firstId === 0 ? Math.max(hi, lo + span) : hi;
 }
 
-/** Return the tick whose record is shown: pointed at, pinned, or the newest; null for a pinned one that is gone. */
+/** Return the tick whose record is shown: pointed at, pinned, or the newest; null for a pinned one that is lost. */
 export function shownOf(history, { hovered, pinned }) {
   const pointed = hovered === null ? null : history.tick(hovered);
   return pointed ?? (pinned === null ? (history.ticks.at(-1) ?? null) : history.tick(pinned));
 }
 
-let asked = null; // what was lacking when it was asked for
+let fetchedFor = null; // what was lacking when older ticks were last fetched
 
-/** Fetch what the engine still knows of the past, once for the same lack. */
+/** Fetch the older ticks that the engine still has, once for the same lack. */
 export async function lookBack(history) {
   const lacking = `${history.engine.incarnation_id} ${history.nGaps}`;
-  if (asked === lacking || !history.lacks(REMEMBERED)) return;
-  asked = lacking;
-  await fetchOlder().catch(() => (asked = null));
+  if (fetchedFor === lacking || !history.lacks(REMEMBERED)) return;
+  fetchedFor = lacking;
+  await fetchOlder().catch(() => (fetchedFor = null));
 }
 
 /** Stop following, and fetch the past: once per pause, and again after a gap. */
 export function pause(history) {
   if (isLive()) {
     view.set({ end: windowOf(history).hi });
-    asked = null;
+    fetchedFor = null;
   }
   lookBack(history);
 }
@@ -93,9 +93,9 @@ export function zoom(history, factor, at = null) {
   const { end, held, span } = view.get();
   const reach = reachOf(history, axis);
   const most = Math.max(reach.hi - reach.lo, usual()[axis.name]);
-  const wanted = (hi - lo) * factor;
-  if (wanted > reach.hi - reach.lo) lookBack(history);
-  const next = Math.max(axis.least, Math.min(wanted, most));
+  const size = (hi - lo) * factor;
+  if (size > reach.hi - reach.lo) lookBack(history);
+  const next = Math.max(axis.least, Math.min(size, most));
   setSpan({ ...span, [axis.name]: next });
   const stays = at ?? (lo + hi) / 2;
   const moved = stays + ((hi - stays) * next) / (hi - lo);

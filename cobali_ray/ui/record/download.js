@@ -2,7 +2,7 @@
 import { saveText } from "../parts/clipboard.js";
 import { traceOf } from "./traceevents.js";
 
-/** Return ticks and the requests of their time as /debug/ticks tells them. */
+/** Return ticks and the requests of their time as /debug/ticks sends them. */
 export function recordingOf(history, ticks) {
   const [first, last] = [ticks[0], ticks.at(-1)];
   const [sinceS, untilS] = [first.started_s, last.started_s + last.total_s];

@@ -73,7 +73,7 @@ export function Life({ history, request, nowS }) {
   </section>`;
 }
 
-/** Bring a card to where it is seen, and tell of it; who moves along the plots by keys goes on doing so. */
+/** Scroll to a card and focus its title, unless the focus is on a slider, where keys move along the plots. */
 function bringUp(card) {
   card.scrollIntoView({ block: "nearest" });
   if (!document.activeElement?.closest("[role=slider]")) card.querySelector("h2").focus({ preventScroll: true });
@@ -106,11 +106,12 @@ export function endOf({ state, finish_reason: reason, error, unseen }) {
     .toLowerCase();
 }
 
-/** The colour of that. */
+/** The colour for how a request ended, or where it is. */
 export const kindOf = ({ state, error }) =>
   error && error !== "RequestCancelledError" ? "bad" : KINDS[state];
 
-function speedOf({ n_output: n, first_token_s: first }, endS) {
+function speedOf({ n_output: nOutput, n_said: nBefore, first_token_s: first }, endS) {
+  const n = nOutput - (nBefore ?? 0); // what another engine computed is not this one's
   return n > 1 && first !== null && endS > first
     ? `${rate((n - 1) / (endS - first), "tok/s")} after the first`
     : "";
@@ -141,14 +142,14 @@ function Progress({ history, request, endS }) {
     return some.reduce((d, { atS, n }) => `${d} H${x(atS)} V${y(n)}`, begin);
   };
   const read = points.filter((point) => point.kind !== DECODE);
-  const said = points.filter((point) => point.kind === DECODE);
+  const decoded = points.filter((point) => point.kind === DECODE);
   const lastRead = read.at(-1) ?? { atS: request.arrived_s, n: request.n_cached };
   return html`<figure class="progress">
     <svg viewBox=${`0 0 ${WIDE} ${HIGH}`} preserveAspectRatio="none" role="img"
         aria-label=${`${count(points.length)} ticks computed ${count(points.at(-1).n)} tokens of this request.`}>
       <line class="grid" x1="0" x2=${WIDE} y1=${y(request.n_prompt)} y2=${y(request.n_prompt)} />
       <path class="prefill" d=${path(read, request.assigned_s ?? request.arrived_s, request.n_cached)} />
-      <path class="decode" d=${path(said, lastRead.atS, lastRead.n)} />
+      <path class="decode" d=${path(decoded, lastRead.atS, lastRead.n)} />
     </svg>
     <figcaption>0 to ${count(most)} tokens in the cache, over ${duration(lengthS)}. The line marks the prompt's
       end.</figcaption>

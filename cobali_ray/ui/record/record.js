@@ -18,7 +18,7 @@ const MOST_SPANS = 12;
 export function TickRecord({ history, tick, pinned, newest }) {
   const card = useRef(null);
   useEffect(() => {
-    if (pinned !== null) card.current.parentElement.scrollTo(0, 0); // what a request's life may have left
+    if (pinned !== null) card.current.parentElement.scrollTo(0, 0); // a request's life may have scrolled it
   }, [pinned]);
   if (!tick) {
     return html`<section ref=${card} class="card record" aria-label="Record of a tick">
@@ -79,7 +79,7 @@ function Phases({ tick }) {
   </div>`;
 }
 
-/** Who computed what; of many, the first ones until all are asked for. */
+/** Who computed what; of many, the first ones until all are shown. */
 function Spans({ history, tick }) {
   const [all, setAll] = useState(false);
   const spans = [...tick.spans].sort((a, b) => a[3] - b[3] || a[0] - b[0]); // prefill is what differs

@@ -1,4 +1,4 @@
-// All requests the page knows as a table: found, sorted, paged. A row's button follows its request.
+// All requests the page knows as a table: searched, sorted, paged. A row's button follows its request.
 import { cachedFrom } from "../feed/lives.js";
 import { count, duration, shortId, some } from "../parts/format.js";
 import { html, useState } from "../parts/preact.js";
@@ -6,9 +6,9 @@ import { useStore } from "../parts/store.js";
 import { follow } from "../plots/window.js";
 import { models, nServed } from "../request/models.js";
 import { endOf, kindOf } from "./life.js";
-import { KEYS, PAGE, found, sorted } from "./table.js";
+import { KEYS, PAGE, matching, sorted } from "./table.js";
 
-/** What each sorts by, its head, and whether it has words, which begin at the left. */
+/** Of each column the key that it sorts by, its title, and "word" where text is aligned left. */
 const COLUMNS = [
   ["request", "request"],
   ["state", "state", "word"],
@@ -28,15 +28,15 @@ const COLUMNS = [
 export function Requests({ history, nowS, chosen }) {
   const [search, setSearch] = useState("");
   const [{ by, down }, setOrder] = useState({ by: null, down: false });
-  const [asked, setPage] = useState(0);
+  const [chosenPage, setPage] = useState(0);
   useStore(models);
-  const known = [...history.requests.values()];
-  if (!known.length) return null;
-  const shown = { model: nServed() > 1, tenant: known.some(({ tenant }) => tenant) };
+  const requests = [...history.requests.values()];
+  if (!requests.length) return null;
+  const shown = { model: nServed() > 1, tenant: requests.some(({ tenant }) => tenant) };
   const columns = COLUMNS.filter(([key]) => shown[key] ?? true);
-  const all = sorted(found(known, search), by, down, nowS);
+  const all = sorted(matching(requests, search), by, down, nowS);
   const last = Math.max(0, Math.ceil(all.length / PAGE) - 1);
-  const page = Math.min(asked, last);
+  const page = Math.min(chosenPage, last);
   const sort = (key) => {
     setPage(0);
     setOrder(by !== key ? { by: key, down: true } : down ? { by: key, down: false } : { by: null, down: false });
@@ -49,8 +49,8 @@ export function Requests({ history, nowS, chosen }) {
     <header><h2>Requests</h2>
       <p class="muted grow" role="status">${
         search
-          ? `${count(all.length)} of ${some(known.length, "request")} match`
-          : `${some(known.length, "request")} known: running first, then the latest to end`
+          ? `${count(all.length)} of ${some(requests.length, "request")} match`
+          : `${some(requests.length, "request")} known: running first, then the latest to end`
       }</p>
       <label class="search"><span class="hidden">Search requests</span>
         <input type="search" value=${search} onInput=${look} placeholder="id, model, tenant, slot2 …" /></label>

@@ -1,4 +1,4 @@
-// One tick told in sentences. No DOM.
+// One tick in sentences. No DOM.
 import { DECODE } from "../feed/history.js";
 import { count, duration } from "../parts/format.js";
 import { isLate, targetOf, usualOf, whyLate } from "../plots/itl.js";
@@ -20,27 +20,27 @@ function whatHappened(history, tick) {
   const decodes = tick.spans.filter(([, , , kind]) => kind === DECODE).length;
   const chunks = tick.spans.filter(([, , , kind]) => kind !== DECODE);
   const firsts = tick.n_sampled - decodes - nRight;
-  const said = [];
+  const sentences = [];
   if (decodes) {
     const more = nRight ? `, and ${count(nRight)} of ${some(nGuessed, "guessed token")} ${were(nRight)} right` : "";
-    said.push(`${some(decodes, "stream")} got a token${more}.`);
+    sentences.push(`${some(decodes, "stream")} got a token${more}.`);
   }
   if (nRead) {
     const read = `${some(nRead, "prompt token")} of ${some(chunks.length, "request")} ${were(nRead)} read`;
-    said.push(`${read}${howFar(history, tick, chunks)}.`);
+    sentences.push(`${read}${howFar(history, tick, chunks)}.`);
   }
   if (chunks.length && firsts > 0)
-    said.push(`${some(firsts, "request")} got ${firsts === 1 ? "its" : "their"} first token.`);
+    sentences.push(`${some(firsts, "request")} got ${firsts === 1 ? "its" : "their"} first token.`);
   if (tick.n_embedded) {
     const { n_texts: n, n_embedded: tokens } = tick;
-    said.push(`${some(n, "text")} of ${some(tokens, "token")} ${were(n)} embedded.`);
+    sentences.push(`${some(n, "text")} of ${some(tokens, "token")} ${were(n)} embedded.`);
   }
-  if (nEnded) said.push(`${some(nEnded, "request")} ended.`);
+  if (nEnded) sentences.push(`${some(nEnded, "request")} ended.`);
   if (nLost) {
     const slots = nLost === 1 ? "its slot" : "their slots";
-    said.push(`${some(nLost, "request")} lost ${slots}, because the KV cells ran out.`);
+    sentences.push(`${some(nLost, "request")} lost ${slots}, because the KV cells ran out.`);
   }
-  return said.length ? said : ["Nothing was computed."];
+  return sentences.length ? sentences : ["Nothing was computed."];
 }
 
 /** Of a single prompt: how much of it is read now. */
@@ -61,14 +61,14 @@ function whatItTook(history, tick) {
     .sort((a, b) => b[1] - a[1])[0];
   const most = seconds ? `, ${duration(seconds)} of it for ${phase}` : "";
   const predicted = tick.predicted_s ? `; the prediction was ${duration(tick.predicted_s)}` : "";
-  const said = [`The tick took ${duration(tick.total_s)}${most}${predicted}.`];
+  const sentences = [`The tick took ${duration(tick.total_s)}${most}${predicted}.`];
   const { engine } = history;
   const target = targetOf(engine, tick);
   if (isLate(engine, tick)) {
     const { text } = whyLate(engine, tick, usualOf(ticksAround(history, tick), engine.overlaps));
-    said.push(`That is longer than the ITL target of ${duration(target)}: ${text}.`);
-  } else if (tick.target_s) said.push(`The ITL target of ${duration(target)} was met.`);
-  return said;
+    sentences.push(`That is longer than the ITL target of ${duration(target)}: ${text}.`);
+  } else if (tick.target_s) sentences.push(`The ITL target of ${duration(target)} was met.`);
+  return sentences;
 }
 
 function whoWaits({ n_queued: n, n_queued_tokens: tokens }) {

@@ -24,14 +24,14 @@ export const KEYS = {
   total: (request, nowS) => (request.unseen ? null : endedOr(request, nowS) - begunS(request)),
 };
 
-/** Return the requests in which every word is found: in id, model, tenant, state, how they ended, slot. */
-export function found(requests, search) {
+/** Return the requests that have every word: in id, model, tenant, state, how they ended, slot. */
+export function matching(requests, search) {
   const words = search.toLowerCase().split(/\s+/).filter(Boolean);
   if (!words.length) return requests;
   return requests.filter((request) => {
     const { request_id: id, state, model, tenant, slot_id: slot, error, prompt } = request;
-    const told = [id, state, endOf(request), model, tenant, `slot${slot ?? ""}`, error, prompt];
-    const text = told.join(" ").toLowerCase();
+    const fields = [id, state, endOf(request), model, tenant, `slot${slot ?? ""}`, error, prompt];
+    const text = fields.join(" ").toLowerCase();
     return words.every((word) => text.includes(word));
   });
 }

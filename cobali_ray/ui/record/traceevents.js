@@ -70,7 +70,7 @@ function staysOf(request, nowS) {
 
 /** A request in its slot; inside, its prompt's chunks and its decoding. */
 function stayOf({ request, slot, sinceS, untilS }, ticks, slice) {
-  const { stays, ...told } = request;
+  const { stays, ...fields } = request;
   const inside = [];
   let decode = null;
   for (const tick of ticks) {
@@ -86,7 +86,7 @@ function stayOf({ request, slot, sinceS, untilS }, ticks, slice) {
     }
   }
   if (decode) inside.push(slice(FIRST_SLOT + slot, "decode", decode.fromS, decode.endS));
-  return [slice(FIRST_SLOT + slot, request.request_id, sinceS, untilS, told), ...inside];
+  return [slice(FIRST_SLOT + slot, request.request_id, sinceS, untilS, fields), ...inside];
 }
 
 /** The time a request waited for its first slot: asynchronous, as many may at once. */

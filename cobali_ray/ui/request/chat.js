@@ -22,7 +22,7 @@ export function ask(body, begun = {}) {
 }
 
 /**
- * Do the same with one answer that outlives its reader: whoever knows its `stream` reads it on, see `readOn`.
+ * Do the same with one answer that outlives its reader: `readOn` continues to read its `stream`, also in another tab.
  * `resumable` says for how long: true, a while; "stored", to its end, and from then on.
  */
 export function askToKeep(body, { begun = {}, tab = null, resumable = true } = {}) {
@@ -32,7 +32,7 @@ export function askToKeep(body, { begun = {}, tab = null, resumable = true } = {
   return keptRun(answer, body, (signal) => open({ ...body, resumable }, xRequestId, signal, stream.id));
 }
 
-/** Read an answer on, of which `begun` is what is here and says how far that is. */
+/** Read on an answer; `begun` is what this page has of it, and says how far that is. */
 export const readOn = (begun) => keptRun(makeStore({ ...begun, xRequestId: begun.stream.id }), null, null);
 
 function keptRun(answer, body, begin) {
@@ -71,11 +71,11 @@ const nothingOf = ({ n = 1 }, xRequestId) => ({
   stream: null, // {id, after, tab}: where it can be read on, behind which event, and who asked for it
   pause: null, // {why: network or engine, sinceMs}: why nothing comes
   pauses: [], // those that are over: {why, tookS}
-  tokens: [], // of the text, where they were asked for: {text, logprob, top: [[text, logprob], …]}
+  tokens: [], // of the text, where they were requested: {text, logprob, top: [[text, logprob], …]}
 });
 
-const ended = (answers, taken) =>
-  taken.catch((error) => {
+const ended = (answers, reading) =>
+  reading.catch((error) => {
     const stopped = error.name === "AbortError";
     end(answers, stopped ? { status: "stopped", lastS: now() } : { status: "failed", error: failureOf(error) });
   });
@@ -119,12 +119,12 @@ function patchOf({ delta, logprobs, finish_reason: finishReason }, was) {
   const at = now();
   const reasonedS = was.reasonedS + (was.part === "reasoning" ? at - was.lastS : 0);
   const patch = finishReason ? { finishReason, status: "done", reasonedS, lastS: at } : {};
-  const said = saidOf(delta ?? {}, was);
-  const tokens = said.part === "text" ? (logprobs?.content ?? []).map(tokenOf) : [];
-  if (!said.part) return patch;
+  const growth = growthOf(delta ?? {}, was);
+  const tokens = growth.part === "text" ? (logprobs?.content ?? []).map(tokenOf) : [];
+  if (!growth.part) return patch;
   return {
     status: "streaming",
-    ...said,
+    ...growth,
     ...(tokens.length && { tokens: [...was.tokens, ...tokens] }),
     nDeltas: was.nDeltas + 1,
     ttftS: was.ttftS ?? at - was.sentS,
@@ -142,7 +142,7 @@ const tokenOf = ({ token: text, logprob, top_logprobs: top = [] }) => ({
 });
 
 /** What a delta adds to its answer; of what there is more than one, the last is the part. */
-function saidOf({ reasoning_content: reasoning, content, tool_calls: pieces }, was) {
+function growthOf({ reasoning_content: reasoning, content, tool_calls: pieces }, was) {
   return {
     ...(reasoning && { part: "reasoning", reasoning: was.reasoning + reasoning }),
     ...(content && { part: "text", text: was.text + content }),
@@ -163,13 +163,13 @@ function end(answers, patch) {
   for (const answer of answers) if (isOpen(answer.get())) answer.set(patch);
 }
 
-/** Output tokens: as the engine told of this answer or the server counted them, until then the least it can be. */
-export const tokensOf = (answer, told = null) =>
-  outputOf(answer, told) ?? Math.max(answer.nDeltas, told?.n_output ?? 0);
+/** Output tokens: as the feed or the server reports them, until then the least it can be. */
+export const tokensOf = (answer, request = null) =>
+  outputOf(answer, request) ?? Math.max(answer.nDeltas, request?.n_output ?? 0);
 
 /** Output tokens where they are known, else null. */
-export const outputOf = (answer, told = null) =>
-  (told?.state === "ended" && !told.unseen ? told.n_output : countedOf(answer)?.completion_tokens) ??
+export const outputOf = (answer, request = null) =>
+  (request?.state === "ended" && !request.unseen ? request.n_output : countedOf(answer)?.completion_tokens) ??
   answer.timings?.completion_tokens ??
   null;
 
@@ -185,17 +185,17 @@ const LEAST_S = 0.2;
  * The server's own number comes with the end. Until then, or without one, it is the pace in the feed at `nowS`;
  * without a feed, that at which an ended answer came here.
  */
-export function paceOf(answer, told = null, nowS = null) {
+export function paceOf(answer, request = null, nowS = null) {
   if (answer.timings) {
     const { tokens_per_second: perSecond } = answer.timings;
     return perSecond == null ? null : { perSecond, from: "server" };
   }
-  if (told?.first_token_s != null && !told.unseen) {
-    const n = told.n_output - (told.n_said ?? 0);
-    return paced(n, (told.ended_s ?? nowS) - told.first_token_s, "feed");
+  if (request?.first_token_s != null && !request.unseen) {
+    const n = request.n_output - (request.n_said ?? 0);
+    return paced(n, (request.ended_s ?? nowS) - request.first_token_s, "feed");
   }
   if (isOpen(answer) || answer.ttftS === null) return null;
-  return paced(tokensOf(answer, told), answer.lastS - answer.sentS - answer.ttftS, "page");
+  return paced(tokensOf(answer, request), answer.lastS - answer.sentS - answer.ttftS, "page");
 }
 
 const paced = (n, seconds, from) =>

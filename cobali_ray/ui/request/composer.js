@@ -6,7 +6,7 @@ import { html, useLayoutEffect, useRef } from "../parts/preact.js";
 const MOST_PX = 220;
 
 /**
- * A field that grows with its text; above it, what else can be done with it, and what goes with it; below, a `meter`.
+ * A field that grows with its text; above it `children`, and `above`, what is sent with it; below, a `meter`.
  *
  * `ready`: there is something to send. With `onFiles` files can be chosen, or pasted; with `onClear` all can be
  * forgotten.

@@ -4,7 +4,7 @@ import { readPart, withFiles } from "./conversations.js";
 const CHARS_PER_TOKEN = 4; // where the server has not counted
 const FREE_SHARE = 0.5; // of the context, once the oldest are gone
 
-/** About how many tokens each message is that is read of a branch: as the server counted them, else by its length. */
+/** About how many tokens each message has that the model reads: as the server counted them, else by its length. */
 function tokensOf(path) {
   let before = 0; // what the answers so far had in their context
   const all = path.map((message, i) => {

@@ -33,7 +33,7 @@ export function pathTo({ messages }, id) {
   return path.reverse();
 }
 
-/** What the model reads of a branch: from the last message on that somebody had it begin with. */
+/** What the model reads of a branch: from the last message on that has a `start`. */
 export const readPart = (path) => path.slice(Math.max(0, path.findLastIndex(({ start }) => start)));
 
 /** Return the branch in sight. */
@@ -65,7 +65,7 @@ export function lookAt(conversation, id) {
   return { ...conversation, head: [...branch].at(-1) };
 }
 
-/** Give it a name; an empty one gives back that of its first message. */
+/** Give it a name; an empty one restores that of its first message. */
 export function withTitle(conversation, title, atMs = Date.now()) {
   const named = title.trim().slice(0, 200);
   const first = conversation.messages.find(({ role }) => role === "user");
@@ -77,19 +77,19 @@ function titleOf(message) {
   return line.length > TITLE_CHARS ? `${line.slice(0, TITLE_CHARS - 1).trimEnd()}…` : line;
 }
 
-/** Of two versions of a message the one that holds: of one stream what has more of it, else the newer. */
-function laterOf(one, other) {
-  const same = one.stream && one.stream.id === other.stream?.id;
-  const further = same && (one.stream.after - other.stream.after || nResults(one) - nResults(other));
-  const by = further || one.changedMs - other.changedMs;
-  return by > 0 ? one : other;
+/** Of two versions of a message the one to keep: of one stream that which has more of it, else the newer. */
+function laterOf(first, second) {
+  const same = first.stream && first.stream.id === second.stream?.id;
+  const further = same && (first.stream.after - second.stream.after || nResults(first) - nResults(second));
+  const by = further || first.changedMs - second.changedMs;
+  return by > 0 ? first : second;
 }
 
 const nResults = ({ calls = [] }) => calls.filter(({ result }) => result).length;
 
 /**
  * Unite what two tabs or browsers made of one conversation: no message is lost, of two versions the later holds. The
- * branch in sight grows with what the other said behind it.
+ * branch in sight grows with what the other added behind it.
  */
 export function united(stored, mine) {
   if (!stored) return mine;
@@ -112,15 +112,15 @@ export function united(stored, mine) {
 }
 
 /** Say whether two have the same messages and name. */
-export const sameAs = (one, other) =>
-  one.title === other.title &&
-  one.messages.length === other.messages.length &&
-  one.messages.every(({ id, changedMs }, i) => {
-    const message = other.messages[i];
+export const sameAs = (first, second) =>
+  first.title === second.title &&
+  first.messages.length === second.messages.length &&
+  first.messages.every(({ id, changedMs }, i) => {
+    const message = second.messages[i];
     return id === message.id && changedMs === message.changedMs;
   });
 
-/** Return what a list shows of a conversation. */
+/** Return the summary that a list shows of a conversation. */
 export const summaryOf = ({ id, title, changedMs, pinnedMs = 0 }) => ({ id, title, changedMs, pinned: pinnedMs > 0 });
 
 const BESIDE = 40; // characters shown beside what was searched for
@@ -130,15 +130,15 @@ const BESIDE = 40; // characters shown beside what was searched for
  * stands there before it, itself and behind it; both null where only the title or a file's name has it.
  */
 export function placeOf({ title, messages }, words) {
-  const wanted = words.trim().toLowerCase();
-  const at = (text) => (text ?? "").toLowerCase().indexOf(wanted);
+  const needle = words.trim().toLowerCase();
+  const at = (text) => (text ?? "").toLowerCase().indexOf(needle);
   const hit = messages.findLast(({ text }) => at(text) >= 0);
   if (!hit) {
     const named = at(title) >= 0 || messages.some(({ files = [] }) => files.some(({ name }) => at(name) >= 0));
     return named ? { message: null, parts: null } : null;
   }
   const from = at(hit.text);
-  const to = from + wanted.length;
+  const to = from + needle.length;
   const before = hit.text.slice(Math.max(0, from - BESIDE), from);
   return { message: hit.id, parts: [before, hit.text.slice(from, to), hit.text.slice(to, to + BESIDE)] };
 }
@@ -165,7 +165,7 @@ export function byDay(summaries, nowMs = Date.now()) {
  * Return the messages of a branch as the chat API takes them, from where the model begins to read. An answer that
  * says nothing is left out, and its question with it, as many templates want turns to alternate.
  */
-export const asked = (whole) =>
+export const apiMessages = (whole) =>
   readPart(whole).flatMap((message, i, path) => {
     if (message.role !== "user") return answerOf(message);
     const next = path[i + 1];

@@ -19,7 +19,7 @@ export function CopyDialog({ body, onClose }) {
     chosen.set({ kind: name });
     setCopied(false);
   };
-  const write = (one) => KINDS[kind][1](BASE, one, Boolean(access.get().key));
+  const write = (request) => KINDS[kind][1](BASE, request, Boolean(access.get().key));
   const text = [body].flat().map(write).join("\n");
   const hint = access.get().key ? "The key is read from COBALI_KEY." : "";
   const copy = async () => {

@@ -1,4 +1,4 @@
-// MCP servers: which of them this browser knows, the tools of each, and calls. No drawing; a worker does the talking.
+// MCP servers: which of them this browser knows, the tools of each, and calls. No drawing; a worker sends requests.
 import { BASE } from "../parts/api.js";
 import { forGood, forSession, keep, kept, makeStore } from "../parts/store.js";
 
@@ -20,11 +20,12 @@ let worker = null;
 let last = 0;
 const waiting = new Map();
 
-/** Have the worker do something; leaving stops it. */
-function done(work, url, asked = {}, signal = null) {
+/** Have the worker do something; `signal` stops it. */
+function done(work, url, params = {}, signal = null) {
   if (!worker) {
     worker = new Worker(new URL("ui/request/mcpworker.js", BASE), { type: "module" });
     worker.onmessage = ({ data: { n, result, error } }) => {
+      if (!waiting.has(n)) return;
       const { resolve, reject } = waiting.get(n);
       waiting.delete(n);
       if (error === undefined) resolve(result);
@@ -33,13 +34,14 @@ function done(work, url, asked = {}, signal = null) {
     worker.onerror = () => {
       for (const { reject } of waiting.values()) reject(new Error("A part of this page could not be loaded."));
       waiting.clear();
+      worker.terminate();
       worker = null;
     };
   }
   last += 1;
   const n = last;
-  signal?.addEventListener("abort", () => worker.postMessage({ n, stop: true }));
-  worker.postMessage({ n, work, server: { url, key: keys()[url] ?? "" }, ...asked });
+  signal?.addEventListener("abort", () => worker?.postMessage({ n, stop: true }));
+  worker.postMessage({ n, work, server: { url, key: keys()[url] ?? "" }, ...params });
   return new Promise((resolve, reject) => void waiting.set(n, { resolve, reject }));
 }
 
@@ -69,7 +71,7 @@ export function changeServer(url, patch) {
 
 /** Forget a server and its key. */
 export function forget(url) {
-  const { [url]: gone, ...all } = servers.get().all;
+  const { [url]: server, ...all } = servers.get().all;
   const { [url]: key, ...others } = keys();
   setAll(all);
   keep(forSession, NAME, others);

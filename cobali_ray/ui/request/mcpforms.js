@@ -95,7 +95,7 @@ export function Question({ call: { name, args, server }, onResult }) {
     event.preventDefault();
     setRuns(true);
     leave.current = new AbortController();
-    const result = await runTool(name, args, { server, asked: true, signal: leave.current.signal });
+    const result = await runTool(name, args, { server, allowed: true, signal: leave.current.signal });
     if (!leave.current.signal.aborted) onResult(result);
     setRuns(false);
   };

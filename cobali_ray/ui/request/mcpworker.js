@@ -8,17 +8,17 @@ const MOST_PAGES = 32; // of a list of tools
 const CANNOT = { code: -32601, message: "This client answers only ping requests." };
 
 const sessions = new Map(); // by address: {id, version, title}
-const underWay = new Map(); // by the page's number: what stops it
+const underWay = new Map(); // by the page's number: the AbortController
 let lastId = 0;
 
 /** The page sends `{n, stop}`, or `{n, work, server: {url, key}, …}`, and gets `{n, result}` or `{n, error}`. */
-onmessage = async ({ data: { n, stop = false, work, server, ...asked } }) => {
+onmessage = async ({ data: { n, stop = false, work, server, ...params } }) => {
   if (stop) return void underWay.get(n)?.abort();
   const abort = new AbortController();
   underWay.set(n, abort);
   const signal = AbortSignal.any([abort.signal, AbortSignal.timeout(PATIENCE_MS)]);
   try {
-    postMessage({ n, result: await WORKS[work](server, asked, signal) });
+    postMessage({ n, result: await WORKS[work](server, params, signal) });
   } catch (error) {
     const late = error.name === "TimeoutError" && `${new URL(server.url).host} did not answer within a minute.`;
     postMessage({ n, error: late || error.message });
@@ -28,7 +28,7 @@ onmessage = async ({ data: { n, stop = false, work, server, ...asked } }) => {
 
 const WORKS = {
   /** Open a session anew and return what the server calls itself, and its tools. */
-  async list(server, asked, signal) {
+  async list(server, _, signal) {
     sessions.delete(server.url);
     const tools = [];
     let cursor;
@@ -46,12 +46,12 @@ const WORKS = {
 
 /** Ask within a session; in a new one where the server has forgotten it. */
 async function inSession(server, method, params, signal) {
-  const known = sessions.has(server.url);
-  if (!known) await open(server, signal);
+  const hadSession = sessions.has(server.url);
+  if (!hadSession) await open(server, signal);
   try {
     return (await request(server, method, params, signal)).result;
   } catch (error) {
-    if (error.status !== 404 || !known) throw error;
+    if (error.status !== 404 || !hadSession) throw error;
     sessions.delete(server.url);
     await open(server, signal);
     return (await request(server, method, params, signal)).result;

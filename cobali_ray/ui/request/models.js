@@ -3,8 +3,8 @@ import { call } from "../parts/api.js";
 import { makeStore } from "../parts/store.js";
 
 /**
- * `all` as /v1/models tells them, or the `trouble` there was. `chats` is the server's name for those that this key
- * keeps there, null where it keeps none, undefined as long as nobody knows.
+ * `all` as /v1/models lists them, or the `trouble` there was. `chats` is the server's name for the conversations of
+ * this key, null where it keeps none, undefined until the server has answered.
  */
 export const models = makeStore({ all: [], trouble: null, chats: undefined });
 

@@ -1,4 +1,4 @@
-// What one can ask for: fields of the form, and the body that they make. No DOM.
+// What a request can set: fields of the form, and the body that they make. No DOM.
 
 /** Fields left empty are not sent: the server's own defaults hold. */
 export const FIELDS = [
@@ -18,7 +18,7 @@ export const FIELDS = [
   ].map(([name, label, hint]) => ({ name, label, min: -2, max: 2, step: 0.1, hint })),
 ];
 export const ESSENTIAL = 4;
-const N_ALTERNATIVES = 6; // of each word, where they are asked for
+const N_ALTERNATIVES = 6; // of each word, where they are requested
 export const DEFAULTS = { system: "", stop: "", ignore_eos: false };
 
 /** Say what is wrong with a field's text, or nothing. */

@@ -8,7 +8,7 @@ const NOTHING = { settings: DEFAULTS, model: "" };
 
 export const play = makeStore({ ...NOTHING, ...kept(forGood, NAME, {}) });
 
-/** Begin with these from now on. */
+/** Take these as the defaults of new chats and comparisons. */
 export function keepDefaults({ settings, model }) {
   play.set({ settings, model });
   keep(forGood, NAME, { settings, model });

@@ -3,11 +3,11 @@ import { call } from "../parts/api.js";
 import { eventsOf } from "../parts/sse.js";
 
 const RETRY_S = [0.5, 1, 2, 4];
-const N_TRIES = RETRY_S.length; // as long as nobody knows whether the server has the stream at all
-const KEPT_S = 300; // as long as the server keeps it for nobody
-const GONE = "The server no longer has this answer: it was restarted, or nobody read it for five minutes.";
+const N_TRIES = RETRY_S.length; // until it is known whether the server has the stream at all
+const KEPT_S = 300; // how long the server keeps a stream that nobody reads
+const LOST = "The server no longer has this answer: it was restarted, or nobody read it for five minutes.";
 
-/** What an answer is told once something comes again. */
+/** Return the change to an answer whose events come again. */
 export function pauseOver({ pause, pauses }, nowMs = Date.now()) {
   if (!pause) return {};
   return { pause: null, pauses: [...pauses, { why: pause.why, tookS: (nowMs - pause.sinceMs) / 1000 }] };
@@ -21,20 +21,20 @@ export function pauseOver({ pause, pauses }, nowMs = Date.now()) {
  * `pause`. Throws an AbortError, and what ends the answer.
  */
 export async function* eventsInSpiteOfCuts(answer, begin, signal) {
-  let [nTries, nEvents, known, aliveMs] = [0, 0, begin === null, Date.now()];
+  let [nTries, nEvents, exists, aliveMs] = [0, 0, begin === null, Date.now()];
   for (let connect = begin; ; connect = null) {
     try {
       for await (const event of connect ? connect(signal) : behind(answer, signal)) {
-        [nTries, nEvents, known, aliveMs] = [0, nEvents + 1, true, Date.now()];
+        [nTries, nEvents, exists, aliveMs] = [0, nEvents + 1, true, Date.now()];
         yield event;
         if (event.id) answer.set({ stream: { ...answer.get().stream, after: Number(event.id) } });
         if (event.data === "[DONE]") return;
       }
       if (isPlain(answer, nEvents)) return;
     } catch (error) {
-      if (!isCut(error)) throw told(error, known, answer.get());
+      if (!isCut(error)) throw streamError(error, exists, answer.get());
       if (isPlain(answer, nEvents)) throw error;
-      if (known ? Date.now() - aliveMs > KEPT_S * 1000 : nTries >= N_TRIES) throw error;
+      if (exists ? Date.now() - aliveMs > KEPT_S * 1000 : nTries >= N_TRIES) throw error;
     }
     const { pause } = answer.get();
     if (!pause) answer.set({ pause: { why: "network", sinceMs: Date.now() } });
@@ -56,10 +56,10 @@ async function* behind(answer, signal) {
 /** Nobody answered, or the connection broke off. */
 const isCut = (error) => error.status === 0 || error instanceof TypeError;
 
-function told(error, known, { text }) {
+function streamError(error, exists, { text }) {
   if (error.code !== "stream_not_found") return error;
-  if (!known) return new Error("The server does not answer.");
-  return Object.assign(new Error(`${GONE}${text ? " The text so far was kept." : ""}`), { code: null });
+  if (!exists) return new Error("The server does not answer.");
+  return Object.assign(new Error(`${LOST}${text ? " The text so far was kept." : ""}`), { code: null });
 }
 
 /** Have the server stop an answer; where it does not know of it yet, or nobody answers, a little later again. */
@@ -75,7 +75,7 @@ export async function cancelStream(id) {
   }
 }
 
-/** Wait; not any longer once the network is back or somebody looks again. */
+/** Wait; at most until the network is back or the page is looked at again. */
 function rest(ms, signal) {
   return new Promise((resolve, reject) => {
     const end = (finish) => () => {

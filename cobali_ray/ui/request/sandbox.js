@@ -10,11 +10,11 @@ export async function runScript(code, mostMs = MOST_MS) {
   const frame = document.createElement("iframe");
   Object.assign(frame, { hidden: true, title: "Sandbox", src: new URL("ui/request/sandbox.html", BASE).href });
   frame.sandbox = "allow-scripts";
-  let hear;
+  let listener;
   try {
     const { content, error } = await new Promise((resolve) => {
-      hear = ({ source, data }) => source === frame.contentWindow && resolve(data);
-      addEventListener("message", hear);
+      listener = ({ source, data }) => source === frame.contentWindow && resolve(data);
+      addEventListener("message", listener);
       frame.onload = () => {
         frame.contentWindow.postMessage(code, "*"); // it has no origin that could be named
         setTimeout(() => resolve({ error: `it took more than ${mostMs / 1000} seconds` }), mostMs);
@@ -24,7 +24,7 @@ export async function runScript(code, mostMs = MOST_MS) {
     if (error !== undefined) throw new Error(cut(String(error)));
     return cut(String(content)) || "It printed nothing and has no value.";
   } finally {
-    removeEventListener("message", hear);
+    removeEventListener("message", listener);
     frame.remove(); // and with it whatever still runs
   }
 }

@@ -52,12 +52,12 @@ function Model({ chosen, choose }) {
       ${" "}<button class="quiet" onClick=${loadModels}>Try again</button></p>`;
   }
   const model = modelOf(chosen);
-  const found = all.find(({ id }) => id === model);
+  const entry = all.find(({ id }) => id === model);
   return html`<label class="field"><span>Model</span>
     <select value=${model} onChange=${(event) => choose(event.target.value)}>
       ${all.map(({ id }) => html`<option key=${id} value=${id}>${id}</option>`)}
     </select>
-    ${found && html`<small>${aboutOf(found)}</small>`}</label>`;
+    ${entry && html`<small>${aboutOf(entry)}</small>`}</label>`;
 }
 
 /** What is known of a model: of one that has not been loaded yet, little. */

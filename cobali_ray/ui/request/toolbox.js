@@ -71,27 +71,27 @@ function weatherIn(city) {
   return `${(sum % 30) + 1} degrees and ${SKIES[sum % SKIES.length]} in ${city}`;
 }
 
-const found = (name) => TOOLS.find((tool) => tool.name === name);
+const toolNamed = (name) => TOOLS.find((tool) => tool.name === name);
 const mcp = () => mcpTools(TOOLS.map(({ name }) => name));
 
 /** The tool of an MCP server that a name means: `{name, url, tool}`, or null where this browser knows none. */
-export const mcpOf = (name) => mcp().find((one) => one.name === name) ?? null;
+export const mcpOf = (name) => mcp().find((tool) => tool.name === name) ?? null;
 
 /** The address of the server that a conversation's model calls by a name; null where that is another kind of tool. */
 export const serverOf = (name, settings) =>
   definitionsOf(settings).find((tool) => tool.function.name === name)?.server ?? null;
 
 /** What a user should know of a tool's results; "" for nothing. */
-export const noteOf = (name) => found(name)?.note ?? "";
+export const noteOf = (name) => toolNamed(name)?.note ?? "";
 
 /**
  * Run a tool on arguments as the model wrote them: `{content}`, `{error}`, or null where a person has to answer.
- * `server` is the address of the one that has the tool; `asked`: somebody agreed to this call.
+ * `server` is the address of the one that has the tool; `allowed`: somebody agreed to this call.
  */
-export async function runTool(name, args, { server = null, asked = false, signal = null } = {}) {
-  const tool = server === null ? found(name) : mcpOf(name);
+export async function runTool(name, args, { server = null, allowed = false, signal = null } = {}) {
+  const tool = server === null ? toolNamed(name) : mcpOf(name);
   if (!tool || (server !== null && tool.url !== server)) return null;
-  if (server !== null && !asked && servers.get().all[server].ask) return null;
+  if (server !== null && !allowed && servers.get().all[server].ask) return null;
   try {
     if (server !== null) return await callTool(tool, argumentsOf(args), signal);
     return { content: await tool.run(argumentsOf(args)) };
@@ -160,7 +160,7 @@ function readOwn(text) {
   return list.map((value, i) => {
     const tool = readTool(value, list.length > 1 ? `Tool ${i + 1}` : "The tool");
     const { name } = tool.function;
-    if (found(name)) throw new Error(`"${name}" is the name of a demonstration tool.`);
+    if (toolNamed(name)) throw new Error(`"${name}" is the name of a demonstration tool.`);
     if (names.has(name)) throw new Error(`There are two tools named "${name}".`);
     names.add(name);
     return tool;

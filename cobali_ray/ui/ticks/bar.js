@@ -1,4 +1,4 @@
-// What stands above the plots: live or paused, axis, zoom, link, download.
+// The bar above the plots: live or paused, axis, zoom, link, download.
 import { clockTime, count, duration, some } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
 import { html, useRef, useState } from "../parts/preact.js";
@@ -12,12 +12,12 @@ const AXES = { ticks: "Ticks", time: "Time" };
 
 /** The bar. */
 export function Bar({ history, state }) {
-  const [said, setSaid] = useState("");
+  const [notice, setNotice] = useState("");
   const live = isLive();
   const { ticks } = windowOf(history, state);
   const copy = async () => {
-    setSaid(await copyLink(history));
-    setTimeout(() => setSaid(""), 4000);
+    setNotice(await copyLink(history));
+    setTimeout(() => setNotice(""), 4000);
   };
   return html`<div class="bar">
     <button class=${`live ${live ? "" : "primary"}`} aria-pressed=${String(!live)}
@@ -38,8 +38,8 @@ export function Bar({ history, state }) {
       <button class="quiet" onClick=${copy}><${Icon} name="link" />Copy link</button>
       <${Download} history=${history} ticks=${ticks} />
       <${FoldCaptions} /></div>
-    <p class="hidden" role="status">${said}</p>
-    ${said && html`<p class="said" aria-hidden="true">${said}</p>`}
+    <p class="hidden" role="status">${notice}</p>
+    ${notice && html`<p class="said" aria-hidden="true">${notice}</p>`}
   </div>`;
 }
 

@@ -10,7 +10,7 @@ function setRead(read) {
   keep(forGood, NAME, read || null);
 }
 
-const SAID = [
+const TEXTS = [
   ["One bar, one round", "In each round of the engine, every running answer gets one more token, a piece of a word."],
   [
     "Blue is writing, orange is reading",
@@ -25,7 +25,7 @@ export function Callouts() {
     return html`<p class="callouts-back"><button class="quiet small" onClick=${() => setRead(false)}>
       How to read this</button></p>`;
   return html`<section class="card callouts" aria-label="How to read this">
-    <ol>${SAID.map(
+    <ol>${TEXTS.map(
       ([title, text], i) => html`<li key=${title}><span class="step" aria-hidden="true">${i + 1}</span>
         <p><b>${title}.</b> ${text}</p></li>`,
     )}</ol>

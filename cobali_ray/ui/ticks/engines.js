@@ -1,5 +1,5 @@
 // All engines of the server side by side: model, place, state, devices, and the tokens of their last ticks.
-import { feed, hasTicks, show, shown } from "../feed/feed.js";
+import { feed, hasTicks, show, shownEngine } from "../feed/feed.js";
 import { call } from "../parts/api.js";
 import { bytes, count, percent } from "../parts/format.js";
 import { html, useEffect, useState } from "../parts/preact.js";
@@ -12,14 +12,14 @@ const PATIENCE_MS = 2500; // an engine that is away does not keep the others fro
 const TICKS = 60;
 const [WIDE, HIGH] = [120, 22];
 
-/** The choice of the engine that is shown; of one that is alone, its devices and its trouble, if it has any. */
+/** The choice of the engine that is shown; of a single engine its devices and what is wrong, if there are any. */
 export function Engines() {
   const { engines } = useStore(feed);
-  const [told, setTold] = useState({});
-  const only = told[engines[0]]?.state;
+  const [reports, setReports] = useState({});
+  const only = reports[engines[0]]?.state;
   const some = engines.length > 1 || only?.devices?.length > 0 || only?.detail;
   const ask = async () => {
-    if (!document.hidden && engines.length) setTold(await askAll(engines).catch(() => ({})));
+    if (!document.hidden && engines.length) setReports(await askAll(engines).catch(() => ({})));
   };
   useEffect(() => void ask(), [engines.join()]);
   useEffect(() => {
@@ -28,18 +28,18 @@ export function Engines() {
   }, [engines.join(), some]);
   if (!some) return null;
   return html`<div class="engines-row" role="group" aria-label="Engines">${engines.map(
-    (id) => html`<${One} key=${id} id=${id} told=${told[id] ?? {}} shown=${id === shown()} />`,
+    (id) => html`<${EngineCard} key=${id} id=${id} report=${reports[id] ?? {}} shown=${id === shownEngine()} />`,
   )}</div>`;
 }
 
-/** Return the state and the last ticks of each engine, as far as it tells. */
+/** Return the state and the last ticks of each engine, as far as it answers. */
 async function askAll(engines) {
   const states = (await (await call("health")).json()).engines;
-  const stateOf = (id) => states.find((one) => one.engine_id === id);
+  const stateOf = (id) => states.find((state) => state.engine_id === id);
   const feeds = engines.map(async (engine) => {
     if (!hasTicks(stateOf(engine))) return null;
-    const asked = new URLSearchParams({ last: TICKS, engine });
-    return (await call(`debug/ticks?${asked}`, { signal: AbortSignal.timeout(PATIENCE_MS) })).json();
+    const params = new URLSearchParams({ last: TICKS, engine });
+    return (await call(`debug/ticks?${params}`, { signal: AbortSignal.timeout(PATIENCE_MS) })).json();
   });
   const answers = await Promise.allSettled(feeds);
   return Object.fromEntries(
@@ -47,8 +47,8 @@ async function askAll(engines) {
   );
 }
 
-function One({ id, told, shown }) {
-  const { state, packet } = told;
+function EngineCard({ id, report, shown }) {
+  const { state, packet } = report;
   const { model, node } = packet?.engine ?? {};
   const well = state?.status === "ready";
   const { all } = useStore(models);

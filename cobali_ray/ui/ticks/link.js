@@ -1,5 +1,5 @@
-// A link to a moment: read when it is opened, written while one looks at a moment.
-import { feed, show, shown } from "../feed/feed.js";
+// A link to a moment: read when it is opened, written while a moment is looked at.
+import { feed, show, shownEngine } from "../feed/feed.js";
 import { count } from "../parts/format.js";
 import { makeStore } from "../parts/store.js";
 import { AXES, tickAt } from "../plots/axis.js";
@@ -8,10 +8,10 @@ import { goLive, isLive, lookBack, pause, pick, view, windowOf } from "../plots/
 const LONGEST_S = 30 * 86_400; // that a link can show
 const RUN = 8; // characters of an incarnation's id that tell it from others
 
-/** `asked` is what an opened link wants and has not got yet; `problem` says why it cannot. */
-export const link = makeStore({ asked: null, problem: null });
+/** `target` is the moment of an opened link until it is shown; `problem` says why it cannot be. */
+export const link = makeStore({ target: null, problem: null });
 
-/** Return what a hash asks for, or null. */
+/** Return the target that a hash names, or null. */
 export function parse(hash) {
   const [name, query] = hash.split("?");
   const params = new URLSearchParams(query);
@@ -37,7 +37,7 @@ export function parse(hash) {
 
 /** Return the hash of what happens now, with the engine, where there are several. */
 function liveHash() {
-  return feed.get().engines.length > 1 ? `#ticks?${new URLSearchParams({ engine: shown() })}` : "#ticks";
+  return feed.get().engines.length > 1 ? `#ticks?${new URLSearchParams({ engine: shownEngine() })}` : "#ticks";
 }
 
 /** Return the hash of the moment that is looked at. */
@@ -50,47 +50,47 @@ export function hashOf(history) {
   const tick = pinned ?? last.tick_id;
   const part =
     axis === "time" ? { from: lo.toFixed(6), to: hi.toFixed(6) } : { n: ticks.length, end: last.tick_id };
-  const asked = { engine, run: run.slice(0, RUN), tick, ...part, axis, ...(request && { request }) };
-  return `#ticks?${new URLSearchParams(asked)}`;
+  const params = { engine, run: run.slice(0, RUN), tick, ...part, axis, ...(request && { request }) };
+  return `#ticks?${new URLSearchParams(params)}`;
 }
 
 /** Take the link in the address bar; one without a moment is to what happens now. */
 export function read() {
-  const asked = parse(location.hash);
-  link.set({ asked, problem: null });
-  if (asked ? asked.tick !== null : location.hash !== "#ticks") return;
+  const target = parse(location.hash);
+  link.set({ target, problem: null });
+  if (target ? target.tick !== null : location.hash !== "#ticks") return;
   goLive();
   write(feed.get().history);
 }
 
-/** Do the next thing towards what is asked for, as far as the feed is. */
+/** Take the next step towards the target, as far as the feed allows. */
 export async function obey() {
-  const { asked } = link.get();
+  const { target } = link.get();
   const { engines, history } = feed.get();
-  if (!asked || !engines.length) return;
-  if (asked.engine !== null && !engines.includes(asked.engine)) {
-    fail(`This server has no engine ${asked.engine}.`);
-  } else if (asked.engine !== null && asked.engine !== shown()) show(asked.engine);
-  else if (asked.tick === null) link.set({ asked: null });
-  else if (history?.ticks.length) await look(history, asked);
+  if (!target || !engines.length) return;
+  if (target.engine !== null && !engines.includes(target.engine)) {
+    fail(`This server has no engine ${target.engine}.`);
+  } else if (target.engine !== null && target.engine !== shownEngine()) show(target.engine);
+  else if (target.tick === null) link.set({ target: null });
+  else if (history?.ticks.length) await look(history, target);
 }
 
-async function look(history, asked) {
+async function look(history, target) {
   const { incarnation_id: run } = history.engine;
-  const named = `Tick ${count(asked.tick)}`;
-  if (asked.run && !run.startsWith(asked.run)) {
+  const named = `Tick ${count(target.tick)}`;
+  if (target.run && !run.startsWith(target.run)) {
     fail(`${named} is from an earlier run. The engine has been restarted since, and its ticks are lost.`);
     return;
   }
-  if (!history.tick(asked.tick) && asked.tick < history.lastId) await lookBack(history);
-  if (link.get().asked !== asked) return;
-  if (history.tick(asked.tick)) open(history, asked);
-  else if (asked.tick > history.lastId)
+  if (!history.tick(target.tick) && target.tick < history.lastId) await lookBack(history);
+  if (link.get().target !== target) return;
+  if (history.tick(target.tick)) open(history, target);
+  else if (target.tick > history.lastId)
     fail(`${named} has not happened yet. The newest is ${count(history.lastId)}.`);
   else fail(`${named} is too old. The engine remembers its ticks from ${count(history.firstId)} on.`);
 }
 
-/** Show a part of the clock, or `n` ticks up to `end`, or as many around the one that is asked for. */
+/** Show a part of the clock, or `n` ticks up to `end`, or as many around `tick`. */
 function open(history, { tick, n, end, from, to: until, axis: name, request }) {
   const to = end !== null && end >= tick && end < tick + n ? end : tick + (n >> 1);
   let [lo, hi] = [to - n + 0.5, to + 0.5];
@@ -100,13 +100,13 @@ function open(history, { tick, n, end, from, to: until, axis: name, request }) {
   view.set({ axis: name, end: hi, span: { ...view.get().span, [name]: hi - lo } });
   pick(history, tick);
   view.set({ request });
-  link.set({ asked: null, problem: null });
+  link.set({ target: null, problem: null });
 }
 
-/** Say why not, beside what happens now. */
+/** Show what happens now, and say why the target cannot be shown. */
 function fail(problem) {
   goLive();
-  link.set({ asked: null, problem });
+  link.set({ target: null, problem });
 }
 
 let writing = 0;
@@ -115,8 +115,8 @@ let writing = 0;
 export function write(history) {
   clearTimeout(writing);
   writing = setTimeout(() => {
-    const { asked, problem } = link.get();
-    if (asked || problem || !location.hash.startsWith("#ticks")) return;
+    const { target, problem } = link.get();
+    if (target || problem || !location.hash.startsWith("#ticks")) return;
     const hash = isLive() || !history?.ticks.length ? liveHash() : hashOf(history);
     if (hash !== location.hash) window.history.replaceState(null, "", hash);
   }, 300);

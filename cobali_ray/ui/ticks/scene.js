@@ -19,8 +19,8 @@ const REPEATS = 8; // of which the server counts the tokens
 
 const BUSY = "The engine is answering others. The demonstration starts only when nobody has to wait for it.";
 
-/** `phase`: null, streams, prompt; `told`: what came of it, or why it does not begin; `request`: the long one. */
-const scene = makeStore({ phase: null, told: "", request: null });
+/** `phase`: null, streams, prompt; `message`: what came of it, or why it does not begin; `request`: the long one. */
+const scene = makeStore({ phase: null, message: "", request: null });
 let stop = null;
 
 /** Why the scene would take something from others, or cannot be seen; "" where it may begin. */
@@ -34,7 +34,7 @@ function hindrance({ status, history }) {
 /** Play it once. */
 async function play() {
   const why = hindrance(feed.get());
-  if (why) return void scene.set({ told: why, request: null });
+  if (why) return void scene.set({ message: why, request: null });
   const { engine } = feed.get().history;
   const runs = [];
   let timer = null;
@@ -48,7 +48,7 @@ async function play() {
     runs.push(run);
     return run;
   };
-  scene.set({ phase: "streams", told: "", request: null });
+  scene.set({ phase: "streams", message: "", request: null });
   goLive();
   try {
     const [long, n] = await Promise.race([promptFor(engine), ended]);
@@ -56,15 +56,15 @@ async function play() {
     const story = (_, i) => begin(`Tell me a story, number ${i + 1}.`, MOST_OUTPUT);
     const streams = Array.from({ length: nStreams }, story);
     await Promise.race([Promise.all(streams.map((run) => reached(run, BEGUN_DELTAS))), ended]);
-    scene.set({ phase: "prompt", told: `A prompt of about ${some(n, "token")} arrives. Its pieces are orange.` });
+    scene.set({ phase: "prompt", message: `A prompt of about ${some(n, "token")} arrives. Its pieces are orange.` });
     const run = begin(long, BEGUN_DELTAS);
     await Promise.race([reached(run, 1), ended]);
     const { requestId } = run.answers[0].get();
     await Promise.race([run.done, ended]);
-    const told = await Promise.race([resultOf(requestId, nStreams), ended]);
-    scene.set({ phase: null, told, request: requestId });
+    const message = await Promise.race([resultOf(requestId, nStreams), ended]);
+    scene.set({ phase: null, message, request: requestId });
   } catch (error) {
-    scene.set({ phase: null, told: error.message });
+    scene.set({ phase: null, message: error.message });
   } finally {
     clearTimeout(timer);
     for (const run of runs) run.stop();
@@ -98,10 +98,10 @@ function reached({ answers: [answer] }, nDeltas) {
 async function resultOf(requestId, nStreams) {
   const request = await new Promise((resolve) => {
     const look = () => {
-      const known = feed.get().history?.requests.get(requestId);
-      if ((known?.first_token_s ?? null) === null) return; // the feed may come later than the answer
+      const stored = feed.get().history?.requests.get(requestId);
+      if ((stored?.first_token_s ?? null) === null) return; // the feed may come later than the answer
       unwatch();
-      resolve(known);
+      resolve(stored);
     };
     const unwatch = feed.watch(look);
     look();
@@ -121,14 +121,14 @@ async function resultOf(requestId, nStreams) {
 
 /** A button that plays it, or stops it, and what came of it. */
 export function Scene() {
-  const { phase, told, request } = useStore(scene);
+  const { phase, message, request } = useStore(scene);
   return html`<div class="scene">
     ${
       phase
         ? html`<button onClick=${() => stop()}>Stop</button>`
         : html`<button onClick=${play}>Show me a long prompt arriving</button>`
     }
-    <p role="status">${phase === "streams" ? "Streams begin …" : told}</p>
+    <p role="status">${phase === "streams" ? "Streams begin …" : message}</p>
     ${request && html`<button class="quiet small" onClick=${() => follow(request)}>Follow this prompt</button>`}
   </div>`;
 }

@@ -13,7 +13,7 @@ import { GUTTER, MARGIN } from "../plots/plot.js";
 import { KvUse, Queue, TickTime, Tokens } from "../plots/tickplots.js";
 import { hold, isLive, look, pan, pick, showPart, shownOf, view, windowOf, zoom } from "../plots/window.js";
 
-const DRAW_MS = 400; // more often would take from the model what it computes with
+const DRAW_MS = 400; // drawing more often would take processor time from the model
 const LANES = [
   ["decode-lane", "decode"],
   ["prefill", "prefill"],

@@ -23,20 +23,20 @@ const DRAW_MS = 1000; // as often as numbers can be read; the plots are drawn mo
 export function Ticks() {
   const { history, status, cause, version, engine, engines } = useStoreEvery(feed, DRAW_MS);
   const state = useStore(view);
-  const { asked, problem } = useStore(link);
+  const { target, problem } = useStore(link);
   const [, redraw] = useState(0);
   useEffect(() => {
     const timer = setTimeout(() => redraw((n) => n + 1), DRAW_MS + 200); // quantiles age while the engine idles
     return () => clearTimeout(timer);
   });
   const run = history?.engine.incarnation_id;
-  useEffect(() => run && goLive, [run]); // once it is over: a moment of another run is none of the next
+  useEffect(() => run && goLive, [run]); // once the run is over: its moments do not exist in the next
   useEffect(() => {
     read();
     addEventListener("hashchange", read);
     return () => removeEventListener("hashchange", read);
   }, []);
-  useEffect(() => void obey(), [asked, version, status]);
+  useEffect(() => void obey(), [target, version, status]);
   useEffect(() => {
     if (engines.length > 1 || history?.ticks.length) write(history);
   }, [state.end, state.pinned, state.span, state.axis, state.request, engine, engines.length]);

@@ -37,12 +37,12 @@ class Family:
 
 def distinct(n: int, draw: Callable[[], str]) -> list[str]:
     """Draw `n` different things."""
-    found: list[str] = []
-    while len(found) < n:
+    things: list[str] = []
+    while len(things) < n:
         thing = draw()
-        if thing not in found:
-            found.append(thing)
-    return found
+        if thing not in things:
+            things.append(thing)
+    return things
 
 
 def slots_of(things: list[str]) -> dict[str, str]:

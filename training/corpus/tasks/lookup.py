@@ -81,7 +81,7 @@ def _member(category: str, rng: Random, *, held: bool) -> str:
     return invented(rng).lower() if category == "server" else invented(rng)
 
 
-def _found(rng: Random) -> Any:
+def _value(rng: Random) -> Any:
     way = rng.random()
     if way < 0.5:
         return rng.choice((rng.randint(1, 100), rng.randint(100, 99999), round(rng.uniform(1, 500), 2)))
@@ -102,31 +102,31 @@ def _lookup(rng: Random, held: bool, n: int) -> Task:
     elif rng.random() < 0.25:
         key = rng.choice(("q", "id", "query", "value", "key", invented(rng).lower()))
 
-    def tool_for(one: str) -> Tool:
-        joined = one if rng.random() < 0.7 else f"{category}_{one}"
+    def tool_for(attribute: str) -> Tool:
+        joined = attribute if rng.random() < 0.7 else f"{category}_{attribute}"
         return Tool(
             name=asking_name(joined, rng, held=held),
             description=rng.choice((
-                f"Get the {one} of a {category}.", f"Look up the {one} of a {category}.", f"The {one} of a {category}",
-                f"Return the {one}.", f"Find out the {one} of something.",
+                f"Get the {attribute} of a {category}.", f"Look up the {attribute} of a {category}.",
+                f"The {attribute} of a {category}", f"Return the {attribute}.", f"Find out the {attribute} of something.",
             )),
             parameters={key: string()},
         )  # fmt: skip
 
     others = [other for other in _NOUNS[category][:-1] if other != noun]
-    values = [_found(rng) for _ in chosen]
+    values = [_value(rng) for _ in chosen]
     field = rng.choice((noun.replace(" ", "_"), "value", "result"))
-    shown = [
+    labels = [
         f"{category} {thing}" if category in {"order", "flight", "train"} and rng.random() < 0.6 else thing
         for thing in chosen
     ]
-    said = [f"the {noun} of {thing} is {value}." for thing, value in zip(chosen, values, strict=True)]
+    answers = [f"the {noun} of {thing} is {value}." for thing, value in zip(chosen, values, strict=True)]
     return Task(
         tool=tool_for(noun),
-        values={**slots_of(shown), "noun": noun},
+        values={**slots_of(labels), "noun": noun},
         calls=tuple({key: thing} for thing in chosen),
         results=tuple(report({field: value}, str(value), rng) for value in values),
-        answers=tuple(said),
+        answers=tuple(answers),
         terms=tuple((str(value),) for value in values),
         beside=tuple(map(tool_for, rng.sample(others, rng.choice((0, 0, 1, 2))))),
     )
@@ -154,7 +154,7 @@ def _reading(rng: Random, held: bool, _n: int) -> Task:
     noun = rng.choice(_HELD_READINGS if held else _READINGS)
     if not held and rng.random() < 0.15:
         noun = invented(rng).lower()
-    value = f"{rng.randint(0, 23):02d}:{rng.randint(0, 59):02d}" if noun == "time" else _found(rng)
+    value = f"{rng.randint(0, 23):02d}:{rng.randint(0, 59):02d}" if noun == "time" else _value(rng)
     tool = Tool(
         name=asking_name(rng.choice((noun, f"current {noun}")), rng, held=held),
         description=rng.choice(

@@ -30,8 +30,8 @@ _SIGNS = {
 
 
 def _worked_out(sign: str, a: float, b: float) -> float:
-    found = {"+": a + b, "-": a - b, "*": a * b, "/": a / b}[sign]
-    rounded = round(found, 2)
+    result = {"+": a + b, "-": a - b, "*": a * b, "/": a / b}[sign]
+    rounded = round(result, 2)
     return int(rounded) if float(rounded).is_integer() else rounded
 
 
@@ -46,10 +46,10 @@ def _signed(sign: str, rng: Random) -> str:
 def _expression(rng: Random, held: bool, _n: int) -> Task:
     sign, a, b = rng.choice(tuple(_SIGNS)), draw_number(rng), draw_number(rng)
     written, total = f"{a} {sign} {b}", _worked_out(sign, a, b)
-    asked = f"{a} {_signed(sign, rng)} {b}"
+    worded = f"{a} {_signed(sign, rng)} {b}"
     if rng.random() < 0.25:
         other, c = rng.choice("+-*"), rng.randint(2, 50)
-        asked, written = (f"({written}) {other} {c}",) * 2
+        worded, written = (f"({written}) {other} {c}",) * 2
         total = _worked_out(other, total, c)
     key = pool("expression formula sum math calculation input", "equation term", 0.06).draw(rng, held=held)
     tool = Tool(
@@ -64,7 +64,7 @@ def _expression(rng: Random, held: bool, _n: int) -> Task:
     )  # fmt: skip
     return Task(
         tool=tool,
-        values={"sum": asked},
+        values={"sum": worded},
         calls=({key: written},),
         results=(report({rng.choice(("result", "value", "answer")): total}, str(total), rng),),
         answers=(f"{written} = {total}",),
@@ -121,15 +121,15 @@ def _two_numbers(rng: Random, held: bool, _n: int) -> Task:
     first, second = rng.choice(_HELD_PAIRS if held else _PAIRS)
     tail = rng.choice(("_two", "_pair") if held else ("", "", "_numbers", "_them", "_values"))
 
-    def tool_for(one: str) -> Tool:
-        word = _SIGNS[one][1]
+    def tool_for(operator: str) -> Tool:
+        word = _SIGNS[operator][1]
         return Tool(
             name=word + tail,
             description=f"{word.capitalize()} two numbers.",
             parameters={first: number(rng, a), second: number(rng, b)},
         )
 
-    others = rng.sample([one for one in _SIGNS if one != sign], rng.randint(0, 2))
+    others = rng.sample([operator for operator in _SIGNS if operator != sign], rng.randint(0, 2))
     total = _worked_out(sign, a, b)
     return Task(
         tool=tool_for(sign),

@@ -75,18 +75,18 @@ def _weather(rng: Random, held: bool, n: int) -> Task:
         rng.choice(("temperature", "temp", "temp_c", "degrees")),
         rng.choice(("condition", "sky", "weather", "conditions", "description", "summary")),
     )
-    results, said, terms = [], [], []
+    results, answers, terms = [], [], []
     for name in cities:
         warm, how = rng.randint(-12, 38), rng.choice(_SKIES)
         results.append(report({degrees: warm, sky: how}, f"{warm} degrees, {how}", rng))
-        said.append(f"in {name} it is {warm} degrees and {how}.")
+        answers.append(f"in {name} it is {warm} degrees and {how}.")
         terms.append((str(abs(warm)), how))
     return Task(
         tool=tool,
         values=slots_of(cities),
         calls=tuple({city: name} for name in cities),
         results=tuple(results),
-        answers=tuple(said),
+        answers=tuple(answers),
         terms=tuple(terms),
     )
 

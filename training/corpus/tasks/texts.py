@@ -80,7 +80,7 @@ def _translate(rng: Random, held: bool, _n: int) -> Task:
     text, language = draw_words(rng, 1, 3), rng.choice(_LANGUAGES)
     source = pool("text words source input", "sentence").draw(rng, held=held)
     target = pool("language to target into lang", "tongue").draw(rng, held=held)
-    found = " ".join(invented(rng).lower() for _ in text.split())
+    translation = " ".join(invented(rng).lower() for _ in text.split())
     tool = Tool(
         name=doing_name("translation", rng, held=held)
         if held or rng.random() < 0.5
@@ -92,9 +92,9 @@ def _translate(rng: Random, held: bool, _n: int) -> Task:
         tool=tool,
         values={"text": text, "language": language},
         calls=({source: text, target: language},),
-        results=(report({rng.choice(("translation", "text", "result")): found}, found, rng),),
-        answers=(f"In {language} it is: {found}",),
-        terms=((found,),),
+        results=(report({rng.choice(("translation", "text", "result")): translation}, translation, rng),),
+        answers=(f"In {language} it is: {translation}",),
+        terms=((translation,),),
     )
 
 

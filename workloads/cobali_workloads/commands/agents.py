@@ -49,19 +49,19 @@ def agents(
     samples: dict[str, dict[str, AgentRun]] = {}
     for name, load in LOADS.items():
         for seed in range(1 if quick else seeds):
-            without, found = run(load, seed, hints=False), run(load, seed, hints=True)
+            without, hinted = run(load, seed, hints=False), run(load, seed, hints=True)
             foreseen = [run(load, seed, hints=True, worth=worth) for worth in WORTHS]
-            best = min(foreseen, key=lambda one: fmean(one.finished_s))
+            best = min(foreseen, key=lambda agent_run: fmean(agent_run.finished_s))
             roomy = run(load, seed, hints=True, n_fit=N_AGENTS)
             samples[f"{name}, {seed}"] = {
-                "without": without, "with": found, "foreseen": best, "room for all": roomy
+                "without": without, "with": hinted, "foreseen": best, "room for all": roomy
             }  # fmt: skip
-            before_s, after_s = fmean(without.finished_s), fmean(found.finished_s)
-            taken = (found.finished_s, best.finished_s, roomy.finished_s, alone_s(load, seed))
+            before_s, after_s = fmean(without.finished_s), fmean(hinted.finished_s)
+            finish_times = (hinted.finished_s, best.finished_s, roomy.finished_s, alone_s(load, seed))
             table.rows.append((
                 name, f"{seed}", f"{before_s:.0f}", f"{after_s:.0f}",
-                *(f"{fmean(one) / before_s:.2f}" for one in taken), f"{without.hit_rate:.0%}",
-                f"{found.hit_rate:.0%}", f"{without.worst_wait_s:.0f}", f"{found.worst_wait_s:.0f}",
+                *(f"{fmean(times_s) / before_s:.2f}" for times_s in finish_times), f"{without.hit_rate:.0%}",
+                f"{hinted.hit_rate:.0%}", f"{without.worst_wait_s:.0f}", f"{hinted.worst_wait_s:.0f}",
             ))  # fmt: skip
     report = Report(
         name="agents",
@@ -70,7 +70,8 @@ def agents(
         config={"seeds": seeds},
         tables=[table],
         samples={
-            load: {name: one._asdict() for name, one in found.items()} for load, found in samples.items()
+            load: {name: agent_run._asdict() for name, agent_run in runs.items()}
+            for load, runs in samples.items()
         },
         notes=[NOTE],
     )

@@ -71,7 +71,9 @@ def batch(
     )
     for name, (kind, lines_of) in product(DEVICE_NAMES, FILES.items()):
         lines = lines_of(n_lines, seed)
-        by_clients, ours = (answer_file(DEVICES[name], lines, seed, ordered=one) for one in (False, True))
+        by_clients, ours = (
+            answer_file(DEVICES[name], lines, seed, ordered=ordered) for ordered in (False, True)
+        )
         samples[f"{name}, {kind}"] = {"clients": by_clients._asdict(), "batch": ours._asdict()}
         for who, run in ((f"{N_CLIENTS} clients, as in the file", by_clients), ("as a batch", ours)):
             ratio = f"{run.rps / by_clients.rps:.2f}"

@@ -52,7 +52,7 @@ def chats(
     out: Out = OUT,
 ) -> None:
     """Simulate chats on the real engine with a virtual clock; compare its hits with a perfect cache."""
-    found: dict[tuple[int, int, int], Chats] = {}
+    scenes: dict[tuple[int, int, int], Chats] = {}
     of_hybrid: dict[tuple[int, int, int], Chats] = {}
     for n_cells in numbers("--cells", cells):
         settings = _settings(model, slots, ctx, n_cells, host)
@@ -61,7 +61,7 @@ def chats(
         for n_system in numbers("--system", system, least=0):
             for n_people in numbers("--people", people):
                 scene = (n_people, n_system, seed)
-                found[n_cells, n_system, n_people] = run_chats(settings, *scene)
+                scenes[n_cells, n_system, n_people] = run_chats(settings, *scene)
                 if states:
                     of_hybrid[n_cells, n_system, n_people] = run_chats(shared, *scene, open_model=hybrid)
     command = spell(
@@ -77,22 +77,22 @@ def chats(
         **({"states": states} if states else {}),
     )
     config = {"model": model, "n_slots": slots, "n_ctx": ctx, "host_cache_mib": host, "seed": seed}
-    report = _report(command, found, config, slots)
+    report = _report(command, scenes, config, slots)
     if of_hybrid:
-        report.tables.append(_of_states(found, of_hybrid))
+        report.tables.append(_of_states(scenes, of_hybrid))
         report.notes.append(NOTE_OF_STATES)
     deliver(report, out)
 
 
 def _of_states(
-    found: dict[tuple[int, int, int], Chats], of_hybrid: dict[tuple[int, int, int], Chats]
+    scenes: dict[tuple[int, int, int], Chats], of_hybrid: dict[tuple[int, int, int], Chats]
 ) -> Table:
     table = Table(
         "The same chats on a hybrid that goes back to states",
         ["people", "system prompt", "cells", "cached, plain", "cached, hybrid", "hybrid / plain"],
         note=f"Wanted: hybrid / plain of at least {WANTED:.2f}.",
     )
-    for (n_cells, n_system, n_people), scene in found.items():
+    for (n_cells, n_system, n_people), scene in scenes.items():
         other = of_hybrid[n_cells, n_system, n_people].cached
         table.rows.append((
             str(n_people), str(n_system), str(n_cells), f"{scene.cached:.1%}", f"{other:.1%}",
@@ -117,7 +117,7 @@ def _settings(model: str, n_slots: int, n_ctx: int, n_cells: int, host_mib: int)
 
 
 def _report(
-    command: str, found: dict[tuple[int, int, int], Chats], config: dict[str, object], n_slots: int
+    command: str, scenes: dict[tuple[int, int, int], Chats], config: dict[str, object], n_slots: int
 ) -> Report:
     table = Table(
         "Prompt tokens taken from the cache",
@@ -126,12 +126,12 @@ def _report(
         note=f"Wanted: cached / same cells of at least {WANTED:.2f}.",
     )  # fmt: skip
     series: dict[int, dict[str, list[tuple[float, float]]]] = {}
-    for (n_cells, n_system, n_people), scene in found.items():
+    for (n_cells, n_system, n_people), scene in scenes.items():
         best, unlimited = scene.best(scene.n_cells), scene.best(None)
         in_slots = scene.best_in_slots(n_slots)
-        ttft_s = median(asked.stats.ttft_s or 0.0 for asked in scene.asked)
+        ttft_s = median(result.stats.ttft_s or 0.0 for result in scene.turns)
         table.rows.append((
-            str(n_people), str(n_system), str(n_cells), str(len(scene.asked)), str(scene.n_prompt),
+            str(n_people), str(n_system), str(n_cells), str(len(scene.turns)), str(scene.n_prompt),
             *(f"{share:.1%}" for share in (scene.cached, in_slots, best, unlimited)),
             *(f"{scene.cached / share:.2f}" if share else "-" for share in (in_slots, best)),
             f"{1e3 * ttft_s:.0f}",
@@ -141,9 +141,9 @@ def _report(
             lines.setdefault(f"{name}, system prompt of {n_system}", []).append((n_people, 100 * share))
     samples = {
         f"{n_people} people, system prompt of {n_system}, {n_cells} cells": [
-            {"turn": asked.turn, **asked.stats._asdict()} for asked in scene.asked
+            {"turn": result.turn, **result.stats._asdict()} for result in scene.turns
         ]
-        for (n_cells, n_system, n_people), scene in found.items()
+        for (n_cells, n_system, n_people), scene in scenes.items()
     }
     figures = {
         f"{n_cells}-cells": plots.lines(

@@ -41,7 +41,7 @@ def engines(
 ) -> None:
     """Compare servers with few and many engines that sleep: tokens per second, and CPU time per token."""
     sizes = numbers("--count", count)
-    found: dict[int, list[Figures]] = {}
+    by_size: dict[int, list[Figures]] = {}
     for n in sizes:
         values = {
             "model": f"{SCRIPTED}:{tick_s}", "replicas": n, "n_slots": slots, "log_level": "warning",
@@ -52,12 +52,12 @@ def engines(
             cobali_server(values, Path(folder), os.environ) as server,
         ):
             asyncio.run(_round(server.url, server.pid, n_streams=n * slots, n_tokens=20))
-            found[n] = [
+            by_size[n] = [
                 asyncio.run(_round(server.url, server.pid, n_streams=n * slots, n_tokens=tokens))
                 for _ in track(range(rounds), description=f"{n} engines")
             ]
     command = spell("engines", count=count, slots=slots, tick_s=tick_s, tokens=tokens, rounds=rounds)
-    deliver(report_of(command, found, offered={n: n * slots / tick_s for n in sizes}), out)
+    deliver(report_of(command, by_size, offered={n: n * slots / tick_s for n in sizes}), out)
 
 
 async def _round(url: str, root: int, *, n_streams: int, n_tokens: int) -> Figures:
@@ -70,20 +70,20 @@ async def _round(url: str, root: int, *, n_streams: int, n_tokens: int) -> Figur
     before_s = sum(map(cpu_s, watched))
     timelines = [timeline_of(exchange) for exchange in await closed_loop(send, jobs, timer)]
     used_s = sum(map(cpu_s, watched)) - before_s
-    if wrong := [one.error or one.status for one in timelines if one.status != "ok"]:
+    if wrong := [timeline.error or timeline.status for timeline in timelines if timeline.status != "ok"]:
         raise ConfigError("engines", f"a stream failed: {wrong[0]}")
-    n_output = sum(one.n_output for one in timelines)
-    seconds = max(one.ended_s for one in timelines) - min(one.sent_s for one in timelines)
+    n_output = sum(timeline.n_output for timeline in timelines)
+    seconds = max(timeline.ended_s for timeline in timelines) - min(timeline.sent_s for timeline in timelines)
     return {"tokens_per_s": n_output / seconds, "ingress_us": 1e6 * used_s / n_output}
 
 
-def report_of(command: str, found: dict[int, list[Figures]], *, offered: dict[int, float]) -> Report:
+def report_of(command: str, by_size: dict[int, list[Figures]], *, offered: dict[int, float]) -> Report:
     """Compare everything with the smallest number of engines."""
     columns = ["engines", "tok/s offered", "tok/s", "of the least", "ingress, µs per token"]
     table = Table("Medians of the rounds", columns)
-    rates = {n: median(one["tokens_per_s"] for one in rounds) for n, rounds in found.items()}
-    for n, rounds in found.items():
-        cost_us = median(one["ingress_us"] for one in rounds)
+    rates = {n: median(figures["tokens_per_s"] for figures in rounds) for n, rounds in by_size.items()}
+    for n, rounds in by_size.items():
+        cost_us = median(figures["ingress_us"] for figures in rounds)
         ratio = rates[n] / rates[min(rates)]
         table.rows.append((str(n), f"{offered[n]:.0f}", f"{rates[n]:.0f}", f"{ratio:.2f}", f"{cost_us:.0f}"))
     return Report(
@@ -93,8 +93,8 @@ def report_of(command: str, found: dict[int, list[Figures]], *, offered: dict[in
         config={},
         tables=[table],
         samples={
-            f"{n} engines, {name}": [one[name] for one in rounds]
-            for n, rounds in found.items()
+            f"{n} engines, {name}": [figures[name] for figures in rounds]
+            for n, rounds in by_size.items()
             for name in ("tokens_per_s", "ingress_us")
         },
     )

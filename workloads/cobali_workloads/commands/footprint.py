@@ -23,16 +23,16 @@ def footprint(
     out: Out = OUT,
 ) -> None:
     """Add up memory and CPU of a process and its descendants."""
-    before = {found: cpu_s(found) for found in descendants(pid)}
+    before = {process: cpu_s(process) for process in descendants(pid)}
     if not _seen(before):
         raise ConfigError("PID", f"there is no process {pid} to look at")
     time.sleep(seconds)
     rows: list[tuple[str, float, float, float]] = []
-    for found, used_s in before.items():
+    for process, used_s in before.items():
         try:
-            rows.append((name_of(found), *memory_mb(found), 100 * (cpu_s(found) - used_s) / seconds))
+            rows.append((name_of(process), *memory_mb(process), 100 * (cpu_s(process) - used_s) / seconds))
         except (OSError, KeyError):
-            continue  # it ended, or it is none of ours to look at
+            continue  # it ended, or may not be read
     if not rows:
         raise ConfigError("PID", f"process {pid} ended meanwhile")
     rows.append(("all", *(sum(column) for column in list(zip(*rows, strict=True))[1:])))
@@ -50,7 +50,7 @@ def footprint(
 
 
 def _seen(pids: Iterable[int]) -> bool:
-    """Say whether any of these processes is there, and ours to look at."""
+    """Say whether any of these processes is there and may be read."""
     for pid in pids:
         with contextlib.suppress(OSError, KeyError):
             memory_mb(pid)

@@ -39,14 +39,14 @@ def foresight(
     settings = read_settings({"model": model, "n_slots": n_slots, "n_ctx": n_ctx, "n_threads": n_threads})
     backend = open_backend(settings, model_path(settings))
     try:
-        found = foresee(Bench(backend, settings), n_requests=n_requests, n_rounds=rounds, seed=seed)
+        result = foresee(Bench(backend, settings), n_requests=n_requests, n_rounds=rounds, seed=seed)
     finally:
         backend.close()
-    simulated, again = found.errors(found.simulated), found.errors(found.fitted)
+    simulated, again = result.errors(result.simulated), result.errors(result.fitted)
     rows: list[Sequence[str]] = [
         (load, name, ms(value), f"{simulated[load][name]:+.1%}", f"{again[load][name]:+.1%}")
-        for load, one in found.compared.items()
-        for name, value in one.figures().items()
+        for load, latencies in result.compared.items()
+        for name, value in latencies.figures().items()
     ]
     middle = {name: typical(errors) for name, errors in (("simulated", simulated), ("measured again", again))}
     report = Report(
@@ -56,7 +56,7 @@ def foresight(
             "foresight", model=model, requests=n_requests, rounds=rounds, n_slots=n_slots, n_ctx=n_ctx,
             n_threads=n_threads, seed=seed,
         ),
-        config={"model": model, "times": asdict(found.times)},
+        config={"model": model, "times": asdict(result.times)},
         tables=[
             Table(
                 "Errors", ["load", "figure", "measured ms", "simulated", "measured again"], rows, note=NOTE,
@@ -70,16 +70,16 @@ def foresight(
         figures={
             load.replace(" ", "-"): shares(
                 f"{load}: TTFT", "seconds",
-                {"measured": found.compared[load].ttft_s, "simulated": found.simulated[load].ttft_s},
+                {"measured": result.compared[load].ttft_s, "simulated": result.simulated[load].ttft_s},
                 log=True,
             )
-            for load in found.compared
+            for load in result.compared
         },
     )  # fmt: skip
     deliver(report, out)
-    write_times(found.times, out / "model-time.json")
+    write_times(result.times, out / "model-time.json")
 
 
 def typical(errors: dict[str, dict[str, float]]) -> float:
     """Return the median of all errors, whatever their sign."""
-    return median([abs(error) for one in errors.values() for error in one.values()])
+    return median([abs(error) for by_figure in errors.values() for error in by_figure.values()])

@@ -32,21 +32,24 @@ def keep(
 ) -> None:
     """Replay requests with several rules for what a prefix cache keeps, without a model."""
     shares = _shares(room)
-    asked = generated(60 * minutes, seed) if trace is None else _read(trace)
-    n_distinct, rows = asked.n_distinct, list[Sequence[str]]()
+    cache_trace = generated(60 * minutes, seed) if trace is None else _read(trace)
+    n_distinct, rows = cache_trace.n_distinct, list[Sequence[str]]()
     kept: dict[str, dict[str, CacheResult]] = {}
     for share in shares:
         n_cells = max(int(share * n_distinct), 1)
-        found = {name: play(asked, rule(n_cells, asked.block), n_cells) for name, rule in RULES.items()}
-        kept[f"{share:g}"] = found
-        ours, *others = (one.computed for one in found.values())
+        results = {
+            name: play(cache_trace, rule(n_cells, cache_trace.block), n_cells) for name, rule in RULES.items()
+        }
+        kept[f"{share:g}"] = results
+        ours, *others = (result.computed for result in results.values())
         rows.append((
-            f"{share:g}", str(n_cells * asked.tokens_each),
-            *(f"{one.computed:.3f}" for one in found.values()), *(f"{ours / other:.2f}" for other in others),
-            f"{found['ours'].cached:.1%}", f"{found['ours'].fullest:.4f}",
+            f"{share:g}", str(n_cells * cache_trace.tokens_each),
+            *(f"{result.computed:.3f}" for result in results.values()),
+            *(f"{ours / other:.2f}" for other in others),
+            f"{results['ours'].cached:.1%}", f"{results['ours'].fullest:.4f}",
         ))  # fmt: skip
     table = Table(
-        f"Left to compute ({asked.name}, {len(asked.visits)} requests)",
+        f"Left to compute ({cache_trace.name}, {len(cache_trace.visits)} requests)",
         [
             "room",
             "tokens",
@@ -62,10 +65,11 @@ def keep(
         name="keep",
         title="Which prefixes are kept",
         command=spell("keep", minutes=None if trace else minutes, trace=trace, room=room, seed=seed),
-        config={"trace": asked.name, "seed": seed},
+        config={"trace": cache_trace.name, "seed": seed},
         tables=[table],
         samples={
-            share: {name: one._asdict() for name, one in found.items()} for share, found in kept.items()
+            share: {name: result._asdict() for name, result in results.items()}
+            for share, results in kept.items()
         },
         figures={},
         notes=[NOTE],

@@ -49,20 +49,20 @@ def spell(name: str, **options: Any) -> str:
 def numbers(option: str, text: str, *, least: int = 1) -> list[int]:
     """Read `1,2,4`. Raises ConfigError for anything but whole numbers of at least `least`."""
     try:
-        found = [int(part) for part in text.split(",") if part.strip()]
+        values = [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
-        found = []
-    if not found or min(found) < least:
+        values = []
+    if not values or min(values) < least:
         raise ConfigError(option, f"expected numbers from {least}, separated by commas, got {text!r}")
-    return found
+    return values
 
 
 def reals(option: str, text: str) -> list[float]:
     """Read `1.5,2`. Raises ConfigError for anything but finite numbers above 0."""
     try:
-        found = [float(part) for part in text.split(",")]
+        values = [float(part) for part in text.split(",")]
     except ValueError:
-        found = []
-    if not found or not all(0 < number < inf for number in found):
+        values = []
+    if not values or not all(0 < number < inf for number in values):
         raise ConfigError(option, f"expected numbers above 0, separated by commas, got {text!r}")
-    return found
+    return values

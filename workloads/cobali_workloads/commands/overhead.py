@@ -53,11 +53,12 @@ def overhead(
         gaps = np.diff(arrivals)
         return {"ttft_s": ttft_s, **{f"gap {i}": float(gap) for i, gap in enumerate(gaps)}}
 
-    found = run_rounds({name: lambda name=name: figures(name) for name in numbers}, n_rounds=rounds)  # type: ignore[misc]
+    measured = run_rounds({name: lambda name=name: figures(name) for name in numbers}, n_rounds=rounds)  # type: ignore[misc]
     command = spell("overhead", url=url, config=config, tokens=tokens, rounds=rounds)
     report = Report(
         name="overhead", title="What HTTP and Ray add for one streaming client", command=command,
-        config={"tokens": tokens}, tables=[table_of(found)], samples=found.as_json(), notes=found.notes(),
+        config={"tokens": tokens}, tables=[table_of(measured)], samples=measured.as_json(),
+        notes=measured.notes(),
     )  # fmt: skip
     deliver(report, out)
 
@@ -107,13 +108,13 @@ def over_http(target: Target, text: str, n_tokens: int) -> list[float]:
     return asyncio.run(send())
 
 
-def table_of(found: Rounds) -> Table:
+def table_of(measured: Rounds) -> Table:
     """Return the medians and tails of both paths, and what HTTP adds."""
     table = Table("One streaming client, ms", ("path", "TTFT p50", "TTFT p99", "ITL p50", "ITL p99"))
     shares: dict[str, list[float]] = {}
-    for name, runs in found.figures.items():
+    for name, runs in measured.figures.items():
         gaps = [value for run in runs for key, value in run.items() if key.startswith("gap")]
-        both = (np.quantile(values, [0.5, 0.99]) for values in (found.values(name, "ttft_s"), gaps))
+        both = (np.quantile(values, [0.5, 0.99]) for values in (measured.values(name, "ttft_s"), gaps))
         shares[name] = [1e3 * float(value) for pair in both for value in pair]
         table.rows.append((name, *(f"{value:.2f}" for value in shares[name])))
     added = (a - b for a, b in zip(shares[HTTP], shares[INSIDE], strict=True))

@@ -80,32 +80,32 @@ def overlap(
     n_warmup = 0 if quick else 1
     n_ctx = N_PROMPT + max_new + 8
     notes = [PUBLISHED, SIMULATED]
-    found: dict[str, tuple[Rounds, dict[str, OverlapRun]]] = {}
+    by_device: dict[str, tuple[Rounds, dict[str, OverlapRun]]] = {}
     for part in ticks_ms:
         backends: dict[str, WatchedBackend] = {
             name: simulated(slots, n_ctx, overlaps=overlaps, tick_s=part / 1000)
             for name, overlaps in MODES.items()
         }
         limits = limits_for(backends["inline"])
-        found[f"simulated, {part:g} ms"] = _compare(backends, limits, max_new, rounds, n_warmup)
+        by_device[f"simulated, {part:g} ms"] = _compare(backends, limits, max_new, rounds, n_warmup)
     if model is not None:
         with _placed(model, device, slots, n_ctx) as (inner, settings, spans):
             if inner.overlaps:
                 pair = {name: WatchedBackend(inner, overlaps=overlaps) for name, overlaps in MODES.items()}
                 limits = limits_of(inner, settings)
                 name = model if device is None else f"{model} on {device}"
-                found[name] = _compare(pair, limits, max_new, rounds, n_warmup, spans)
+                by_device[name] = _compare(pair, limits, max_new, rounds, n_warmup, spans)
                 notes.append(BY_ITS_CLOCK if spans is not None else BY_OURS)
             else:
                 notes.append(
                     f"{model} was not measured: llama.cpp computes on the CPU here, inside the call."
                 )
-    notes += [note for rounds_, _ in found.values() for note in rounds_.notes()]
+    notes += [note for rounds_, _ in by_device.values() for note in rounds_.notes()]
     config = {
         "slots": slots, "max_new": max_new, "tick_ms": tick_ms, "model": model, "device": device,
         "n_prompt": N_PROMPT,
     }  # fmt: skip
-    deliver(_report(command, config, found, notes), out)
+    deliver(_report(command, config, by_device, notes), out)
 
 
 @contextmanager
@@ -138,15 +138,15 @@ def _compare(
     requests = greedy_requests(prompts, max_tokens=max_new, ignore_eos=True)
 
     def run(name: str) -> dict[str, float]:
-        last[name] = found = trace(backends[name], limits, requests, spans)
-        host, idle = (values or [float("nan")] for values in (found.host_s, found.idle_s))
+        last[name] = result = trace(backends[name], limits, requests, spans)
+        host, idle = (values or [float("nan")] for values in (result.host_s, result.idle_s))
         return {
-            "wall_s": found.wall_s,
-            "device_share": found.device_share,
+            "wall_s": result.wall_s,
+            "device_share": result.device_share,
             "host_p50_s": float(np.median(host)),
             "idle_p50_s": float(np.median(idle)),
             "idle_p90_s": float(np.quantile(idle, 0.9)),
-            "output_tokens_per_s": found.n_output / found.wall_s,
+            "output_tokens_per_s": result.n_output / result.wall_s,
         }
 
     contenders = {name: partial(run, name) for name in backends}
@@ -156,7 +156,7 @@ def _compare(
 def _report(
     command: str,
     config: dict[str, object],
-    found: dict[str, tuple[Rounds, dict[str, OverlapRun]]],
+    by_device: dict[str, tuple[Rounds, dict[str, OverlapRun]]],
     notes: list[str],
 ) -> Report:
     columns = ("device", "host work", "wall s", "device computes % (min..max)",
@@ -164,7 +164,7 @@ def _report(
                "speed-up (min..max)")  # fmt: skip
     table = Table("Host work inline and overlapped", columns)
     figures = {}
-    for device, (rounds, last) in found.items():
+    for device, (rounds, last) in by_device.items():
         for name in rounds.figures:
             share = [100 * value for value in rounds.values(name, "device_share")]
             table.rows.append(
@@ -191,7 +191,7 @@ def _report(
         command=command,
         config=config,
         tables=[table],
-        samples={device: rounds.as_json() for device, (rounds, _) in found.items()},
+        samples={device: rounds.as_json() for device, (rounds, _) in by_device.items()},
         figures=figures,
         notes=notes,
     )

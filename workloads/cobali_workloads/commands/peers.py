@@ -216,7 +216,8 @@ def compare(preset: Preset, workload: Workload, options: PeerOptions) -> Report:
         for further in options.llama_args:
             make[f"llama-server {further}"] = partial(llama_server, options.binary, settings, folder, further)
         servers: dict[str, Start] = {
-            name: partial(_started, name, one, options.endpoint, seen) for name, one in make.items()
+            name: partial(_started, name, make_server, options.endpoint, seen)
+            for name, make_server in make.items()
         }
         for name, url in options.peers:
             servers[name] = partial(_running, connect(name, url, endpoint=options.endpoint))
@@ -361,8 +362,8 @@ def whole_answers(target: Target, texts: Sequence[str], n_output: int) -> dict[s
     }
 
 
-def _with_rate(found: dict[str, float]) -> Figures:
-    return found | {"output_tokens_per_s": found["n_output"] / found["wall_s"]}
+def _with_rate(figures: dict[str, float]) -> Figures:
+    return figures | {"output_tokens_per_s": figures["n_output"] / figures["wall_s"]}
 
 
 def _model(reference: str) -> Path:

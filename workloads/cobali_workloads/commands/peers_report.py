@@ -47,10 +47,12 @@ def versus_best(result: ServeResult, case: LoadCase, figure: str) -> Versus | No
     """
     first, *others = result.targets
     medians = {other.name: result.figure(other.name, case, figure) for other in others}
-    known = {name: value for name, value in medians.items() if not isnan(value)}
-    if not known:
+    measured = {name: value for name, value in medians.items() if not isnan(value)}
+    if not measured:
         return None
-    best = max(known, key=known.__getitem__) if figure == RATE else min(known, key=known.__getitem__)
+    best = (
+        max(measured, key=measured.__getitem__) if figure == RATE else min(measured, key=measured.__getitem__)
+    )
     return Versus(best, result.ratios(first.name, best, case, figure))
 
 
@@ -65,9 +67,11 @@ def best_tables(result: ServeResult) -> list[Table]:
     for case in result.cases:
         cells = []
         for figure in _figures(result).values():
-            it = versus_best(result, case, figure)
+            versus = versus_best(result, case, figure)
             cells.append(
-                "-" if it is None else f"{spread_of(it.ratios)} {it.best.removeprefix('llama-server ')}"
+                "-"
+                if versus is None
+                else f"{spread_of(versus.ratios)} {versus.best.removeprefix('llama-server ')}"
             )
         table.rows.append([case.label, *cells])
     return [table, *([_beside_alone(result)] if _intruded(result) else [])]
@@ -91,11 +95,13 @@ def ratio_plot(result: ServeResult) -> Figure:
     figure = blank((10.0, 4.6))
     axes = figure.add_subplot()
     for i, case in enumerate(result.cases):
-        found = [versus_best(result, case, name) for name in names.values()]
-        middles = [nan if it is None else it.middle for it in found]
+        comparisons = [versus_best(result, case, name) for name in names.values()]
+        middles = [nan if versus is None else versus.middle for versus in comparisons]
         spans = [
-            (0.0, 0.0) if it is None else (it.middle - min(it.ratios), max(it.ratios) - it.middle)
-            for it in found
+            (0.0, 0.0)
+            if versus is None
+            else (versus.middle - min(versus.ratios), max(versus.ratios) - versus.middle)
+            for versus in comparisons
         ]
         places = [x + (i + 0.5) / len(result.cases) * 0.7 - 0.35 for x in range(len(names))]
         axes.errorbar(

@@ -28,7 +28,6 @@ from cobali_workloads.inside.regret import (
 from cobali_workloads.report.report import Report, Table, deliver, ms
 
 N_WORST = 12
-E2E = "e2e_mean_s"
 NAMES = dict(zip(FIGURES, ("mean TTFT", "mean E2E", "ITL p99", "throughput"), strict=True))
 NOTE = (
     "Simulated: the product's scheduler; passes take what tables of devices say, give or take a few percent. "
@@ -51,19 +50,23 @@ def regret(
     """
     devices = [DEVICES[name] for name in _chosen("--device", device, DEVICES)]
     loads = _chosen("--load", load, LOADS)
-    found = list[Cell]()
+    all_cells = list[Cell]()
     with progress_bars() as progress:
         for cell in chain.from_iterable(cells(devices, loads, seed + i) for i in range(rounds)):
-            found.append(cell)
-            progress("playing", len(found) / (len(devices) * len(loads) * rounds))
+            all_cells.append(cell)
+            progress("playing", len(all_cells) / (len(devices) * len(loads) * rounds))
     report = Report(
         name="regret",
         title="The scheduler's regret",
         command=spell("regret", device=device, load=load, seed=seed, rounds=rounds),
-        config={"devices": [asdict(one) for one in devices], "contenders": list(CONTENDERS), "seed": seed},
-        tables=[_policies(found), _regrets(found), _worst(found)],
-        samples={"cells": [asdict(cell) | {"regret": _ratios(cell)} for cell in found]},
-        notes=[NOTE, *(f"{one.name}: {one.source}" for one in devices)],
+        config={
+            "devices": [asdict(entry) for entry in devices],
+            "contenders": list(CONTENDERS),
+            "seed": seed,
+        },
+        tables=[_policies(all_cells), _regrets(all_cells), _worst(all_cells)],
+        samples={"cells": [asdict(cell) | {"regret": _ratios(cell)} for cell in all_cells]},
+        notes=[NOTE, *(f"{entry.name}: {entry.source}" for entry in devices)],
     )
     if as_json:
         typer.echo(json.dumps(report.samples["cells"], indent=1))
@@ -71,10 +74,10 @@ def regret(
         deliver(report, out)
 
 
-def _chosen(option: str, text: str, known: Collection[str]) -> list[str]:
-    names = list(known) if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
-    if not names or not set(names) <= set(known):
-        raise ConfigError(option, f"must be all or some of {', '.join(known)}, got {text!r}")
+def _chosen(option: str, text: str, choices: Collection[str]) -> list[str]:
+    names = list(choices) if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
+    if not names or not set(names) <= set(choices):
+        raise ConfigError(option, f"must be all or some of {', '.join(choices)}, got {text!r}")
     return names
 
 
@@ -82,11 +85,11 @@ def _ratios(cell: Cell) -> dict[str, float]:
     return {figure: cell.regret(figure) for figure in FIGURES}
 
 
-def _policies(found: Sequence[Cell]) -> Table:
+def _policies(all_cells: Sequence[Cell]) -> Table:
     """Return what each policy makes of each load, over all devices and seeds, from the shortest gaps on."""
     rows: list[Sequence[str]] = []
-    for load in dict.fromkeys(cell.load for cell in found):
-        played = [cell for cell in found if cell.load == load]
+    for load in dict.fromkeys(cell.load for cell in all_cells):
+        played = [cell for cell in all_cells if cell.load == load]
         means = {
             who: [
                 geometric_mean(
@@ -106,7 +109,7 @@ def _policies(found: Sequence[Cell]) -> Table:
     )
 
 
-def _regrets(found: Sequence[Cell]) -> Table:
+def _regrets(all_cells: Sequence[Cell]) -> Table:
     rows: list[Sequence[str]] = [
         (
             cell.device,
@@ -114,7 +117,7 @@ def _regrets(found: Sequence[Cell]) -> Table:
             *(f"{ratio:.2f}" for ratio in _ratios(cell).values()),
             cell.best("e2e_mean_s"),
         )
-        for cell in found
+        for cell in all_cells
     ]
     return Table(
         "Regret",
@@ -124,10 +127,10 @@ def _regrets(found: Sequence[Cell]) -> Table:
     )
 
 
-def _worst(found: Sequence[Cell]) -> Table:
+def _worst(all_cells: Sequence[Cell]) -> Table:
     """Return the cells with the largest regret, whatever the figure."""
-    all_of_them = [(cell.regret(figure), cell, figure) for cell in found for figure in FIGURES]
-    all_of_them.sort(key=lambda one: -one[0])
+    all_of_them = [(cell.regret(figure), cell, figure) for cell in all_cells for figure in FIGURES]
+    all_of_them.sort(key=lambda row: -row[0])
     rows: list[Sequence[str]] = []
     for ratio, cell, figure in all_of_them[:N_WORST]:
         best = cell.best(figure)

@@ -51,17 +51,17 @@ def route(
         p99: dict[str, list[tuple[float, float]]] = {name: [] for name in POLICIES}
         for share in reals("--load", load):
             asks = _asks(times, n_engines, share, minutes, trace, shrink, seed)
-            found = {}
+            by_policy = {}
             for name, policy in POLICIES.items():
                 played = play(times, n_engines, policy, asks)
                 if name == "router":
                     best = one_cache([story.ask for story in played.stories], n_engines, times.limits)
                 summary = summarise(timelines_of(played), Slo()).figures()
-                found[name] = {"hit_rate": played.hit_rate, **{name: summary[name] for name in FIGURES}}
-                p99[name].append((share, found[name]["ttft_p99_s"]))
-                samples[f"{n_engines} engines, load {share:g}, {name}"] = found[name]
-                rows.append(_row(n_engines, share, name, best, found[name]))
-            bars.append(_bar(n_engines, share, best, found))
+                by_policy[name] = {"hit_rate": played.hit_rate, **{name: summary[name] for name in FIGURES}}
+                p99[name].append((share, by_policy[name]["ttft_p99_s"]))
+                samples[f"{n_engines} engines, load {share:g}, {name}"] = by_policy[name]
+                rows.append(_row(n_engines, share, name, best, by_policy[name]))
+            bars.append(_bar(n_engines, share, best, by_policy))
         title = f"{n_engines} engines: p99 TTFT, s"
         figures[f"{n_engines}"] = lines(title, "load, of what the engines can do", "seconds", p99)
     report = Report(
@@ -91,9 +91,9 @@ def _asks(
 ) -> list[SimulatedRequest]:
     """Return a load that is this share of what so many engines can do."""
     if trace is None:
-        one = chatting(SAMPLE_S, seed, 1.0)
-        rps = len([ask for first in one for ask in chain_of(first)]) / SAMPLE_S
-        return chatting(60 * minutes, seed, share * n_engines * most_rps(times, one) / rps)
+        sample = chatting(SAMPLE_S, seed, 1.0)
+        rps = len([ask for first in sample for ask in chain_of(first)]) / SAMPLE_S
+        return chatting(60 * minutes, seed, share * n_engines * most_rps(times, sample) / rps)
     try:
         arrivals = read_trace(trace.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -107,11 +107,11 @@ def _asks(
     return asks
 
 
-def _row(n_engines: int, share: float, name: str, best: float, found: dict[str, float]) -> list[str]:
+def _row(n_engines: int, share: float, name: str, best: float, figures: dict[str, float]) -> list[str]:
     return [
-        f"{n_engines}", f"{share:g}", name, f"{found['hit_rate']:.1%}", f"{found['hit_rate'] / best:.2f}",
-        *(ms(found[figure]) for figure in FIGURES[:4]), f"{found['n_refused']:.0f}",
-        f"{found['output_tokens_per_s']:,.0f}",
+        f"{n_engines}", f"{share:g}", name, f"{figures['hit_rate']:.1%}", f"{figures['hit_rate'] / best:.2f}",
+        *(ms(figures[figure]) for figure in FIGURES[:4]), f"{figures['n_refused']:.0f}",
+        f"{figures['output_tokens_per_s']:,.0f}",
     ]  # fmt: skip
 
 
@@ -125,13 +125,13 @@ def _all(rows: list[Sequence[str]]) -> Table:
     )  # fmt: skip
 
 
-def _bar(n_engines: int, share: float, best: float, found: dict[str, dict[str, float]]) -> list[str]:
-    ours = found["router"]
-    others = {name: one for name, one in found.items() if name != "router"}
+def _bar(n_engines: int, share: float, best: float, by_policy: dict[str, dict[str, float]]) -> list[str]:
+    ours = by_policy["router"]
+    others = {name: figures for name, figures in by_policy.items() if name != "router"}
     ratios = [
-        f"{ours[figure] / one[figure]:.2f}"
+        f"{ours[figure] / other[figure]:.2f}"
         for figure in ("ttft_mean_s", "ttft_p99_s")
-        for one in others.values()
+        for other in others.values()
     ]
     return [f"{n_engines}", f"{share:g}", f"{ours['hit_rate'] / best:.2f}", *ratios]
 

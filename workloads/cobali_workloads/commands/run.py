@@ -1,4 +1,4 @@
-"""`cobali run`: what the offline runner is asked on a command line."""
+"""`cobali run`: the command line of the offline runner."""
 
 from __future__ import annotations
 

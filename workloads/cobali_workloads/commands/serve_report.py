@@ -111,9 +111,9 @@ def _intruders(result: ServeResult) -> Table:
     return table
 
 
-def _times(result: ServeResult, target: str, one: tuple[LoadCase, str], other: tuple[LoadCase, str]) -> str:
+def _times(result: ServeResult, target: str, figure: tuple[LoadCase, str], base: tuple[LoadCase, str]) -> str:
     """Return one figure over another of the same target, round by round."""
-    values = [result.rounds.values(contender(target, case), name) for case, name in (one, other)]
+    values = [result.rounds.values(contender(target, case), name) for case, name in (figure, base)]
     return spread_of([a / b if b else float("nan") for a, b in zip(*values, strict=True)])
 
 

@@ -55,14 +55,14 @@ def tenants(
     samples, alone_s = dict[str, dict[str, dict[str, float]]](), 0.0
     for name, loads in LOADS.items():
         played = run(loads, length_s, seed, engines)
-        found = samples[name] = {load.name: figures(played, load.name) for load in loads}
+        by_load = samples[name] = {load.name: figures(played, load.name) for load in loads}
         if len(loads) == 1:
-            alone_s = found[CALM.name]["ttft_p99_s"]
-        for who, one in found.items():
-            ratio = f"{one['ttft_p99_s'] / alone_s:.2f}" if who == CALM.name else "-"
+            alone_s = by_load[CALM.name]["ttft_p99_s"]
+        for who, outcome in by_load.items():
+            ratio = f"{outcome['ttft_p99_s'] / alone_s:.2f}" if who == CALM.name else "-"
             table.rows.append((
-                name, who, f"{one['asked']:.0f}", f"{one['finished']:.0f}", f"{one['preempted']:.0f}",
-                ms(one["ttft_p50_s"]), ms(one["ttft_p99_s"]), ratio, f"{one['share']:.1%}",
+                name, who, *(f"{outcome[key]:.0f}" for key in ("asked", "finished", "preempted")),
+                ms(outcome["ttft_p50_s"]), ms(outcome["ttft_p99_s"]), ratio, f"{outcome['share']:.1%}",
             ))  # fmt: skip
     report = Report(
         name="tenants",

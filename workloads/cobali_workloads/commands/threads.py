@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # an extra, which --help does without
 IDLE, BUSY = "idle", "neighbour"
 SPIN, SLEEP = "spin", "sleep"
 QUIET_SHARE = 0.1
-"""Share of the cores that processes which are none of ours may use before a run is called disturbed."""
+"""Share of the cores that other processes may use before a run counts as disturbed."""
 NOTE = (
     "Mean and p99 of a decode tick, ms, and how often as long as its best alternative on the same machine; "
     "median of the rounds. 'others' is what processes outside the benchmark took of all cores."

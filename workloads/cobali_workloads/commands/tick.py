@@ -24,7 +24,7 @@ def tick(
     """Measure what the host does per tick: planning, publishing, records; the model is scripted."""
     command = spell("tick", slots=slots, ticks=ticks, rounds=rounds)
     sizes = numbers("--slots", slots)
-    found = run_rounds(
+    measured = run_rounds(
         {str(n): lambda n=n: _figures(measure(n, ticks)) for n in sizes},  # type: ignore[misc]
         n_rounds=rounds,
         n_warmup=0,
@@ -32,11 +32,11 @@ def tick(
     names = ("plan p50", "publish p50", "rest p50", "all p50", "all p99")
     table = Table("Host time per tick outside forward and sampling, ms", ["slots", *names, "target"])
     for n in sizes:
-        cells = (f"{1e3 * found.median(str(n), name):.3f}" for name in names)
+        cells = (f"{1e3 * measured.median(str(n), name):.3f}" for name in names)
         table.rows.append((str(n), *cells, f"{1e3 * TARGET_S[n]:.1f}" if n in TARGET_S else "-"))
     report = Report(
         name="tick", title="Host time per tick", command=command, config={"ticks": ticks}, tables=[table],
-        samples=found.as_json(), notes=found.notes(),
+        samples=measured.as_json(), notes=measured.notes(),
     )  # fmt: skip
     deliver(report, out)
 

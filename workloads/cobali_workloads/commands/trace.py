@@ -46,7 +46,10 @@ def trace(
         _save(recording, output, console)
         return
     with httpx2.Client(base_url=address_of(url), headers=bearer(key), timeout=10.0) as http:
-        watchers = [Watcher(http, recording, one) for one in (_engines(http) if engine is None else [engine])]
+        watchers = [
+            Watcher(http, recording, engine_id)
+            for engine_id in (_engines(http) if engine is None else [engine])
+        ]
         begin(watchers)
         try:
             with suppress(KeyboardInterrupt):  # enough was seen
@@ -75,8 +78,8 @@ def _some(n: int, what: str) -> str:
 def _engines(http: httpx2.Client) -> list[str]:
     """Return the ids of a server's engines; where it names none, that of the only one."""
     with suppress(httpx2.TransportError, orjson.JSONDecodeError, KeyError, TypeError):
-        told = orjson.loads(http.get("/ready").content)["engines"]
-        return [str(engine["engine_id"]) for engine in told] or [""]
+        listed = orjson.loads(http.get("/ready").content)["engines"]
+        return [str(engine["engine_id"]) for engine in listed] or [""]
     return [""]
 
 

@@ -1,4 +1,4 @@
-"""`cobali bench waits`: how far the waits that a queue is told are from what they turn out to be."""
+"""`cobali bench waits`: how far the waits that are forecast to queued requests are from the real ones."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def waits(
             played, _ = play(
                 asks(lengths, load * most_rps, n, seed + 1), seed + 1, times, KnownLengths(lengths, seed)
             )
-            one = samples[f"{name}, {lengths}, {load}"] = figures(played)
-            shares = [f"{one[key]:.0%}" for key in ("error_p50", "known_p50", "error_p90", "by_rate_p50")]
-            waited = [f"{one['waited']:.0f}", ms(one["real_p50_s"])]
-            table.rows.append((name, lengths, f"{load:g}", *waited, *shares, ms(one["off_p50_s"])))
+            outcome = samples[f"{name}, {lengths}, {load}"] = figures(played)
+            shares = [f"{outcome[key]:.0%}" for key in ("error_p50", "known_p50", "error_p90", "by_rate_p50")]
+            waited = [f"{outcome['waited']:.0f}", ms(outcome["real_p50_s"])]
+            table.rows.append((name, lengths, f"{load:g}", *waited, *shares, ms(outcome["off_p50_s"])))
     report = Report(
         name="waits",
         title="Waits as they are told and as they are",
@@ -82,20 +82,20 @@ def waits(
 
 
 def figures(played: list[Wait]) -> dict[str, float]:
-    """Return how far the told waits of a load are from the real ones, in numbers; NaN where none was."""
-    told = [(one.forecast_s, one) for one in played if one.forecast_s is not None]
-    by_rate = [error for one in played if (error := one.error(one.by_rate_s)) is not None]
-    with_games = [one for one in played if one.games_s]
-    known = zip(with_games, best_wait(with_games), strict=True)
-    errors = [one.error(told_s) or 0.0 for told_s, one in told]
+    """Return how far the forecast waits of a load are from the real ones, in numbers; NaN where none was."""
+    forecasts = [(wait.forecast_s, wait) for wait in played if wait.forecast_s is not None]
+    by_rate = [error for wait in played if (error := wait.error(wait.by_rate_s)) is not None]
+    with_games = [wait for wait in played if wait.games_s]
+    best = zip(with_games, best_wait(with_games), strict=True)
+    errors = [wait.error(forecast_s) or 0.0 for forecast_s, wait in forecasts]
     return {
         "waited": len(played),
-        "real_p50_s": _quantile([one.real_s for one in played], 0.5),
+        "real_p50_s": _quantile([wait.real_s for wait in played], 0.5),
         "error_p50": _quantile(errors, 0.5),
-        "known_p50": _quantile([one.error(at_s) or 0.0 for one, at_s in known], 0.5),
+        "known_p50": _quantile([wait.error(at_s) or 0.0 for wait, at_s in best], 0.5),
         "error_p90": _quantile(errors, 0.9),
         "by_rate_p50": _quantile(by_rate, 0.5),
-        "off_p50_s": _quantile([abs(told_s - one.real_s) for told_s, one in told], 0.5),
+        "off_p50_s": _quantile([abs(forecast_s - wait.real_s) for forecast_s, wait in forecasts], 0.5),
     }
 
 

@@ -1,8 +1,8 @@
 """Agents that share one cache, on a simulated engine: each asks, runs a tool, and comes back with more.
 
-Scheduler and router are the product's; nothing is computed, and ticks take what a formula says. What one
-could do at most is played too: by an engine that knows how long each tool will take, by one whose cache has
-room for all, and by one that each agent has to itself.
+Scheduler and router are the product's; nothing is computed, and ticks take what a formula says. Upper bounds
+are played too: by an engine that knows how long each tool will take, by one whose cache has room for all, and
+by one that each agent has to itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cobali_workloads.inside.tenants import TIMES
 from cobali_workloads.simulate.fleet import RequestOutcome, RouterPolicy, SimulatedFleet, SimulatedRequest
 
 N_AGENTS, N_FIT = 12, 4
-"""Agents, and how many of them the cache has room for as long as they are at their ends."""
+"""Agents, and how many of them fit into the cache with their longest prompts."""
 START_S = 30.0
 """All begin within this time."""
 N_TURNS, N_ANSWER = (8, 16), (40, 300)
@@ -66,9 +66,9 @@ class AgentRun(NamedTuple):
 
 
 def agents(load: AgentLoad, seed: int, *, hints: bool) -> list[SimulatedRequest]:
-    """Return the first request of each agent; what it does next hangs on it.
+    """Return the first request of each agent; its others follow by `then`.
 
-    `hints`: requests say whose they are.
+    `hints`: requests name their program.
     """
     return [_agent(load, f"{number}", Random(f"{seed} agent {number}"), hints) for number in range(N_AGENTS)]
 
@@ -78,14 +78,14 @@ def _agent(load: AgentLoad, name: str, draw: Random, hints: bool) -> SimulatedRe
         first = draw.randrange(1 << 21, 1 << 30)
         return list(range(first, first + draw.randint(*bounds)))
 
-    said = [*range(1 << 20, (1 << 20) + load.n_system), *fresh(load.n_task)]
+    prompt = [*range(1 << 20, (1 << 20) + load.n_system), *fresh(load.n_task)]
     at_s, asks = draw.uniform(0, START_S), list[SimulatedRequest]()
     for turn in range(draw.randint(*N_TURNS)):
         answer, (least_s, most_s) = fresh(N_ANSWER), draw.choices(list(TOOLS.values()), OFTEN)[0]
         program = Program(name, "tools", turn > 0) if hints else None
-        asks.append(SimulatedRequest(f"{name}.{turn}", at_s, tuple(said), answer, program=program))
+        asks.append(SimulatedRequest(f"{name}.{turn}", at_s, tuple(prompt), answer, program=program))
         at_s = least_s * (most_s / least_s) ** draw.random()
-        said += [*answer, *fresh(load.n_result)]
+        prompt += [*answer, *fresh(load.n_result)]
     return linked(asks)
 
 
@@ -114,12 +114,12 @@ def run(
 
 
 def alone_s(load: AgentLoad, seed: int) -> Sequence[float]:
-    """Return what each agent takes that has the engine to itself, with room for all that it says."""
-    return [_played([one], seed, 2, None).finished_s[0] for one in agents(load, seed, hints=True)]
+    """Return what each agent takes that has the engine to itself, with room for all its tokens."""
+    return [_played([first], seed, 2, None).finished_s[0] for first in agents(load, seed, hints=True)]
 
 
 def _played(first: Sequence[SimulatedRequest], seed: int, n_fit: float, worth: float | None) -> AgentRun:
-    chains = [list(chain_of(one)) for one in first]
+    chains = [list(chain_of(request)) for request in first]
     longest = [len(chain[-1].prompt) + N_ANSWER[1] for chain in chains]
     limits = replace(
         TIMES.limits, n_cells=int(n_fit * fmean(longest)), n_ctx_slot=max(longest), n_host_cells=0,
@@ -127,7 +127,12 @@ def _played(first: Sequence[SimulatedRequest], seed: int, n_fit: float, worth: f
     )  # fmt: skip
     engine = engine_of(replace(TIMES, limits=limits), seed)
     if worth is not None:
-        away_s = {one.request_id: one.then.at_s for chain in chains for one in chain if one.then is not None}
+        away_s = {
+            request.request_id: request.then.at_s
+            for chain in chains
+            for request in chain
+            if request.then is not None
+        }
         engine.scheduler.programs = Foreseen(away_s, worth)
     stories = SimulatedFleet({"0": engine}, RouterPolicy()).play(first)
     by_agent: dict[str, list[RequestOutcome]] = {}
@@ -137,7 +142,7 @@ def _played(first: Sequence[SimulatedRequest], seed: int, n_fit: float, worth: f
     if len(ended) != sum(map(len, chains)):
         raise InvariantError("a request was not answered")
     return AgentRun(
-        [of_one[-1].ended_s - of_one[0].sent_s for of_one in by_agent.values()],
+        [of_agent[-1].ended_s - of_agent[0].sent_s for of_agent in by_agent.values()],
         sum(stats.n_cached for stats in ended) / sum(stats.n_prompt for stats in ended),
         max(stats.queue_s or 0.0 for stats in ended),
     )

@@ -53,20 +53,20 @@ def asks_of(
 
 
 def _chained(key: str, jobs: Sequence[Job], seed: int, at_s: float = 0.0) -> SimulatedRequest:
-    """Return a client's first job, with the others to follow; a turn has what was said before in front."""
-    rng, said, asks = Random(f"{seed} {key} answers"), b"", list[SimulatedRequest]()
+    """Return a client's first job, with the others to follow; a turn has the earlier ones in front."""
+    rng, history, asks = Random(f"{seed} {key} answers"), b"", list[SimulatedRequest]()
     for i, job in enumerate(jobs):
-        prompt = (b"" if job.begins else said) + job.prompt.encode("latin-1")
+        prompt = (b"" if job.begins else history) + job.prompt.encode("latin-1")
         answer = rng.randbytes(job.n_output)
         asks.append(SimulatedRequest(f"{key}.{i}", 0.0 if i else at_s, prompt, answer))
-        said = prompt + answer
+        history = prompt + answer
     return linked(asks)
 
 
 def linked(asks: Sequence[SimulatedRequest]) -> SimulatedRequest:
     """Have each request follow the one before it; return the first."""
-    for one, following in pairwise(asks):
-        one.then = following
+    for request, following in pairwise(asks):
+        request.then = following
     return asks[0]
 
 
@@ -82,11 +82,11 @@ def replayed(trace: Sequence[Arrival], seed: int, shrink: int = 1) -> list[Simul
         return Random(hash_id).randbytes(block)
 
     asks = []
-    for i, one in enumerate(trace):
-        prompt = b"".join([tokens(hash_id) for hash_id in one.hash_ids])
-        n_prompt = max((one.prompt_tokens or 1) // shrink, 1)
-        answer = rng.randbytes(max(one.output_tokens // shrink, 1))
-        asks.append(SimulatedRequest(f"{i}", one.time_s, prompt[:n_prompt] or b"\0", answer))
+    for i, arrival in enumerate(trace):
+        prompt = b"".join([tokens(hash_id) for hash_id in arrival.hash_ids])
+        n_prompt = max((arrival.prompt_tokens or 1) // shrink, 1)
+        answer = rng.randbytes(max(arrival.output_tokens // shrink, 1))
+        asks.append(SimulatedRequest(f"{i}", arrival.time_s, prompt[:n_prompt] or b"\0", answer))
     return asks
 
 
@@ -95,7 +95,7 @@ def chatting(seconds: float, seed: int, per_s: float) -> list[SimulatedRequest]:
 
     A message comes a while after the answer before it.
     """
-    number, found = count(), list[SimulatedRequest]()
+    number, first_requests = count(), list[SimulatedRequest]()
     for began_s, talk in chats(LEAD_S + seconds, seed, per_s):
         at_s, asks = began_s - LEAD_S, list[SimulatedRequest]()
         pauses = [at_s, *[pause_s for _, pause_s in talk]]
@@ -104,8 +104,8 @@ def chatting(seconds: float, seed: int, per_s: float) -> list[SimulatedRequest]:
                 prompt, answer = visit.tokens[: visit.n_prompt], visit.tokens[visit.n_prompt :]
                 asks.append(SimulatedRequest(f"{next(number)}", pause_s if asks else at_s, prompt, answer))
         if asks:
-            found.append(linked(asks))
-    return found
+            first_requests.append(linked(asks))
+    return first_requests
 
 
 def chain_of(ask: SimulatedRequest) -> Iterator[SimulatedRequest]:

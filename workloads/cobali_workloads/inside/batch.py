@@ -30,7 +30,7 @@ from cobali_workloads.simulate.fleet import RequestOutcome, SimulatedFleet, Simu
 N_LINES = N_SLOTS + N_SLOTS // 8
 """Lines of a batch under way: one for every slot, and an eighth more."""
 N_CLIENTS = 16
-"""Who sends the same requests in the order of the file."""
+"""Clients that send the same requests in the order of the file."""
 LATER_S = 2 * LATELY_S
 """A file comes when live requests are over."""
 LOADS = (0.2, 0.5, 0.8)
@@ -68,7 +68,7 @@ def _ask(name: str, seed: int, at_s: float = 0.0, priority: int = 0) -> Simulate
 
 
 class LiveRun(NamedTuple):
-    """What live clients saw, and what became of the machine meanwhile."""
+    """What live clients saw, and what the machine did meanwhile."""
 
     ttft_s: Sequence[float]
     gaps_s: Sequence[float]
@@ -125,7 +125,7 @@ def shared_lines(n: int, seed: int) -> list[tuple[bytes, bytes]]:
 def typical_lines(n: int, seed: int) -> list[tuple[bytes, bytes]]:
     """Return prompts that have nothing in common, and their answers."""
     asks = [_ask(f"line {i}", seed) for i in range(n)]
-    return [(bytes(one.prompt), bytes(one.answer)) for one in asks]
+    return [(bytes(ask.prompt), bytes(ask.answer)) for ask in asks]
 
 
 def answer_file(device: Device, lines: Sequence[tuple[bytes, bytes]], seed: int, *, ordered: bool) -> FileRun:
@@ -141,5 +141,5 @@ def answer_file(device: Device, lines: Sequence[tuple[bytes, bytes]], seed: int,
     ]
     stories = fleet.play(asks[:n_at_once], asks[n_at_once:])
     ended = [story.end.stats for story in stories if story.end]
-    n_cached, n_prompt = sum(one.n_cached for one in ended), sum(one.n_prompt for one in ended)
+    n_cached, n_prompt = sum(stats.n_cached for stats in ended), sum(stats.n_prompt for stats in ended)
     return FileRun(1 - n_cached / n_prompt, len(ended) / (fleet.now_s - start_s))

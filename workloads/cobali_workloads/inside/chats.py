@@ -65,27 +65,27 @@ class TurnResult:
 class Chats:
     """All requests of one scene, in order of arrival."""
 
-    asked: Sequence[TurnResult]
+    turns: Sequence[TurnResult]
     n_cells: int
     """Of the cache and of host memory."""
 
     @property
     def n_prompt(self) -> int:
         """Prompt tokens in all."""
-        return sum(a.visit.n_prompt for a in self.asked)
+        return sum(turn.visit.n_prompt for turn in self.turns)
 
     @property
     def cached(self) -> float:
         """The share of prompt tokens that were not computed."""
-        return sum(a.stats.n_cached for a in self.asked) / self.n_prompt
+        return sum(turn.stats.n_cached for turn in self.turns) / self.n_prompt
 
     def best_in_slots(self, n_slots: int) -> float:
         """Return the share that slots would have held if they knew the future; see `oracle`."""
-        return sum(slot_hits([a.visit for a in self.asked], n_slots)) / self.n_prompt
+        return sum(slot_hits([turn.visit for turn in self.turns], n_slots)) / self.n_prompt
 
     def best(self, n_cells: int | None) -> float:
         """Return the share that a perfect cache would have held; see `oracle`."""
-        return sum(best_hits([a.visit for a in self.asked], n_cells)) / self.n_prompt
+        return sum(best_hits([turn.visit for turn in self.turns], n_cells)) / self.n_prompt
 
 
 def people(n: int, n_system: int, words: Words, seed: int) -> list[Person]:
@@ -108,9 +108,9 @@ def people(n: int, n_system: int, words: Words, seed: int) -> list[Person]:
 
 
 class HybridScript(ScriptedBackend):
-    """A scripted model of the shape of Qwen 3.5 0.8B, with the scripted plain one for its equal in attention.
+    """A scripted model of the shape of Qwen 3.5 0.8B; in the plain scripted one all layers have attention.
 
-    One layer in four has attention; the others have a state that takes as much as 400 tokens of that one.
+    Here one in four has; the others have a state that takes as much as 400 tokens of the plain model.
     """
 
     def measure_cell(self) -> int:
@@ -195,15 +195,15 @@ class _ChatRun:
         return requests
 
     def _ask(self, person: int, turn: int) -> Request:
-        said = self.people[person]
-        said.messages.append({"role": "user", "content": said.turns[turn].text})
-        prompt = self._tokens(said.messages, answer=True)
-        turns = [self._tokens(said.messages[: n + 1], answer=False) for n in range(len(said.messages))]
+        speaker = self.people[person]
+        speaker.messages.append({"role": "user", "content": speaker.turns[turn].text})
+        prompt = self._tokens(speaker.messages, answer=True)
+        turns = [self._tokens(speaker.messages[: n + 1], answer=False) for n in range(len(speaker.messages))]
         request = Request(
             request_id=f"{person}.{turn}",
             prompt=tuple(prompt),
             turns=tuple(map(len, turns)),
-            max_tokens=said.turns[turn].n_answer,
+            max_tokens=speaker.turns[turn].n_answer,
             sampling=_SAMPLING,
         )
         self._open[request.request_id] = (request, [], [])
@@ -215,7 +215,7 @@ class _ChatRun:
         return self.words.tokenize(text, add_special=False)
 
     def take(self, batch: list[tuple[str, EngineEvent]]) -> None:
-        """Listen; after the end of an answer its person thinks."""
+        """Take the engine's events; after the end of an answer its person thinks."""
         for _, event in batch:
             request, tokens, texts = self._open[event.request_id]
             if isinstance(event, Delta):
@@ -230,10 +230,10 @@ class _ChatRun:
             n_computed = request.n_prompt + event.stats.n_output - 1  # the last token drawn never is
             computed = array("i", [*request.prompt, *tokens][:n_computed])
             self.ended[event.request_id] = TurnResult(turn, Visit(request.n_prompt, computed), event.stats)
-            said = self.people[person]
-            said.messages.append({"role": "assistant", "content": "".join(texts)})
-            if turn + 1 < len(said.turns):
-                wait_s = said.turns[turn + 1].wait_s
+            speaker = self.people[person]
+            speaker.messages.append({"role": "assistant", "content": "".join(texts)})
+            if turn + 1 < len(speaker.turns):
+                wait_s = speaker.turns[turn + 1].wait_s
                 heappush(self._waiting, (self.clock.now() + wait_s, person, turn + 1))
 
 

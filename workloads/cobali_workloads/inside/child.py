@@ -1,4 +1,4 @@
-"""The engine in a process of its own that runs when told: `python -m cobali_workloads.inside.child`.
+"""The engine in a process of its own that runs on orders: `python -m cobali_workloads.inside.child`.
 
 How OpenMP's threads wait is fixed when the library loads, so every policy needs its own process. Orders and
 answers are JSON lines on standard input and output, the settings first; logs go to standard error.
@@ -47,7 +47,7 @@ class Child:
                 stderr=log,
                 env=self._environ,
             )
-        self._say(self._settings)
+        self._send(self._settings)
         return self
 
     def __exit__(
@@ -72,17 +72,17 @@ class Child:
 
     def order(self, **what: Any) -> dict[str, Any]:
         """Send one order (`texts` and `n_output`, or `n_ticks` and `seconds`) and return the answer."""
-        self._say(what)
+        self._send(what)
         return self.answer()
 
-    def _say(self, content: Mapping[str, Any]) -> None:
+    def _send(self, content: Mapping[str, Any]) -> None:
         if self._process.stdin is not None:
             self._process.stdin.write(orjson.dumps(content) + b"\n")
             self._process.stdin.flush()
 
 
 class Treadmill:
-    """An engine that generates on every slot for as long as it is told."""
+    """An engine that generates on every slot for as long as it is ordered to."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -119,7 +119,7 @@ class Treadmill:
 
 
 def _discard(_: list[tuple[str, EngineEvent]]) -> None:
-    """Take events nobody wants."""
+    """Drop the events."""
 
 
 def obey(lines: Iterator[bytes], answer: Callable[[bytes], object]) -> None:
@@ -130,9 +130,9 @@ def obey(lines: Iterator[bytes], answer: Callable[[bytes], object]) -> None:
     try:
         answer(b'{"ready":true}\n')
         for line in lines:
-            asked = orjson.loads(line)
-            found = _texts(backend, settings, **asked) if "texts" in asked else treadmill.run(**asked)
-            answer(orjson.dumps(found) + b"\n")
+            order = orjson.loads(line)
+            result = _texts(backend, settings, **order) if "texts" in order else treadmill.run(**order)
+            answer(orjson.dumps(result) + b"\n")
     finally:
         backend.close()
 

@@ -1,4 +1,4 @@
-"""A Backend looked at from outside: when the device computes and when the host waits for it."""
+"""A Backend observed from outside: when the device computes and when the host waits for it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class WatchedBackend:
         self._handed_s: float | None = None
 
     def forward(self, batch: TickBatch) -> None:
-        """Hand the batch over; return when the port says that `overlaps` returns."""
+        """Hand the batch over; wait for the end of its pass unless work `overlaps`."""
         began_s = time.perf_counter()
         self._inner.forward(batch)
         self._handed_s = began_s

@@ -61,7 +61,7 @@ class Device:
     """Split cache, flash attention: what a cell and row take in chunks of fewer than `_TILE` tokens. Longer
     ones are computed in whole tiles, with `attend_ns` for each cell and row."""
     n_before: int = 0
-    """Cells that each sequence holds before its first token, which nobody tells the scheduler."""
+    """Cells that each sequence holds before its first token, of which the scheduler does not know."""
 
     @cached_property
     def limits(self) -> EngineLimits:
@@ -149,9 +149,9 @@ class Device:
 
 def _filled(knots: Mapping[int, float], most: int) -> list[float]:
     """Return seconds for 0 to `most` rows."""
-    known = sorted({0: 0.0, **knots}.items())
+    points = sorted({0: 0.0, **knots}.items())
     seconds = [0.0] * (most + 1)
-    for (n, ms), (further, more_ms) in pairwise(known):
+    for (n, ms), (further, more_ms) in pairwise(points):
         for i in range(n, further + 1):
             seconds[i] = (ms + (more_ms - ms) * (i - n) / (further - n)) / 1000
     return seconds

@@ -101,7 +101,7 @@ def _length(rng: Random, median: int, sigma: float, low: int, high: int) -> int:
 
 def measured(bench: Bench, asks: Sequence[SimulatedRequest]) -> tuple[Latencies, list[Tick]]:
     """Run a load on a new engine, in this thread; return what it took and the ticks."""
-    found, ticks = Latencies(), list[Tick]()
+    latencies, ticks = Latencies(), list[Tick]()
     due: list[tuple[float, int, SimulatedRequest]] = []
     number, waiting = count(), dict[str, tuple[float, SimulatedRequest]]()
 
@@ -109,7 +109,7 @@ def measured(bench: Bench, asks: Sequence[SimulatedRequest]) -> tuple[Latencies,
         for _, event in batch:
             if isinstance(event, End):
                 late_s, ask = waiting.pop(event.request_id)
-                found.ttft_s.append(late_s + (event.stats.ttft_s or 0.0))
+                latencies.ttft_s.append(late_s + (event.stats.ttft_s or 0.0))
                 if ask.then is not None:
                     heappush(due, (engine.now() + ask.then.at_s, next(number), ask.then))
 
@@ -136,9 +136,9 @@ def measured(bench: Bench, asks: Sequence[SimulatedRequest]) -> tuple[Latencies,
             since_s = None if ended_s is None else stats.started_s - ended_s
             if not (stats.n_restored or stats.n_saved):
                 ticks.append(Tick(engine.scheduler.counts.shape, stats.total_s, since_s))
-            found.itl_s += stats.gaps_s
+            latencies.itl_s += stats.gaps_s
             ended_s = stats.started_s + stats.total_s
-    return found, ticks
+    return latencies, ticks
 
 
 def simulated(
@@ -146,11 +146,11 @@ def simulated(
 ) -> Latencies:
     """Play the same load."""
     played = play(times, 1, RouterPolicy, asks, settings=settings, seed=seed)
-    found = Latencies()
+    latencies = Latencies()
     for story in played.stories:
-        found.ttft_s.append(story.tokens_s[0] - story.sent_s)
-        found.itl_s += [after - before for before, after in pairwise(story.tokens_s)]
-    return found
+        latencies.ttft_s.append(story.tokens_s[0] - story.sent_s)
+        latencies.itl_s += [after - before for before, after in pairwise(story.tokens_s)]
+    return latencies
 
 
 @dataclass(slots=True)
@@ -164,10 +164,10 @@ class ForesightResult:
 
     def errors(self, of: dict[str, Latencies]) -> dict[str, dict[str, float]]:
         """Return how far from the measured figures others are, as shares of these."""
-        truth = {load: one.figures() for load, one in self.compared.items()}
+        truth = {load: latencies.figures() for load, latencies in self.compared.items()}
         return {
-            load: {name: value / truth[load][name] - 1 for name, value in one.figures().items()}
-            for load, one in of.items()
+            load: {name: value / truth[load][name] - 1 for name, value in latencies.figures().items()}
+            for load, latencies in of.items()
         }
 
 
@@ -182,15 +182,15 @@ def foresee(bench: Bench, *, n_requests: int, n_rounds: int, seed: int) -> Fores
     ticks: list[Tick] = []
     for number in range(2 * n_rounds):
         for name, asks in loads.items():
-            found, seen = measured(bench, asks)
+            latencies, seen = measured(bench, asks)
             kept = (compared if number % 2 else fitted)[name]
-            kept.ttft_s += found.ttft_s
-            kept.itl_s += found.itl_s
+            kept.ttft_s += latencies.ttft_s
+            kept.itl_s += latencies.itl_s
             ticks += [] if number % 2 else seen
     times = fit(ticks, limits)
     for name, asks in loads.items():
         for number in range(n_rounds):
-            found = simulated(times, bench.settings, asks, seed=number)
-            foreseen[name].ttft_s += found.ttft_s
-            foreseen[name].itl_s += found.itl_s
+            latencies = simulated(times, bench.settings, asks, seed=number)
+            foreseen[name].ttft_s += latencies.ttft_s
+            foreseen[name].itl_s += latencies.itl_s
     return ForesightResult(times, compared, fitted, foreseen)

@@ -1,7 +1,7 @@
 """What a cache of prefixes should give up: rules side by side on one trace. Pure, no model and no engine.
 
-Requests come one after another. Each finds what its prompt begins with, and leaves all that it said. Of what
-is left to compute, deep tokens count more, as in `recompute_cost`. Bounds are looked at after every request.
+Requests come one after another. Each reuses what its prompt begins with, and leaves all its tokens. Of what
+is left to compute, deep tokens count more, as in `recompute_cost`. Bounds are checked after every request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cobali_workloads.load.workload import TRACE_BLOCK
 
 N_VOCAB = 32_000
 APPS = (40, 300, 300, 800, 800, 2000)
-"""Tokens of the system prompts; the first are asked most."""
+"""Tokens of the system prompts; the first are used most."""
 ARRIVE_PER_S = 0.3
 """Chats and documents that begin, by a Poisson process."""
 DOCUMENTS = 0.4
@@ -96,23 +96,23 @@ class Whole:
 
     def ask(self, visit: Visit) -> int:
         """See `Rule`."""
-        said, n_hit, best = visit.tokens, 0, None
+        tokens, n_hit, best = visit.tokens, 0, None
         left: list[array[int]] = []
         for held in self._kept:
-            shared = n_shared(said, held, len(said))
+            shared = n_shared(tokens, held, len(tokens))
             n = min(shared, visit.n_prompt - 1)
             if shared < len(held):  # else it is part of what is saved now
                 left.append(held)
             if n > n_hit and 4 * n >= len(held):
                 n_hit, best = n, held
         self._kept = [held for held in left if held is not best]
-        if len(said) <= self._n_cells:
-            self._kept.append(said)
-        self.n_used, n_gone = sum([len(held) for held in self._kept]), 0
+        if len(tokens) <= self._n_cells:
+            self._kept.append(tokens)
+        self.n_used, n_dropped = sum([len(held) for held in self._kept]), 0
         while self.n_used > self._n_cells:
-            self.n_used -= len(self._kept[n_gone])
-            n_gone += 1
-        del self._kept[:n_gone]
+            self.n_used -= len(self._kept[n_dropped])
+            n_dropped += 1
+        del self._kept[:n_dropped]
         return n_hit
 
 
@@ -162,28 +162,28 @@ def chats(seconds: float, seed: int, per_s: float = ARRIVE_PER_S) -> Iterable[Ca
     apps = [tokens(n) for n in APPS]
     began_s = rng.expovariate(per_s)
     while began_s < seconds:
-        said, n_turns, n_message = apps[_app(rng)], rng.randint(*N_TURNS), N_MESSAGE
+        history, n_turns, n_message = apps[_app(rng)], rng.randint(*N_TURNS), N_MESSAGE
         if rng.random() < DOCUMENTS:
-            said, n_turns, n_message = tokens(0), 1, N_DOCUMENT
+            history, n_turns, n_message = tokens(0), 1, N_DOCUMENT
         turns = []
         for _ in range(n_turns):
-            prompt = said + tokens(rng.randint(*n_message))
-            said = prompt + tokens(rng.randint(*N_ANSWER))
-            turns.append((Visit(len(prompt), said), rng.expovariate(1 / THINK_S)))
+            prompt = history + tokens(rng.randint(*n_message))
+            history = prompt + tokens(rng.randint(*N_ANSWER))
+            turns.append((Visit(len(prompt), history), rng.expovariate(1 / THINK_S)))
         yield CacheChat(began_s, turns)
         began_s += rng.expovariate(per_s)
 
 
 def generated(seconds: float, seed: int) -> CacheTrace:
     """Return made-up chats as a trace in which answers take no time."""
-    asked: list[tuple[float, Visit]] = []
+    timed: list[tuple[float, Visit]] = []
     for began_s, turns in chats(seconds, seed):
         at_s = began_s
         for visit, pause_s in turns:
-            asked.append((at_s, visit))
+            timed.append((at_s, visit))
             at_s += pause_s
-    asked.sort(key=lambda one: one[0])
-    visits = [visit for at_s, visit in asked if at_s < seconds]
+    timed.sort(key=lambda entry: entry[0])
+    visits = [visit for at_s, visit in timed if at_s < seconds]
     return CacheTrace(f"generated, {seconds / 60:.0f} minutes", visits, block=64)
 
 

@@ -89,8 +89,8 @@ def scheduling_steps() -> Iterator[Step]:
         yield Step(f"tell the scheduler of a tick of {n_slots} streams", _ticks_of(n_slots))
     batch = TickBatch(1024)
     decode = tuple(Span(i, 100, 1, sample=True) for i in range(128))
-    known = [array("i", range(101))] * 128
-    yield Step("fill 128 decode rows", lambda: batch.fill(decode, known), 1, "2.0 to 123")
+    tokens = [array("i", range(101))] * 128
+    yield Step("fill 128 decode rows", lambda: batch.fill(decode, tokens), 1, "2.0 to 123")
     chunk, prompt = (Span(0, 0, 512, sample=True),), [array("i", range(512))]
     yield Step("fill a 512-token chunk", lambda: batch.fill(chunk, prompt), 1, "2.7 to 11")
     yield from _publishing_steps()
@@ -157,7 +157,11 @@ def _ticks_of(n: int) -> Callable[[], None]:
         scheduler.handle(Submitted(request, 0.0))
 
     def tick() -> None:
-        plan = next(one.plan for one in scheduler.handle(TickBegun(0.0)) if isinstance(one, Compute))
+        plan = next(
+            instruction.plan
+            for instruction in scheduler.handle(TickBegun(0.0))
+            if isinstance(instruction, Compute)
+        )
         scheduler.handle(Sampled([5] * len(plan.rows), {}, 0.0))
         scheduler.handle(Emitted([], 0.0))
         scheduler.handle(TickEnded(0.01))

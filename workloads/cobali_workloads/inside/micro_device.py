@@ -25,10 +25,10 @@ SIZES, QUICK_SIZES = (1, 4, 16, 64, 128), (1, 4)
 @contextmanager
 def tick_steps(model: str, sizes: Sequence[int]) -> Iterator[list[Step]]:
     """Open the model twice; give a tick of each size and kind on both, nothing where no device can pick."""
-    asked = {"n_slots": max(sizes), "n_ctx": 256, "token_budget": 256}
+    settings = {"n_slots": max(sizes), "n_ctx": 256, "token_budget": 256}
     with (
-        opened(model, device_sampling="off", **asked) as (host, _),
-        opened(model, device_sampling="on", **asked) as (device, _),
+        opened(model, device_sampling="off", **settings) as (host, _),
+        opened(model, device_sampling="on", **settings) as (device, _),
     ):
         backends = {"host": host, "device": device} if picks_on_device(device) else {}
         yield [

@@ -31,22 +31,22 @@ TEXT = (
 
 def call_steps(backend: Backend) -> Iterator[Step]:
     """Yield calls that compute nothing; nothing where the backend is not llama.cpp's."""
-    found = llama_handles(backend)
-    if found is None:
+    handles = llama_handles(backend)
+    if handles is None:
         return
-    lc, memory = found.lc, found.memory
+    lc, memory = handles.lc, handles.memory
     yield Step("ctypes call, trivial", lc.llama_supports_mmap, 1, "0.26")
     yield Step("seq_rm on an empty memory", lambda: lc.llama_memory_seq_rm(memory, 0, -1, -1), 1, "1.2")
     buffer = ctypes.create_string_buffer(256)
     token = min(100, backend.n_vocab - 1)
     yield Step(
         "token_to_piece",
-        lambda: lc.llama_token_to_piece(found.vocab, token, buffer, 256, 0, False),
+        lambda: lc.llama_token_to_piece(handles.vocab, token, buffer, 256, 0, False),
         1,
         "1.44",
     )
     yield Step("piece from the table", lambda: backend.piece(token), 1, "0.03, a dict")
-    view = partial(_view, found, backend)
+    view = partial(_view, handles, backend)
     n_tokens = len(backend.words.tokenize(TEXT))
     yield Step(
         f"tokenise {n_tokens} tokens", lambda: backend.words.tokenize(TEXT), 1, "640 (T4), 7500 (T152)"
@@ -62,8 +62,8 @@ def _decode_one(backend: Backend) -> None:
     backend.forward(batch)
 
 
-def _view(found: LlamaHandles, backend: Backend) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    return np.ctypeslib.as_array(found.lc.llama_get_logits(found.context), (1, backend.n_vocab))
+def _view(handles: LlamaHandles, backend: Backend) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    return np.ctypeslib.as_array(handles.lc.llama_get_logits(handles.context), (1, backend.n_vocab))
 
 
 def move_steps(backend: Backend) -> Iterator[Step]:
@@ -133,17 +133,17 @@ def _pass(
 @contextmanager
 def floor_step(backend: Backend) -> Iterator[Step | None]:
     """Give llama_decode on an empty batch, which it refuses (-1) with one log line to an empty callback."""
-    found = llama_handles(backend)
-    if found is None:
+    handles = llama_handles(backend)
+    if handles is None:
         yield None
         return
-    lc = found.lc
+    lc = handles.lc
     empty = lc.llama_batch_init(1, 0, 1)
     silence = lc.llama_log_callback(lambda _level, _text, _data: None)
     lc.llama_log_set(silence, ctypes.c_void_p(0))
     try:
         yield Step(
-            "llama_decode floor (empty batch)", lambda: lc.llama_decode(found.context, empty), 1, "1.8"
+            "llama_decode floor (empty batch)", lambda: lc.llama_decode(handles.context, empty), 1, "1.8"
         )
     finally:
         route = library._callback()  # noqa: SLF001 - what load() had set, put back

@@ -73,8 +73,8 @@ def measure_modes(model: str, load: OfflineLoad, *, ctx: int, n_rounds: int, n_w
 
         contenders = {"SEQ": partial(run, "SEQ", alone, alone_settings)}
         for name, chunk in CHUNKS.items():
-            asked = settings.replaced(prefill_chunk=chunk)
-            contenders[name] = partial(run, name, shared, asked)
+            chunked = settings.replaced(prefill_chunk=chunk)
+            contenders[name] = partial(run, name, shared, chunked)
         rounds = run_rounds(contenders, n_rounds=n_rounds, n_warmup=n_warmup)
     return ModesResult(rounds, _counted(runs, n_warmup), [len(prompt) for prompt in prompts])
 

@@ -14,7 +14,7 @@ from cobali_ray.core.scheduler import Scheduler
 from cobali_workloads.simulate.fleet import RouterPolicy, RoutingPolicy
 
 N_HASHED = 1024 // BLOCK
-"""Blocks at the beginning of a prompt that tell its engine: more than most system prompts have."""
+"""Blocks at the beginning of a prompt that choose its engine: more than most system prompts have."""
 
 
 class _Counting:

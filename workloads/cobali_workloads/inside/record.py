@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 from types import TracebackType
@@ -44,9 +45,10 @@ class RunRecord:
     ) -> None:
         self._over.set()
         self._thread.join()
-        self._watcher.look()
+        with suppress(ConfigError):  # what was recorded until now is written
+            self._watcher.look()
         self._http.close()
-        story = max(self._recording.stories.values(), key=lambda one: len(one.ticks))
+        story = max(self._recording.stories.values(), key=lambda story: len(story.ticks))
         content = {
             "engine": story.engine, "now_s": story.now_s, "unix_s": story.unix_s,
             "ticks": list(story.ticks.values()), "requests": list(story.requests.values()),

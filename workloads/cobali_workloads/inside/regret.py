@@ -41,7 +41,7 @@ BUSY_S = (3.0, 13.0)
 """When another process takes half of the machine."""
 RECOVERY_S = 5.0
 
-# -- what computes -------------------------------------------------------------------------------------
+# -- devices ------------------------------------------------------------------------------------------
 
 
 class Machine:
@@ -79,7 +79,7 @@ def opening(device: Device, limits: EngineLimits) -> Iterator[tuple[TickShape, f
             yield shape, seconds
 
 
-# -- who decides ---------------------------------------------------------------------------------------
+# -- policies ------------------------------------------------------------------------------------------
 
 
 class Unpaced(Pacer):
@@ -169,7 +169,7 @@ CONTENDERS: Mapping[str, Contender] = {
 }
 """The last ones are searched for the best bound, with the device's own table to keep it."""
 
-# -- what is asked -------------------------------------------------------------------------------------
+# -- loads ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,12 +220,12 @@ def _chats(rps: float, seed: int, n_users: int = 8, n_turns: int = 3) -> list[Si
     rng, first = Random(f"{seed} chats"), list[SimulatedRequest]()
     think_s = n_users / (0.5 * rps)
     for user in range(n_users):
-        said, turns = b"", list[SimulatedRequest]()
+        history, turns = b"", list[SimulatedRequest]()
         for turn in range(n_turns):
             ask = _ask(f"chat {user}.{turn}", rng, rng.expovariate(1 / think_s))
             new = ask.prompt[:64] if turn else ask.prompt
-            turns.append(replace(ask, prompt=said + bytes(new)))
-            said += bytes(new) + bytes(ask.answer)
+            turns.append(replace(ask, prompt=history + bytes(new)))
+            history += bytes(new) + bytes(ask.answer)
         turns[0].at_s = rng.uniform(0.0, think_s)
         first.append(linked(turns))
     return first
@@ -251,7 +251,7 @@ LOADS: Mapping[str, MakeLoad] = {
         busy=True,
     ),
 }
-"""Of a device and what it can do, in requests per second."""
+"""Made of a device, how many requests per second it can answer, and a seed."""
 
 
 def play(device: Device, who: Contender, load: RegretLoad, rps: float, seed: int = 0) -> list[RequestOutcome]:
@@ -282,7 +282,7 @@ def most_rps(device: Device, seed: int = 0) -> float:
     return n_most / ended[n_most - 1]
 
 
-# -- what it came to -----------------------------------------------------------------------------------
+# -- results -------------------------------------------------------------------------------------------
 
 FIGURES = ("ttft_mean_s", "e2e_mean_s", "itl_p99_s", "output_tokens_per_s")
 
@@ -320,7 +320,7 @@ class Cell:
 
     @property
     def fair(self) -> list[str]:
-        """Who lets nobody wait for a first token `MAX_WAIT` times as long as the longest with llama-server.
+        """Contenders whose longest wait for a first token is at most `MAX_WAIT` times llama-server's.
 
         Streams are quick where a long prompt is held back until they have ended: that is not counted.
         """
@@ -339,8 +339,8 @@ def cells(devices: Iterable[Device], loads: Iterable[str], seed: int = 0) -> Ite
         rps = most_rps(device, seed)
         for name in loads:
             load = LOADS[name](device, rps, seed)
-            found = {
+            figures = {
                 who: figures_of(play(device, contender, load, rps, seed))
                 for who, contender in CONTENDERS.items()
             }
-            yield Cell(device.name, name, found)
+            yield Cell(device.name, name, figures)

@@ -88,8 +88,8 @@ def with_limits(times: TickProfile, changes: dict[str, Any]) -> TickProfile:
     try:
         return replace(times, limits=replace(times.limits, **changes))
     except TypeError as error:
-        known = ", ".join(EngineLimits.__dataclass_fields__)
-        raise ConfigError("--set", f"{error}; there are {known}") from error
+        names = ", ".join(EngineLimits.__dataclass_fields__)
+        raise ConfigError("--set", f"{error}; there are {names}") from error
 
 
 def one_cache(asks: Sequence[SimulatedRequest], n_engines: int, limits: EngineLimits) -> float:
@@ -104,7 +104,7 @@ def most_rps(times: TickProfile, asks: Sequence[SimulatedRequest]) -> float:
 
     Those that follow others come with their answers; the last tenth, beside empty slots, is left out.
     """
-    at_once = [linked([replace(one, at_s=0.0) for one in chain_of(ask)]) for ask in asks]
+    at_once = [linked([replace(request, at_s=0.0) for request in chain_of(ask)]) for ask in asks]
     endless = with_limits(times, {"max_queue": 1 << 40, "max_queue_tokens": 1 << 60})
     ended = sorted(story.ended_s for story in play(endless, 1, RouterPolicy, at_once).stories)
     n_most = max(int(0.9 * len(ended)), 1)

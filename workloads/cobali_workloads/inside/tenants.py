@@ -27,7 +27,7 @@ TIMES = TickProfile(
 
 
 class TenantLoad(NamedTuple):
-    """What is asked in one class for one tenant, at random times."""
+    """Requests of one class of one tenant, at random times."""
 
     name: str
     rps: float
@@ -39,7 +39,7 @@ class TenantLoad(NamedTuple):
 
 
 def traffic(loads: Sequence[TenantLoad], seconds: float, seed: int) -> list[SimulatedRequest]:
-    """Return what the loads ask, each as it would without the others."""
+    """Return the requests of all loads; none depends on the other loads."""
     asks: list[SimulatedRequest] = []
     for load in loads:
         draw, at_s = Random(f"{seed} {load.name}"), 0.0
@@ -80,6 +80,6 @@ def _load_of(story: RequestOutcome) -> str:
 
 
 def run(loads: Sequence[TenantLoad], seconds: float, seed: int, n_engines: int = 1) -> TenantRun:
-    """Have engines serve all that the loads ask, each load so many times as often as there are engines."""
+    """Have engines serve the loads, each multiplied by the number of engines."""
     more = [load._replace(rps=n_engines * load.rps) for load in loads]
     return TenantRun(play(TIMES, n_engines, RouterPolicy, traffic(more, seconds, seed)).stories, seconds)

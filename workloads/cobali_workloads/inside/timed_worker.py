@@ -1,7 +1,7 @@
 """A worker that notes when its device computes, and may take its time: a device of any speed.
 
-Between the worker and ggml's CPU stands a function that asks the clock before and after each graph. What it
-finds lies in a file that this process and the engine's both map, so that nobody is asked for it meanwhile.
+Between the worker and ggml's CPU stands a function that reads the clock before and after each graph. Its
+times lie in a file that this process and the engine's both map, so that reading them disturbs nobody.
 A device that is to take longer waits, by the clock: so several compute at once, however few the cores are.
 """
 
@@ -68,8 +68,8 @@ class TimedWorker:
     def spans(self, since_s: float) -> list[TimeSpan]:
         """Return when it computed since then, in seconds of `time.perf_counter`."""
         n = min(int(self._times[0, 0]), MAX_GRAPHS)
-        found = self._times[1 : n + 1] / 1e9
-        return [TimeSpan(*span) for span in found[found[:, 0] >= since_s].tolist()]
+        recorded = self._times[1 : n + 1] / 1e9
+        return [TimeSpan(*span) for span in recorded[recorded[:, 0] >= since_s].tolist()]
 
 
 def _mapped(file: Path) -> NDArray[np.int64]:

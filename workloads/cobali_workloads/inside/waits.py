@@ -1,8 +1,8 @@
-"""How long who waits for a slot is told that it takes, and how long it takes, on a simulated engine.
+"""The waits that are forecast to queued requests, and the real ones, on a simulated engine.
 
 Scheduler, door and forecast are the product's; ticks take what a formula says. Answers end by a token, so
 nobody knows beforehand how long they are. The best that any forecast can do is worked out too: it knows how
-answers' lengths are spread, and what everybody who has a slot has said so far, and no more.
+answers' lengths are spread, and how many tokens each running answer has so far, and no more.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ N_KNOWN, N_GAMES = 400, 200
 
 
 class Wait(NamedTuple):
-    """A wait as it was told first, in the tick after the request came, and as it was from then on."""
+    """A wait as it was first forecast, in the tick after the request came, and as it was from then on."""
 
     forecast_s: float | None
     by_rate_s: float | None
@@ -55,20 +55,20 @@ class Wait(NamedTuple):
     games_s: Sequence[float] = ()
     """How long it might have been for all that can be known, ascending."""
 
-    def error(self, told_s: float | None) -> float | None:
-        """Return by which share of the real wait a told one is wrong; None where nothing was told."""
-        return None if told_s is None else abs(told_s - self.real_s) / max(self.real_s, 1e-3)
+    def error(self, estimate_s: float | None) -> float | None:
+        """Return by which share of the real wait an estimate is wrong; None where there is none."""
+        return None if estimate_s is None else abs(estimate_s - self.real_s) / max(self.real_s, 1e-3)
 
 
-class Come(NamedTuple):
+class TimedRequest(NamedTuple):
     at_s: float
     request: Request
     answer: bytes
 
 
-def asks(lengths: str, rps: float, n: int, seed: int) -> list[Come]:
+def asks(lengths: str, rps: float, n: int, seed: int) -> list[TimedRequest]:
     """Return requests that come at random times; all at once where `rps` is endless."""
-    draw, at_s, found = Random(f"{seed} {lengths}"), 0.0, list[Come]()
+    draw, at_s, requests = Random(f"{seed} {lengths}"), 0.0, list[TimedRequest]()
     for i in range(n):
         at_s += 0.0 if rps == inf else draw.expovariate(rps)
         first = draw.randrange(1 << 30)
@@ -77,24 +77,24 @@ def asks(lengths: str, rps: float, n: int, seed: int) -> list[Come]:
         request = Request(
             request_id=f"{i}", prompt=prompt, max_tokens=MAX_TOKENS, sampling=SAMPLING, progress=True
         )
-        found.append(Come(at_s, request, answer))
-    return found
+        requests.append(TimedRequest(at_s, request, answer))
+    return requests
 
 
 class KnownLengths(AnswerLengths):
-    """Knows how long answers are, which nobody does: the best that a forecast can know."""
+    """Knows how answers' lengths are spread: the best that a forecast can know."""
 
     def __init__(self, lengths: str, seed: int) -> None:
         super().__init__(N_GAMES)
         draw = Random(f"{seed} {lengths} known")
-        self._known = sorted([LENGTHS[lengths](draw) for _ in range(N_KNOWN)])
+        self._lengths = sorted([LENGTHS[lengths](draw) for _ in range(N_KNOWN)])
         self.last_s: Sequence[Sequence[float]] = ()
         """The games of the last forecast, by how many are ahead."""
 
     @property
     def lengths(self) -> Sequence[int]:
         """See `AnswerLengths`."""
-        return self._known
+        return self._lengths
 
     def games_s(
         self, stayers: Sequence[Stayer], n_prompts: Sequence[int], pace: EnginePace | None
@@ -106,12 +106,12 @@ class KnownLengths(AnswerLengths):
 
 
 def best_wait(waits: Sequence[Wait]) -> list[float]:
-    """Return what is best told of each of these waits, by its games, so that the median error is least.
+    """Return the best forecast of each of these waits, by its games, so that the median error is least.
 
-    A told wait of t is wrong by at most e where the real one is within t / (1 + e) .. t / (1 - e). So of each
-    wait the likeliest such range is told, for the e with which half of all waits are expected in theirs.
+    A forecast of t is wrong by at most e where the real wait is within t / (1 + e) .. t / (1 - e). So each
+    wait gets the likeliest such range, for the e with which half of all waits are expected in theirs.
     """
-    games = [np.maximum(one.games_s, 1e-3) for one in waits]
+    games = [np.maximum(wait.games_s, 1e-3) for wait in waits]
     low, high = 0.0, 1.0
     while games and high - low > 1e-3:
         e = (low + high) / 2
@@ -128,18 +128,18 @@ def _likeliest(waits_s: np.ndarray[Any, Any], e: float) -> tuple[float, float]:
 
 
 def play(
-    come: Sequence[Come], seed: int, times: TickProfile, known: KnownLengths | None = None
+    come: Sequence[TimedRequest], seed: int, times: TickProfile, lengths: KnownLengths | None = None
 ) -> tuple[list[Wait], float]:
-    """Have an engine serve them; return the waits of who waited, and when nine of ten had ended.
+    """Have an engine serve requests; return the waits of those that waited, and when nine of ten had ended.
 
-    With `known`, each wait has the games of the best forecast.
+    With `lengths`, each wait has the games of the best forecast.
     """
     endless = replace(times, limits=replace(times.limits, max_queue=1 << 40, max_queue_tokens=1 << 60))
     engine, reports = engine_of(endless, seed), ProgressReports()
-    best = None if known is None else ProgressReports(known)
+    best = None if lengths is None else ProgressReports(lengths)
     scheduler = engine.scheduler
     left, now_s, fresh = list(reversed(come)), 0.0, list[str]()
-    told: dict[str, tuple[float, Wait]] = {}
+    waiting: dict[str, tuple[float, Wait]] = {}
     waits, ended_s, arrived_s = list[Wait](), list[float](), dict[str, float]()
     while left or scheduler.n_open:
         if not scheduler.n_open:
@@ -159,17 +159,17 @@ def play(
                 if (place := places.get(request_id)) is not None:
                     by_rate_s = (place.n_ahead + 1) / rps if rps else None
                     wait = Wait(place.wait_s, by_rate_s, 0.0, place.n_ahead)
-                    if best is not None and known is not None and best.places(scheduler) and known.last_s:
-                        wait = wait._replace(games_s=known.last_s[place.n_ahead])
-                    told[request_id] = now_s, wait
+                    if best is not None and lengths is not None and best.places(scheduler) and lengths.last_s:
+                        wait = wait._replace(games_s=lengths.last_s[place.n_ahead])
+                    waiting[request_id] = now_s, wait
         fresh.clear()
         for end in ends:
             ended_s.append(now_s)
-            for one in (reports, best):
-                if one is not None:
-                    one.ended(end.request_id, end.stats, well=True)
-            if (said := told.pop(end.request_id, None)) is not None and end.stats.queue_s is not None:
-                at_s, wait = said
+            for progress in (reports, best):
+                if progress is not None:
+                    progress.ended(end.request_id, end.stats, well=True)
+            if (entry := waiting.pop(end.request_id, None)) is not None and end.stats.queue_s is not None:
+                at_s, wait = entry
                 real_s = arrived_s[end.request_id] + end.stats.queue_s - at_s
                 waits.append(wait._replace(real_s=max(real_s, 0.0)))
     return waits, ended_s[max(int(0.9 * len(ended_s)), 1) - 1]

@@ -48,8 +48,8 @@ class JobMaker:
     def warmup(self, key: str) -> list[list[Job]]:
         """Return warm-up jobs, one client each."""
         n = self._shape.warmup_requests
-        found: Sequence[Size | Arrival] = self._trace[:n] or sizes(self._shape, n)
-        return [[self._job(key, f"warm {i}", i, size)] for i, size in enumerate(found)]
+        drawn: Sequence[Size | Arrival] = self._trace[:n] or sizes(self._shape, n)
+        return [[self._job(key, f"warm {i}", i, size)] for i, size in enumerate(drawn)]
 
     def closed(self, case: LoadCase, key: str) -> list[list[Job]]:
         """Return what each client sends."""

@@ -65,7 +65,7 @@ def parse_levels(text: str) -> tuple[int, ...]:
 def parse_length(setting: str, text: str) -> Length:
     """Read `128`, or `32-96` for a uniform length."""
     low, dash, high = text.partition("-")
-    if not (low.isdigit() and int(low) >= 1 and (not dash or (high.isdigit() and int(high) >= int(low)))):
+    if not (low.isdecimal() and int(low) >= 1 and (not dash or (high.isdecimal() and int(high) >= int(low)))):
         raise ConfigError(setting, f"expected a length like 128 or 32-96, got {text!r}")
     return Uniform(low=int(low), high=int(high)) if dash else Fixed(tokens=int(low))
 
@@ -95,18 +95,18 @@ def parse_slo(text: str) -> Slo:
 
 def parse_intruder(text: str) -> Intruder:
     """Read `every=2,prompt=4096,output=16`."""
-    found = {"every": 2.0, "output": 16.0} | parse_pairs("--intruder", text, ("every", "prompt", "output"))
-    if "prompt" not in found:
+    values = {"every": 2.0, "output": 16.0} | parse_pairs("--intruder", text, ("every", "prompt", "output"))
+    if "prompt" not in values:
         raise ConfigError("--intruder", "needs prompt=TOKENS")
     return Intruder(
-        every_s=found["every"], prompt_tokens=int(found["prompt"]), output_tokens=int(found["output"])
+        every_s=values["every"], prompt_tokens=int(values["prompt"]), output_tokens=int(values["output"])
     )
 
 
 def parse_prefix(text: str) -> Prefix:
     """Read `1024x8`: eight prefixes of 1,024 tokens."""
     tokens, _, n_groups = text.partition("x")
-    if not (tokens.isdigit() and n_groups.isdigit() and int(tokens) and int(n_groups)):
+    if not (tokens.isdecimal() and n_groups.isdecimal() and int(tokens) and int(n_groups)):
         raise ConfigError("--prefix", f"expected TOKENSxGROUPS like 1024x8, got {text!r}")
     return Prefix(tokens=int(tokens), n_groups=int(n_groups))
 

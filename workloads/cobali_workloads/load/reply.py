@@ -59,14 +59,14 @@ class ClientReply:
 def read_reply(pieces: Sequence[tuple[float, bytes]]) -> ClientReply:
     """Read an answer. What is no HTTP answer, or breaks off, is said in `error`."""
     raw = b"".join(data for _, data in pieces)
-    head, found, _ = raw.partition(b"\r\n\r\n")
+    head, separator, _ = raw.partition(b"\r\n\r\n")
     reply = ClientReply()
     try:
         reply.status = int(head.split(b" ", 2)[1])
     except (IndexError, ValueError):
         reply.error = "no HTTP answer"
         return reply
-    if not found:
+    if not separator:
         reply.error = "the answer broke off in its head"
         return reply
     lower = head.lower()
@@ -181,8 +181,8 @@ def _take(reply: ClientReply, content: Any) -> str:
     for choice in content.get("choices") or ():
         if choice.get("finish_reason"):
             reply.finished = True
-        said = choice.get("delta") or choice.get("message") or {}
-        for part in (choice.get("text"), said.get("reasoning_content"), said.get("content")):
+        message = choice.get("delta") or choice.get("message") or {}
+        for part in (choice.get("text"), message.get("reasoning_content"), message.get("content")):
             text += part or ""
     return text
 

@@ -166,8 +166,7 @@ def figures_of(timelines: Sequence[RequestTimeline], slo: Slo) -> Figures:
 def notes_of(result: ServeResult) -> list[str]:
     """Say what a reader must know before believing the numbers."""
     notes = result.rounds.notes()
-    everything = {name: [t for run in runs for t in run] for (name, _), runs in _by_target(result).items()}
-    for name, timelines in everything.items():
+    for name, timelines in _by_target(result).items():
         bad = [t for t in timelines if t.status == "failed"]
         if bad:
             notes.append(f"{name}: {len(bad)} of {len(timelines)} requests failed, first: {bad[0].error}")
@@ -189,8 +188,8 @@ def notes_of(result: ServeResult) -> list[str]:
     return notes
 
 
-def _by_target(result: ServeResult) -> dict[tuple[str, str], list[list[RequestTimeline]]]:
-    merged: dict[tuple[str, str], list[list[RequestTimeline]]] = {}
+def _by_target(result: ServeResult) -> dict[str, list[RequestTimeline]]:
+    merged: dict[str, list[RequestTimeline]] = {}
     for (name, _), runs in result.timelines.items():
-        merged.setdefault((name, ""), []).extend(runs)
+        merged.setdefault(name, []).extend(t for run in runs for t in run)
     return merged

@@ -76,8 +76,8 @@ class HttpStream(asyncio.Protocol):
 
     def _read_head(self, data: bytes) -> bytes:
         self._head += data
-        head, found, body = self._head.partition(b"\r\n\r\n")
-        if not found:
+        head, separator, body = self._head.partition(b"\r\n\r\n")
+        if not separator:
             return b""
         self._headed = True
         for line in head.lower().split(b"\r\n")[1:]:
@@ -148,7 +148,7 @@ class Sender:
 async def closed_loop(send: Send, clients: Sequence[Sequence[Job]], timer: Timer) -> list[Exchange]:
     """Let each client send its jobs, one after the other; all begin at once.
 
-    A job that does not begin a conversation is sent with all that its client said and heard before it.
+    A job that does not begin a conversation is sent with its client's earlier prompts and answers.
     """
 
     async def client(jobs: Sequence[Job]) -> list[Exchange]:

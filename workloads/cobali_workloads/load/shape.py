@@ -95,7 +95,7 @@ class TraceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversations:
-    """Conversations of `n_turns` requests; each sends all that was said before and one new prompt."""
+    """Conversations of `n_turns` requests; each sends the conversation so far and one new prompt."""
 
     __pydantic_config__ = NO_OTHERS
     n_turns: Annotated[int, Field(ge=2, strict=True)]

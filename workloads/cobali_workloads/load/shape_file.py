@@ -30,7 +30,7 @@ PROBLEMS = {
     "extra_forbidden": "is unknown, or does not belong to this kind of shape",
     "unexpected_keyword_argument": "is unknown",
 }
-"""What is said of a key, by pydantic's word for it; of others, what pydantic says."""
+"""What an error says of a key, by pydantic's type of it; for other types, pydantic's own message."""
 
 
 class _ShapeFile(BaseModel):
@@ -91,13 +91,13 @@ def load_shape(text: str) -> LoadShape:
     except ValidationError as error:
         raise _first(error) from None
     file, tokens, repeat = (drawn.pop(name) for name in ("prompts_file", "prompt_tokens", "prompt_repeat"))
-    given = [one for one in (tokens, file and PromptsFile(path=file), repeat) if one is not None]
-    if len(given) != 1:
+    sources = [source for source in (tokens, file and PromptsFile(path=file), repeat) if source is not None]
+    if len(sources) != 1:
         raise ConfigError("prompt_tokens", "give exactly one of prompt_tokens, prompts_file, prompt_repeat")
     output = drawn.pop("output_tokens")
     for name, length in (("prompt_tokens", tokens), ("output_tokens", output)):
         _check_order(name, length)
-    return _checked(LoadShape(**drawn, prompt=given[0], output=output))
+    return _checked(LoadShape(**drawn, prompt=sources[0], output=output))
 
 
 def _first(error: ValidationError) -> ConfigError:
@@ -106,8 +106,8 @@ def _first(error: ValidationError) -> ConfigError:
     if path[0] in {"prompt_tokens", "output_tokens"}:
         del path[1:2]  # which distribution it is
         path += ["dist"] if kind.startswith("union_tag") else []
-    said = PROBLEMS.get(kind) or f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, got {detail['input']!r}"
-    return ConfigError(".".join(path), said)
+    problem = PROBLEMS.get(kind) or f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, got {detail['input']!r}"
+    return ConfigError(".".join(path), problem)
 
 
 def _check_order(name: str, length: Length | None) -> None:

@@ -29,7 +29,7 @@ class Job:
     begins: bool = True
     """Multi-turn: a new conversation begins here."""
     history: tuple[tuple[str, str], ...] = ()
-    """What was said before: prompt and answer of each earlier turn."""
+    """Prompt and answer of each earlier turn."""
     role: str = "stream"
 
 
@@ -55,24 +55,25 @@ class Target:
             body["ignore_eos"] = True
         if stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
-        body |= _said(job, self.endpoint)
+        body |= _prompt_fields(job, self.endpoint)
         content = orjson.dumps(body)
         path = "/v1/chat/completions" if self.endpoint == "chat" else "/v1/completions"
         key = f"Authorization: Bearer {self.api_key}\r\n" if self.api_key else ""
+        url = urlsplit(self.url)
         head = (
-            f"POST {urlsplit(self.url).path.rstrip('/')}{path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\n"
+            f"POST {url.path.rstrip('/')}{path} HTTP/1.1\r\nHost: {url.netloc.rpartition('@')[2]}\r\n"
             f"{key}Connection: close\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(content)}\r\n\r\n"
         )
         return head.encode() + content
 
 
-def _said(job: Job, endpoint: Endpoint) -> dict[str, Any]:
+def _prompt_fields(job: Job, endpoint: Endpoint) -> dict[str, Any]:
     if endpoint == "completions":
-        return {"prompt": "".join(f"{asked}{answer}\n" for asked, answer in job.history) + job.prompt}
+        return {"prompt": "".join(f"{prompt}{answer}\n" for prompt, answer in job.history) + job.prompt}
     messages = []
-    for asked, answer in job.history:
-        messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
+    for prompt, answer in job.history:
+        messages += [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
     return {"messages": [*messages, {"role": "user", "content": job.prompt}]}
 
 
@@ -136,8 +137,8 @@ def _n_tokens(target: Target, http: httpx2.Client, field: str, text: str) -> int
         else {field: text, "model": target.model, "add_special_tokens": False}
     )
     answer = http.post(f"{target.url}/tokenize", json=body, headers=_headers(target.api_key))
-    found = answer.raise_for_status().json()
-    n_tokens = int(found["count"]) if "count" in found else len(found["tokens"])
+    reply = answer.raise_for_status().json()
+    n_tokens = int(reply["count"]) if "count" in reply else len(reply["tokens"])
     if not n_tokens:
         raise ValueError("a text without tokens")  # it did not know the field
     return n_tokens
@@ -148,7 +149,12 @@ def tokens_per_word(target: Target, http: httpx2.Client, words: Sequence[str]) -
 
     def n_prompt(n_words: int) -> int:
         job = Job(prompt=" ".join(words[i % len(words)] for i in range(n_words)), n_output=1)
-        body = {"model": target.model, "max_tokens": 1, "temperature": 0, **_said(job, target.endpoint)}
+        body = {
+            "model": target.model,
+            "max_tokens": 1,
+            "temperature": 0,
+            **_prompt_fields(job, target.endpoint),
+        }
         path = "chat/completions" if target.endpoint == "chat" else "completions"
         answer = http.post(f"{target.url}/v1/{path}", json=body, headers=_headers(target.api_key))
         return int(answer.raise_for_status().json()["usage"]["prompt_tokens"])

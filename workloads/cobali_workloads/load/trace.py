@@ -27,11 +27,11 @@ def read_trace(text: str, *, speed: float = 1.0) -> list[Arrival]:
     dates are understood too. Column names are those of the public traces: see `TIMES`, `INPUTS`, `OUTPUTS`.
     What cannot be read is a ConfigError with its line.
     """
-    found = sorted(_arrival(number, row) for number, row in _rows(text))
-    if not found:
+    arrivals = sorted(_arrival(number, row) for number, row in _rows(text))
+    if not arrivals:
         raise ConfigError("trace", "there is no request in it")
-    start = found[0].time_s
-    return [arrival._replace(time_s=(arrival.time_s - start) / speed) for arrival in found]
+    start = arrivals[0].time_s
+    return [arrival._replace(time_s=(arrival.time_s - start) / speed) for arrival in arrivals]
 
 
 def _rows(text: str) -> Iterable[tuple[int, Mapping[str, Any]]]:
@@ -72,7 +72,7 @@ def _hashes(number: int, values: Any) -> tuple[int, ...]:
 
 def _pick(number: int, row: Mapping[str, Any], names: tuple[str, ...]) -> Any:
     for name in names:
-        if row.get(name) not in {None, ""}:
+        if row.get(name) not in (None, ""):
             return row[name]
     raise ConfigError("trace", f"line {number} has none of the columns {', '.join(names)}")
 
@@ -93,7 +93,7 @@ def _time(number: int, value: Any, unit_s: float) -> float:
 def _tokens(number: int, value: Any) -> int:
     try:
         tokens = int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         tokens = 0
     if tokens < 1:
         raise ConfigError("trace", f"line {number}: {value!r} is no number of tokens")

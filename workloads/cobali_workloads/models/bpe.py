@@ -85,14 +85,14 @@ def train(n_tokens: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     model = json.loads(tokenizer.to_str())["model"]
     tokens = tuple(sorted(model["vocab"], key=model["vocab"].__getitem__))
     merges = tuple(f"{left} {right}" for left, right in model["merges"])
-    return tokens + invented_words(n_tokens - len(tokens), taken=frozenset(tokens)), merges
+    return tokens + invented_words(n_tokens - len(tokens), existing=frozenset(tokens)), merges
 
 
-def invented_words(n_words: int, *, taken: frozenset[str]) -> tuple[str, ...]:
-    """Make up `n_words` different tokens, each a space and three syllables, none of them in `taken`."""
+def invented_words(n_words: int, *, existing: frozenset[str]) -> tuple[str, ...]:
+    """Make up `n_words` different tokens, each a space and three syllables, none of them in `existing`."""
     syllables = [onset + vowel for onset in _ONSETS for vowel in _VOWELS]
     n = len(syllables)
-    if n_words + len(taken) > n**3:
+    if n_words + len(existing) > n**3:
         raise ValueError(f"{n_words} words are more than the syllables give")
     words: dict[str, None] = {}
     for index in range(n**3):
@@ -100,6 +100,6 @@ def invented_words(n_words: int, *, taken: frozenset[str]) -> tuple[str, ...]:
             break
         number = index * _STRIDE % n**3
         word = _SPACE + syllables[number % n] + syllables[number // n % n] + syllables[number // n**2]
-        if word not in taken:
+        if word not in existing:
             words[word] = None
     return tuple(words)

@@ -1,4 +1,4 @@
-"""Built-in models that read and say nothing: BERT with random weights, to embed texts or to rank them."""
+"""Built-in models that generate nothing: BERT with random weights, to embed texts or to rank them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Built-in hybrid models that bring a head to guess with, as Qwen 3.5 does: made here and never trained.
 
-What its layers compute costs as much as in any model of their shape, and their last matrices are zero: so
-what it says next depends on its last token alone, one after another around all of the vocabulary, and text
-never repeats itself. The head says the same of most tokens, and something else of the rest.
+What its layers compute costs as much as in any model of their shape, and their last matrices are zero: so the
+next token depends on the last one alone, in a ring around the whole vocabulary, and text never repeats.
+The head guesses the same token after most, and another one after the rest.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RECIPE = 1
 """Raise it when the same name and seed come to stand for other bytes."""
 _ARCHITECTURE = "qwen35"
 _SURE = 0.5
-"""How far the token that it says is above the others, in spreads."""
+"""How far the logit of the next token is above the others, in spreads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class SyntheticHead(MadeModel):
     shape: HybridShape
     quants: tuple[str, ...]
     agrees: float
-    """Of how many tokens the head says what the model does, 0 to 1."""
+    """Share of the tokens after which the head guesses what the model says, 0 to 1."""
 
     def _facts(self, quant: str, order: Order) -> str:  # noqa: ARG002 there is one of it
         return f"{_RECIPE} {self.shape} {self.agrees} {TrainedVocabulary().digest()}"
@@ -114,16 +114,16 @@ class SyntheticHead(MadeModel):
 
     def _tensors(self, rng: np.random.Generator) -> Iterator[tuple[str, NDArray[np.float32]]]:
         shape, width = self.shape, self.shape.width
-        n_said = shape.n_vocab - len(CONTROL_TOKENS)
+        n_plain = shape.n_vocab - len(CONTROL_TOKENS)
         embeddings = rng.standard_normal((shape.n_vocab, width), dtype=np.float32)
-        ring = rng.permutation(n_said)
-        says = np.zeros_like(embeddings)
-        says[np.roll(ring, -1)] = embeddings[ring] * (_SURE / np.sqrt(width))
-        guesses, others = says.copy(), rng.permutation(n_said)[round(self.agrees * n_said) :]
-        guesses[others] = says[np.roll(others, 1)]
+        ring = rng.permutation(n_plain)
+        output = np.zeros_like(embeddings)
+        output[np.roll(ring, -1)] = embeddings[ring] * (_SURE / np.sqrt(width))
+        guesses, others = output.copy(), rng.permutation(n_plain)[round(self.agrees * n_plain) :]
+        guesses[others] = output[np.roll(others, 1)]
         yield "token_embd.weight", embeddings
         yield "output_norm.weight", np.ones(width, np.float32)
-        yield "output.weight", says
+        yield "output.weight", output
         for layer in range(shape.n_layers + 1):
             attends = layer == shape.n_layers or (layer + 1) % shape.attention_every == 0
             mixes = _attention(rng, shape) if attends else _delta(rng, shape)
@@ -137,10 +137,10 @@ class SyntheticHead(MadeModel):
 
 
 def _layer(
-    rng: np.random.Generator, ones: dict[str, int], drawn: dict[str, tuple[int, int]], last: str
+    rng: np.random.Generator, norms: dict[str, int], drawn: dict[str, tuple[int, int]], last: str
 ) -> _Tensors:
     """Return a layer's tensors: norms, matrices by rows and columns, and the last one, which is zero."""
-    made = {f"{name}.weight": np.ones(n, np.float32) for name, n in ones.items()}
+    made = {f"{name}.weight": np.ones(n, np.float32) for name, n in norms.items()}
     for name, (n_out, n_in) in drawn.items():
         values = rng.standard_normal((n_out, n_in), dtype=np.float32) / np.float32(np.sqrt(n_in))
         made[f"{name}.weight"] = values * (name != last)

@@ -69,7 +69,7 @@ class PaddedVocabulary:
     def load(self, n_vocab: int) -> Vocabulary:
         tokens, merges = bpe.train(self.n_trained - len(CONTROL_TOKENS))
         n_fillers = n_vocab - len(tokens) - len(CONTROL_TOKENS)
-        return _closed(tokens + bpe.invented_words(n_fillers, taken=frozenset(tokens)), merges)
+        return _closed(tokens + bpe.invented_words(n_fillers, existing=frozenset(tokens)), merges)
 
 
 class CopiedVocabulary:
@@ -116,9 +116,9 @@ class _WordReader(GgufReader):
 
 
 def _read(path: Path) -> Vocabulary:
-    said = read_header(path, _WordReader).metadata
+    metadata = read_header(path, _WordReader).metadata
     model, tokens, types, merges, pre = (
-        said[f"tokenizer.ggml.{key}"] for key in ("model", "tokens", "token_type", "merges", "pre")
+        metadata[f"tokenizer.ggml.{key}"] for key in ("model", "tokens", "token_type", "merges", "pre")
     )
     if model != "gpt2":
         raise ValueError(f"its tokenizer is '{model}', not 'gpt2'")

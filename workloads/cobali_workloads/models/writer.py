@@ -38,7 +38,7 @@ def write_model(
 ) -> None:
     """Write the model, one tensor at a time: memory stays at the size of the largest.
 
-    `quant` is one of F16, Q8_0 and Q4_0. `progress` hears the part of the bytes written, 0 to 1.
+    `quant` is one of F16, Q8_0 and Q4_0. `progress` is called with the share of the bytes written, 0 to 1.
     """
     plans = plan_tensors(shape, quant)
     writer = GGUFWriter(path, _ARCHITECTURE)
@@ -56,7 +56,7 @@ def write_tensors(
     seed: int,
     progress: Callable[[float], None] | None = None,
 ) -> None:
-    """Write what a file says of itself, then its tensors, drawn one at a time."""
+    """Write a file's metadata, then its tensors, drawn one at a time."""
     for plan in plans:
         _announce(writer, plan)
     writer.write_header_to_file()

@@ -25,7 +25,7 @@ def describe_machine() -> dict[str, object]:
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "packages": {name: found for name in PACKAGES if (found := _version(name))},
+        "packages": {name: installed for name in PACKAGES if (installed := _version(name))},
         "openmp": {k: v for k, v in os.environ.items() if k.startswith(("OMP_", "GOMP_"))},
     }
 
@@ -80,9 +80,7 @@ class Watch:
 
 def _reading() -> tuple[float, float, float, float]:
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
-    user, nice, system, _idle, _wait, irq, soft, steal = (
-        int(f) / os.sysconf("SC_CLK_TCK") for f in fields[:8]
-    )
+    user, nice, system, _idle, _wait, irq, soft, steal = (int(f) / _HZ for f in fields[:8])
     mine = os.times()
     ours = mine.user + mine.system + mine.children_user + mine.children_system
     return time.perf_counter(), user + nice + system + irq + soft, steal, ours

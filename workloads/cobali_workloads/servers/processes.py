@@ -1,4 +1,4 @@
-"""Processes looked at from outside, by /proc: who descends from whom, memory, processor time."""
+"""Processes observed from outside, by /proc: who descends from whom, memory, processor time."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ def descendants(root: int) -> list[int]:
     for entry in _PROC.iterdir():
         if entry.name.isdigit() and (fields := _stat(int(entry.name))):
             parents.setdefault(int(fields[1]), []).append(int(entry.name))
-    found, todo = [], [root]
+    pids, todo = [], [root]
     while todo:
         pid = todo.pop()
-        found.append(pid)
+        pids.append(pid)
         todo += parents.get(pid, [])
-    return found
+    return pids
 
 
 def pids_of(root: int, name: str) -> list[int]:
     """Return a process and its descendants whose short names begin like this, the youngest last."""
-    found = []
+    pids = []
     for pid in descendants(root):
         with suppress(OSError):
             if name_of(pid).startswith(name):
-                found.append(pid)
-    return sorted(found)
+                pids.append(pid)
+    return sorted(pids)
 
 
 def _stat(pid: int) -> list[str]:
@@ -63,8 +63,8 @@ def name_of(pid: int) -> str:
 def memory_mb(pid: int) -> tuple[float, float]:
     """Return RSS and PSS in megabytes."""
     text = (_PROC / str(pid) / "smaps_rollup").read_text()
-    found = dict(re.findall(r"^(Rss|Pss):\s+(\d+) kB", text, re.MULTILINE))
-    return int(found["Rss"]) / 1000, int(found["Pss"]) / 1000
+    sizes = dict(re.findall(r"^(Rss|Pss):\s+(\d+) kB", text, re.MULTILINE))
+    return int(sizes["Rss"]) / 1000, int(sizes["Pss"]) / 1000
 
 
 def cpu_s(pid: int) -> float:

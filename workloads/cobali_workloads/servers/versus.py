@@ -65,7 +65,7 @@ def loads_of(shape: LoadShape, shares: Sequence[float], capacity_rps: float) -> 
         ]
     levels = shape.concurrency if shape.kind == "closed" else ()
     each = [replace(shape, concurrency=(level,)) for level in levels] or [shape]
-    return [PeerLoad(cases_of(one)[-1].label, one) for one in each]
+    return [PeerLoad(cases_of(load_shape)[-1].label, load_shape) for load_shape in each]
 
 
 def capacity_of(
@@ -99,11 +99,11 @@ def run_versus(
         for load in loads
         for name, start in servers.items()
     ]
-    taken = run_rounds(
+    measured = run_rounds(
         {f"{turn.name} @ {turn.load.label}": turn for turn in turns},
         n_rounds=n_rounds, n_warmup=0, in_process=False,
     )  # fmt: skip
-    result.rounds.usage = taken.usage
+    result.rounds.usage = measured.usage
     result.targets = [turn.target for turn in turns[: len(servers)] if turn.target is not None]
     result.cases = [load.in_state(state) for load in loads for state in states]
     result.notes += notes_of(result)
@@ -124,19 +124,19 @@ class _Turn:
     target: Target | None = None
 
     def __call__(self) -> Figures:
-        found: list[dict[str, float]] = []
+        all_figures: list[dict[str, float]] = []
         shape, alone = self.load.shape, self.load.alone
         with self.start() as self.target:
             for state in self.states:
                 label = self.load.in_state(state)
                 runs = self.result.timelines.setdefault((self.name, label.label), [])
                 runs.append(self._run(shape, self.load.case, f"{len(runs)}.{label.label}"))
-                found.append(dict(figures_of(runs[-1], shape.slo)))
-                self.result.rounds.figures.setdefault(contender(self.name, label), []).append(found[-1])
+                all_figures.append(dict(figures_of(runs[-1], shape.slo)))
+                self.result.rounds.figures.setdefault(contender(self.name, label), []).append(all_figures[-1])
             if alone is not None:
                 timelines = self._run(alone, cases_of(alone)[-1], f"{len(runs)}.{self.load.label}, alone")
                 alone_s = figures_of(timelines, alone.slo)["ttft_p50_s"]
-                for figures in found:
+                for figures in all_figures:
                     figures.setdefault("intruder_ttft_p50_s", nan)  # the streams ended before it came
                     figures["intruder_by_alone"] = figures["intruder_ttft_p50_s"] / alone_s
         return {}

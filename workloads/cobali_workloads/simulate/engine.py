@@ -1,4 +1,4 @@
-"""An engine of which only the deciding is real: the product's Scheduler, told of passes nobody computes."""
+"""An engine of which only the decisions are real: the product's Scheduler, with passes nobody computes."""
 
 from __future__ import annotations
 
@@ -91,17 +91,17 @@ class SimulatedEngine:
     def _tell(self, event: messages.Event) -> float:
         """Tell the scheduler what happened; return how long moving the cells that it names takes."""
         n_moved = 0
-        for one in self.scheduler.handle(event):
-            if isinstance(one, messages.Compute):
-                self._plan = one.plan
-            elif isinstance(one, messages.Finish):
-                self._ends.append(one.end)
-            elif isinstance(one, messages.Save):
-                n_moved += one.blocks[-1][2]
-            elif isinstance(one, messages.Restore):
-                n_moved += one.n_keep
-            elif isinstance(one, messages.Swap):
-                n_moved += 2 * one.n_cells
+        for instruction in self.scheduler.handle(event):
+            if isinstance(instruction, messages.Compute):
+                self._plan = instruction.plan
+            elif isinstance(instruction, messages.Finish):
+                self._ends.append(instruction.end)
+            elif isinstance(instruction, messages.Save):
+                n_moved += instruction.blocks[-1][2]
+            elif isinstance(instruction, messages.Restore):
+                n_moved += instruction.n_keep
+            elif isinstance(instruction, messages.Swap):
+                n_moved += 2 * instruction.n_cells
         if not n_moved:
             return 0.0
         moved_s = n_moved * self.scheduler.limits.cell_bytes * PER_BYTE_S

@@ -53,10 +53,10 @@ class RequestOutcome:
 
 
 class RoutingPolicy(Protocol):
-    """Chooses engines. Told what an ingress knows: what engines publish, and what its own requests do."""
+    """Chooses engines. Knows what an ingress does: what engines publish, and what its own requests do."""
 
     def published(self, engine_id: str, scheduler: Scheduler, now_s: float) -> None:
-        """Take how an engine is doing."""
+        """Take an engine's load."""
         ...
 
     def choose(self, request: Request, now_s: float, without: Collection[str]) -> str | None:
@@ -115,7 +115,7 @@ class SimulatedFleet:
         """(when, a number for the order of equal times, what, of whom)."""
         self._number = count()
         self._idle, self._elsewhere = set(engines), ServedElsewhere()
-        self._told_s = dict.fromkeys(engines, -publish_s)
+        self._published_s = dict.fromkeys(engines, -publish_s)
         self._open: dict[str, RequestOutcome] = {}
         self._stories: list[RequestOutcome] = []
         self._others: Iterator[SimulatedRequest] = iter(())
@@ -184,21 +184,21 @@ class SimulatedFleet:
 
     def _ends(self, engine_id: str) -> None:
         engine, now_s = self.engines[engine_id], self.now_s
-        said = engine.end(now_s)
-        for sequence in said.streams:
+        result = engine.end(now_s)
+        for sequence in result.streams:
             story = self._open[sequence.request_id]
-            given = OUTPUT_COST
+            served = OUTPUT_COST
             if not story.tokens_s:
                 self._policy.began(sequence.request, sequence.n_cached)
-                given += sequence.n_prompt - sequence.n_cached
-            self._elsewhere.note(engine_id, story.ask.tenant, given)
+                served += sequence.n_prompt - sequence.n_cached
+            self._elsewhere.note(engine_id, story.ask.tenant, served)
             story.tokens_s.append(now_s)
-        for end in said.ends:
+        for end in result.ends:
             story = self._open.pop(end.request_id)
             story.end, story.ended_s = end, now_s
             self._policy.ended(story.request)
             self._follow(story.ask)
-        if now_s - self._told_s[engine_id] >= self._publish_s:
+        if now_s - self._published_s[engine_id] >= self._publish_s:
             self._publish(engine_id)
         self._later(self._between_s, _BEGINS, engine_id)
 
@@ -207,5 +207,5 @@ class SimulatedFleet:
             self._later(then.at_s, _COMES, then)
 
     def _publish(self, engine_id: str) -> None:
-        self._told_s[engine_id] = self.now_s
+        self._published_s[engine_id] = self.now_s
         self._policy.published(engine_id, self.engines[engine_id].scheduler, self.now_s)

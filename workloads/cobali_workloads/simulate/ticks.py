@@ -80,16 +80,18 @@ def fit(ticks: Iterable[Tick], limits: EngineLimits) -> TickProfile:
         "decode": [t for t in seen if not t.shape.chunks],
         "prefill": [t for t in seen if t.shape.chunks],
     }
-    for kind, found in kinds.items():
-        if len(found) < MIN_TICKS:
+    for kind, recorded in kinds.items():
+        if len(recorded) < MIN_TICKS:
             raise ConfigError(
-                "--model-time", f"{len(found)} {kind} ticks are too few: at least {MIN_TICKS} are needed"
+                "--model-time", f"{len(recorded)} {kind} ticks are too few: at least {MIN_TICKS} are needed"
             )
     model = TickTimeModel(limits.grain, memory_s=inf)
     model.calibrate([(tick.shape, tick.seconds) for tick in seen])
     scatter = {
-        kind: _quantiles([t.seconds / predicted for t in found if (predicted := model.predict(t.shape)) > 0])
-        for kind, found in kinds.items()
+        kind: _quantiles(
+            [t.seconds / predicted for t in recorded if (predicted := model.predict(t.shape)) > 0]
+        )
+        for kind, recorded in kinds.items()
     }
     between = [t.since_s for t in seen if t.since_s is not None]
     return TickProfile(limits=limits, table=model.table, scatter=scatter, between_s=median(between or [0.0]))

@@ -62,8 +62,8 @@ class _Writer:
         match row:
             case Track(slices=slices):
                 track = self._finish(packet)
-                for one in slices:
-                    self._slice(one, track)
+                for item in slices:
+                    self._slice(item, track)
             case Group(tracks=tracks):
                 group = self._finish(packet)
                 for i, track_row in enumerate(tracks):
@@ -91,19 +91,19 @@ class _Writer:
         uuid: int = packet.track_descriptor.uuid
         return uuid
 
-    def _slice(self, one: Slice, track: int) -> None:
-        begin = self._event(one.start_s, track, pb.TrackEvent.TYPE_SLICE_BEGIN)
-        begin.track_event.name = one.name
-        for name, value in one.args.items():
+    def _slice(self, item: Slice, track: int) -> None:
+        begin = self._event(item.start_s, track, pb.TrackEvent.TYPE_SLICE_BEGIN)
+        begin.track_event.name = item.name
+        for name, value in item.args.items():
             _annotate(begin.track_event.debug_annotations.add(name=name), value)
-        if one.flow is not None:
-            begin.track_event.flow_ids.append(self._engine << 48 | one.flow)
-        if one.journey is not None:
-            begin.track_event.flow_ids.append(_journey(one.journey))
+        if item.flow is not None:
+            begin.track_event.flow_ids.append(self._engine << 48 | item.flow)
+        if item.journey is not None:
+            begin.track_event.flow_ids.append(_journey(item.journey))
         self._send(begin)
-        for child in one.children:
+        for child in item.children:
             self._slice(child, track)
-        self._send(self._event(one.end_s, track, pb.TrackEvent.TYPE_SLICE_END))
+        self._send(self._event(item.end_s, track, pb.TrackEvent.TYPE_SLICE_END))
 
     def _event(self, at_s: float, track: int, kind: Any) -> Any:
         packet = self._builder.create_packet()

@@ -26,11 +26,11 @@ class EngineStory:
     """The wall clock at `now_s`."""
     ticks: dict[int, Json] = field(default_factory=dict)
     requests: dict[str, Json] = field(default_factory=dict)
-    """What was heard last of each request."""
+    """The last record of each request."""
 
 
 class Recording:
-    """Takes answers in the order they came; a tick or request told twice is kept once."""
+    """Takes answers in the order they came; a tick or request that comes twice is kept once."""
 
     def __init__(self) -> None:
         self.stories: dict[str, EngineStory] = {}

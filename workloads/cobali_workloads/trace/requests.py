@@ -19,40 +19,40 @@ _SHOWN = (
 
 def waits(requests: Iterable[Json], now_s: float) -> list[Slice]:
     """Return each time a request waited for a slot, the times after a preemption included."""
-    found = []
+    slices = []
     for number, request in enumerate(requests):
         since_s, stays = request["arrived_s"], _stays(request)
         for n, (_, assigned_s, left_s) in enumerate(stays):
             name = "queued again" if n else _begins(request)
             journey = None if n else _came(request)
-            found.append(
+            slices.append(
                 Slice(since_s, assigned_s, name, _args(request), flow=_flow(number, n), journey=journey)
             )
             since_s = left_s
         if len(stays) <= request["n_preempted"]:  # it left its last slot to wait, or never had one
             name = "queued again" if stays else _begins(request)
             journey = None if stays else _came(request)
-            found.append(Slice(since_s, _until(request, now_s), name, _args(request), journey=journey))
-    return found
+            slices.append(Slice(since_s, _until(request, now_s), name, _args(request), journey=journey))
+    return slices
 
 
 def lanes(slices: Iterable[Slice]) -> list[tuple[Slice, ...]]:
     """Spread slices over as few rows as need be, so that those of one row do not overlap."""
     rows: list[list[Slice]] = []
-    for one in sorted(slices, key=lambda one: one.start_s):
-        free = next((row for row in rows if row[-1].end_s <= one.start_s), None)
+    for item in sorted(slices, key=lambda item: item.start_s):
+        free = next((row for row in rows if row[-1].end_s <= item.start_s), None)
         if free is None:
             rows.append(free := [])
-        free.append(one)
+        free.append(item)
     return [tuple(row) for row in rows]
 
 
 def slot_rows(
-    requests: Iterable[Json], ticks: Sequence[Json], now_s: float, known: Collection[str] = ()
+    requests: Iterable[Json], ticks: Sequence[Json], now_s: float, recorded_ids: Collection[str] = ()
 ) -> dict[int, tuple[Slice, ...]]:
     """Return who had each slot and when; inside, prefill with its chunks, and decode.
 
-    From its last stay an arrow leads to where a request went on, if that is `known`.
+    From its last stay an arrow leads to where a request went on, if that name is in `recorded_ids`.
     """
     chunks, decodes = _chunks(ticks), _decodes(ticks)
     rows: dict[int, list[Slice]] = defaultdict(list)
@@ -60,9 +60,11 @@ def slot_rows(
         for n, (slot_id, since_s, left_s) in enumerate(stays := _stays(request)):
             until_s = _until(request, now_s) if left_s is None else left_s
             phases = _phases(request, since_s, until_s, chunks[slot_id], decodes[slot_id])
-            went = _goes(request) if n == len(stays) - 1 and _goes(request) in known else None
+            next_id = _goes(request) if n == len(stays) - 1 and _goes(request) in recorded_ids else None
             rows[slot_id].append(
-                Slice(since_s, until_s, request["request_id"], _args(request), phases, _flow(number, n), went)
+                Slice(
+                    since_s, until_s, request["request_id"], _args(request), phases, _flow(number, n), next_id
+                )
             )
     return {slot_id: in_order(rows[slot_id]) for slot_id in sorted(rows)}
 

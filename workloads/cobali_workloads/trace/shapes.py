@@ -36,8 +36,8 @@ def in_order(
     Rounding and clocks read in turn make neighbours overlap by nanoseconds; a viewer would nest them.
     """
     placed: list[Slice] = []
-    for one in sorted(slices, key=lambda one: one.start_s):
-        placed.append(one.within(placed[-1].end_s if placed else start_s, end_s))
+    for item in sorted(slices, key=lambda item: item.start_s):
+        placed.append(item.within(placed[-1].end_s if placed else start_s, end_s))
     return tuple(placed)
 
 

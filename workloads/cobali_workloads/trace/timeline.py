@@ -18,16 +18,16 @@ _SHOWN = (
 )  # fmt: skip
 
 
-def timeline_of(story: EngineStory, known: Collection[str] = ()) -> Timeline:
+def timeline_of(story: EngineStory, recorded_ids: Collection[str] = ()) -> Timeline:
     """Return everything that is known of one engine, in the order it is shown.
 
-    `known` are the ids of all requests that were recorded anywhere.
+    `recorded_ids` are the ids of all requests that were recorded anywhere.
     """
     ticks = [story.ticks[tick_id] for tick_id in sorted(story.ticks)]
     requests = sorted(story.requests.values(), key=lambda request: request["arrived_s"])
     overlaps = bool(story.engine.get("overlaps"))
     waiting = [Track(f"waiting {i}", lane) for i, lane in enumerate(lanes(waits(requests, story.now_s)), 1)]
-    held = slot_rows(requests, ticks, story.now_s, known)
+    held = slot_rows(requests, ticks, story.now_s, recorded_ids)
     slots = [Track(f"slot {slot_id}", row) for slot_id, row in held.items()]
     engine_id, node = story.engine.get("engine_id", ONLY_ENGINE), story.engine.get("node") or ""
     where = f" on {node}" if node else ""

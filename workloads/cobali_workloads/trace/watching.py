@@ -36,8 +36,8 @@ def write(recording: Recording, output: Path) -> None:
     from cobali_workloads.trace.perfetto import write_trace  # the protobuf schema takes a tenth of a second
 
     try:
-        known = recording.request_ids
-        timelines = [timeline_of(story, known) for story in recording.stories.values()]
+        recorded_ids = recording.request_ids
+        timelines = [timeline_of(story, recorded_ids) for story in recording.stories.values()]
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError("trace", f"the records are of another version: {error!r}") from error
     try:
