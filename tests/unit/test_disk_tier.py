@@ -462,6 +462,8 @@ def test_what_is_read_too_late_is_not_said_to_have_been_of_use(tmp_path):
     s.engine.tick()
     (job,) = s.jobs
     job()
+    s.engine.take_disk_events()
+    assert s.engine.scheduler.tiers.host.n_used == 72
     assert not s.events.ends("waits")
     s.run()
     stats = s.events.ends("waits")[0].stats

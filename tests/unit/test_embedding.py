@@ -383,6 +383,23 @@ def test_texts_of_the_last_class_wait_while_others_are_answered():
     assert recorder.ends("a")[0].error is None
 
 
+def test_a_text_of_the_last_class_that_was_begun_waits_like_the_others():
+    engine, embedder, recorder, _ = make(target=0.03, splits=True, n_most=500)
+    engine.submit(prompt("before", 20, 20))
+    for _ in range(20):
+        engine.tick()
+    engine.embed(texts_of(400, priority=9))
+    engine.tick()
+    n = len(embedder.passes)
+    assert n == 1
+    engine.submit(prompt("s", 20, 60))
+    for _ in range(50):
+        engine.tick()
+    assert len(embedder.passes) <= n + 1, "one that was begun before the other had its slot"
+    run(engine)
+    assert recorder.ends("a")[0].error is None
+
+
 def test_a_pass_that_fails_ends_its_requests_and_no_others():
     engine, embedder, recorder, _ = make()
     engine.submit(prompt("s", 50))

@@ -117,7 +117,7 @@ def test_the_scheduler_computes_the_last_class_beside_others_now_and_then(adapte
     s.tick(TURN + 10)
     n = {one.request_id: one.n_output for one in s.scheduler.slots.running}
     assert n["live"] > TURN
-    assert n["late"] <= 3, "its turn, and what it had before the other was there"
+    assert 1 <= n["late"] <= 3, "its turn, and what it had before the other was there"
     s.tick(400)
     assert s.ends.keys() == {"first", "live", "late"}
 
