@@ -12,9 +12,6 @@ SIDE_BY_SIDE := $(PURE) $(SERVED)
 PAGE := tests/page tests/front
 # Where there are more cores, a half has several processes, each file in one, for what a file opens once.
 HALF := $(shell n=$$(($$(getconf _NPROCESSORS_ONLN) / 2)); [ $$n -lt 2 ] || printf '%s' "-n $$n --dist loadfile")
-# A machine that others use too may stop a process for seconds: what failed is tried once more, and the summary
-# names it. `make flaky` tries nothing again.
-AGAIN := --reruns 1
 # Where it is set, as in many images, each process compiles the package and its tests again.
 unexport PYTHONDONTWRITEBYTECODE
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo)
@@ -50,22 +47,22 @@ test-computing: ## the parts of make test that compute
 	@$(MAKE) --no-print-directory --jobs 2 test-pure test-served
 
 test-pure: install-dev ## the part that needs neither HTTP nor a model
-	nice -n 5 $(BIN)/python -m pytest $(HALF) $(AGAIN) $(PURE)
+	nice -n 5 $(BIN)/python -m pytest $(HALF) $(PURE)
 
 test-served: install-dev ## the part that computes on llama.cpp or answers HTTP, and the laboratory
-	nice -n 5 $(BIN)/python -m pytest $(HALF) $(AGAIN) $(SERVED)
+	nice -n 5 $(BIN)/python -m pytest $(HALF) $(SERVED)
 
 test-all: install-dev lint ## the same with what is marked `thorough`, before a release; hours. ARGS="workloads/tests" for some
-	$(BIN)/python -m pytest -n auto --dist loadfile $(AGAIN) $(THOROUGH) $(or $(ARGS),$(SIDE_BY_SIDE) $(PAGE))
+	$(BIN)/python -m pytest -n auto --dist loadfile $(THOROUGH) $(or $(ARGS),$(SIDE_BY_SIDE) $(PAGE))
 ifndef ARGS
 	@$(MAKE) --no-print-directory test-ray MARKS='$(THOROUGH)'
 endif
 
 test-page: install-dev ## the part that waits for a browser, and for HAProxy
-	$(BIN)/python -m pytest -n auto --dist loadfile $(AGAIN) $(PAGE)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(PAGE)
 
 test-ray: install-dev ## the part that waits for Ray, and for what other programs say of dashboards/
-	$(BIN)/python -m pytest $(AGAIN) $(MARKS) tests $(SIDE_BY_SIDE:%=--ignore=%) $(PAGE:%=--ignore=%)
+	$(BIN)/python -m pytest $(MARKS) tests $(SIDE_BY_SIDE:%=--ignore=%) $(PAGE:%=--ignore=%)
 
 lint: install-dev ## style, types, layers
 	$(BIN)/ruff check .

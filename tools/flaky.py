@@ -80,9 +80,8 @@ def run_once(file: Path) -> tuple[list[str], int]:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", "--show-capture=no"]
-        without = ["-p", "no:cacheprovider", "-p", "no:rerunfailures"]
         done = subprocess.run(
-            [*command, *without, f"--junitxml={report}", str(file)],
+            [*command, "-p", "no:cacheprovider", f"--junitxml={report}", str(file)],
             cwd=ROOT,
             capture_output=True,
             text=True,

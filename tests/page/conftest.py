@@ -38,10 +38,7 @@ def browser(pytestconfig):
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item, nextitem):
-    """Close the browser before a test that has none: while it lives, this thread has a running event loop.
-
-    What is tried again is tried within this, with the same browser.
-    """
+    """Close the browser before a test that has none: while it lives, this thread has a running event loop."""
     result = yield
     if OPEN in item.config.stash and (nextitem is None or "browser" not in nextitem.fixturenames):
         item.config.stash[OPEN].close()
@@ -140,12 +137,3 @@ def make_page(browser, pages):
     with ExitStack() as ends:
         yield make
     assert not trouble
-
-
-def pytest_collection_modifyitems(config, items):
-    """Give a browser's test that lost a race with a busy machine two more tries; the summary counts them."""
-    if not config.pluginmanager.hasplugin("rerunfailures"):  # `make flaky` counts what fails the first time
-        return
-    for item in items:
-        if "make_page" in item.fixturenames or "of" in item.fixturenames:
-            item.add_marker(pytest.mark.flaky(reruns=2))
