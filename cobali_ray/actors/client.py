@@ -142,7 +142,7 @@ class ServeEngineClient:
         loop = asyncio.get_running_loop()
         self._words = await loop.run_in_executor(self._pool, self._vocabularies.load, *source)
         self._card = card
-        self._on_event(Described(self._engine_id))
+        self._on_event(Described(self._engine_id, description["model"]))
         self._log.info("ingress_ready", model=card.model_id)
 
     async def _described(self) -> dict[str, Any] | None:

@@ -235,6 +235,7 @@ class EngineServer:
         return {
             "engine_id": self._engine_id,
             "card": facts.card,
+            "model": facts.identity,
             "path": self._path,
             "chat_template": self._chat_template,
             "pid": os.getpid(),

@@ -73,8 +73,9 @@ def guard_token(output: EventOutput) -> None:
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
     if "RAY_AUTH_TOKEN" in os.environ or os.environ.get("RAY_AUTH_MODE") != "token":
         return
+    there = os.path.exists(path)  # noqa: PTH110 raises nothing where its folder may not be searched
     try:
-        if not path.exists():
+        if not there:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                 file.write(secrets.token_hex(32))
@@ -82,7 +83,7 @@ def guard_token(output: EventOutput) -> None:
             path.chmod(0o600)
             output.say("notice", detail=f"{path} could be read by other users; now it is yours alone.")
     except OSError as error:
-        if not path.exists():
+        if not there:
             raise StartError(
                 "Ray",
                 f"its token cannot be written to {path} ({error.strerror}); set RAY_AUTH_TOKEN_PATH to a "

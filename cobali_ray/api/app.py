@@ -129,6 +129,7 @@ def build_api(
         allow_headers=("*",),
         allow_private_network=True,
         expose_headers=(
+            "request-id",
             "retry-after",
             "x-cobali-ignored-fields",
             "x-cobali-mended-fields",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,12 +67,27 @@ class Patches:
             row[self._allowed] = some
             changes.append((slice(None), before))
         if self._n_sigma:
-            kept = row[row > -np.inf]
-            spread = float(np.std(kept, dtype=np.float64)) if kept.size else 0.0
-            far = np.flatnonzero(row < row.max() - np.float32(self._n_sigma * spread))
-            changes.append((far, row[far]))
-            row[far] = -np.inf
+            changes.append(self._cut(row))
         return changes
+
+    def _cut(self, row: NDArray[np.float32]) -> Change:
+        """Leave out what is more standard deviations below the likeliest token than `top_n_sigma`."""
+        kept = row[row > -np.inf]
+        spread = float(np.std(kept, dtype=np.float64)) if kept.size else 0.0
+        far = np.flatnonzero(row < row.max() - np.float32(self._n_sigma * spread))
+        before = row[far]
+        row[far] = -np.inf
+        return far, before
+
+    @contextmanager
+    def cut_anew(self, row: NDArray[np.float32], changes: list[Change]) -> Iterator[None]:
+        """Let a patched row be restricted inside: behind that, the likeliest token is another one."""
+        if self._n_sigma:
+            places, before = changes.pop()
+            row[places] = before
+        yield
+        if self._n_sigma:
+            changes.append(self._cut(row))
 
     def _banned(self, n_sampled: int) -> Iterator[NDArray[np.int64]]:
         if n_sampled < self._ban_until and self._end_ids.size:

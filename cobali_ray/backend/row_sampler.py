@@ -6,6 +6,7 @@ import math
 import os
 import random
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
@@ -106,6 +107,10 @@ class RowSampler:
     def patch(self, row: NDArray[np.float32]) -> list[Change]:
         """Apply bias, penalties and bans to the row in place; give what undoes it, latest last."""
         return self._patches.apply(row, self.n_sampled)
+
+    def cut_anew(self, row: NDArray[np.float32], changes: list[Change]) -> AbstractContextManager[None]:
+        """Let a row that was patched, with these `changes`, be restricted inside."""
+        return self._patches.cut_anew(row, changes)
 
     def suffices(self, n: int) -> bool:
         """Tell whether the `n` likeliest tokens of a row, as the model gave it, decide what is drawn.

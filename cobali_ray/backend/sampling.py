@@ -131,7 +131,7 @@ class _Draw:
         self._draw(sound)
         bound = [(i, matcher) for i in sound if tokens[i] >= 0 and (matcher := rows[i].matcher)]
         if refused := [(i, matcher) for i, matcher in bound if not matcher.allows(tokens[i])]:
-            self._draw_allowed(refused)
+            self._draw_allowed(refused, undo)
         for i, row_raw in raw.items():
             self._report(i, row_raw, undo.get(i, []))
         for i, (row, token) in enumerate(zip(rows, tokens, strict=True)):
@@ -161,7 +161,7 @@ class _Draw:
         if opened:
             self._draw_open(opened)
 
-    def _draw_allowed(self, refused: list[tuple[int, Matcher]]) -> None:
+    def _draw_allowed(self, refused: list[tuple[int, Matcher]], undo: dict[int, list[Change]]) -> None:
         """Draw again for rows whose grammar refused their token, from what it allows."""
         tokens, failed = self._sampled.tokens, self._sampled.failed
         sound = []
@@ -171,7 +171,8 @@ class _Draw:
             if (problem := matcher.problem) is not None:
                 failed[i] = problem
                 continue
-            restrict(self._logits[i], mask)
+            with self._rows[i].cut_anew(self._logits[i], undo.get(i, [])):
+                restrict(self._logits[i], mask)
             sound.append((i, matcher))
         self._draw([i for i, _ in sound])
         for i, matcher in sound:

@@ -98,6 +98,7 @@ class ArgumentsWriter:
         """Return an object's properties as (key, schema, required), and a schema for others or None."""
         properties, extra = schema.get("properties"), schema.get("additionalProperties")
         members = dict(properties) if isinstance(properties, Mapping) else {}
+        members = {key: of for key, of in members.items() if of is not False}
         required = list(schema.get("required") or ())
         members |= {key: True for key in required if key not in members}
         names = sorted(members, key=str.lower) if self._calls.quote else list(members)
@@ -180,8 +181,9 @@ class ArgumentsWriter:
                 inside = self._scalar(kind, of)
             elif kind == "array":
                 self._note_ignored(of, _KEYS["array"])
+                low, high = _bounds(of, "minItems", "maxItems")
                 item = joined(rules.space, self._element("item", of.get("items", True)))
-                inside = f"({item}){times(*_bounds(of, 'minItems', 'maxItems'))}"
+                inside = "" if high == 0 or of.get("items") is False else f"({item}){times(low, high)}"
             else:
                 self._note_ignored(of, _KEYS["object"])
                 inside = self._properties(of)
@@ -231,11 +233,12 @@ class ArgumentsWriter:
     def _array(self, schema: Schema) -> str:
         self._note_ignored(schema, _KEYS["array"])
         low, high = _bounds(schema, "minItems", "maxItems")
-        if high == 0:
+        if high == 0 or schema.get("items") is False:
             return '"[" "]"'
         item = self._value(schema.get("items", True))
-        more = times(max(low - 1, 0), None if high is None else high - 1)
-        items = f"{item} ({self._comma} {item}){more}"
+        items = item
+        if high != 1:
+            items += f" ({self._comma} {item}){times(max(low - 1, 0), None if high is None else high - 1)}"
         return joined('"["', items if low else optional(items), '"]"')
 
     def _object(self, schema: Schema) -> str:
@@ -319,8 +322,9 @@ def _whole(pattern: Any) -> str:
     if not isinstance(pattern, str) or not pattern:
         return ""
     inner = pattern.removeprefix("^")
-    last = inner.endswith("$") and not inner.endswith("\\$")
-    inner = inner[:-1] if last else inner
+    before = inner.removesuffix("$")
+    last = before != inner and (len(before) - len(before.rstrip("\\"))) % 2 == 0  # else it is escaped
+    inner = before if last else inner
     if re.search(r"(?<!\\)[|/^$]", inner):
         return ""
     start = "" if pattern.startswith("^") else "(?s:.*)"

@@ -56,7 +56,7 @@ class Splitter(Reader):
         self._thinks = form.opens_reasoning(prompt)
         self._continues = continues
         self._quiet = not continues and (self._thinks or form.padded or form.follows_reasoning(prompt))
-        self._space, self._first = "", True
+        self._space, self._first = "", self._thinks or not continues
         self._reading = self._read()
 
     @property

@@ -61,8 +61,8 @@ class Planner:
         self._streams: list[Sequence] = []
         self._prompts: list[Sequence] = []
         self._adapters: set[str] = set()
-        self._any_left = False
-        """Whether requests of the last class have slots."""
+        self._any_left = self._any_others = False
+        """Whether requests of the last class have slots, and whether others have."""
         self.use(slots)
 
     def use(self, slots: Slots) -> None:
@@ -93,19 +93,20 @@ class Planner:
         self._sort()
         by_slot, limits, n_adapters = self._slots.by_slot, self._limits, len(self._adapters)
         adapter, within_s = next(iter(self._adapters), ""), inf
-        members: Seq[Sequence] = self._slots.running
+        turn: str | None = None
         streams: Seq[Sequence] = self._streams
         prompts: Seq[Sequence] = self._prompts
         if n_adapters > 1:
-            members = self.leftovers.members(self._slots.running)
-            adapter, within_s = self._turns.next(members, now_s, self.pacer)
+            members, turn = self.leftovers.members(self._slots.running)
+            adapter, within_s = self._turns.next(members, now_s, self.pacer) if turn is None else (turn, inf)
             streams = [s for s in streams if s.adapter == adapter]
             prompts = [s for s in prompts if s.adapter == adapter]
         turnout = None
         if self._any_left:
-            turnout = self.leftovers.beside(streams, prompts, self.pacer, now_s)
-            others = [s for s in self._slots.running if s.adapter != adapter]
-            if members[0].priority != MAX_PRIORITY and any_left(others):
+            away = [s for s in self._slots.running if s.adapter != adapter]
+            others = [s for s in away if s.priority != MAX_PRIORITY]
+            turnout = self.leftovers.beside(streams, prompts, self.pacer, now_s, away=others)
+            if turn is None and len(others) < len(away) and self._any_others:
                 turnout = turnout._replace(whole=False)
             streams, prompts = turnout.streams, turnout.prompts
             within_s = min(within_s, turnout.within_s)
@@ -129,7 +130,7 @@ class Planner:
         if self.speculation is not None:
             self.speculation.begin(next_pass.drafts)
         if next_pass.turnout is not None:
-            self.leftovers.begin(next_pass.turnout)
+            self.leftovers.begin(next_pass.turnout, next_pass.plan.adapter)
         return self._turns.begin(next_pass.plan.adapter, now_s)
 
     def passed(self, plan: Plan) -> None:
@@ -169,6 +170,7 @@ class Planner:
             self._prompts = [s for s in self._slots.running if not s.decoding]
             self._adapters = {s.adapter for s in self._slots.running}
             self._any_left = any_left(self._slots.running)
+            self._any_others = any(s.priority != MAX_PRIORITY for s in self._slots.running)
             self._is_sorted = True
 
     def problems(self) -> list[str]:

@@ -423,18 +423,19 @@ class Scheduler:
         """Embed texts in the time that streams can spare, if it is their turn; return whether it is."""
         if not texts.queue:
             return False
-        others = any(running.priority != MAX_PRIORITY for running in self.slots.running)
-        last_class = not others or (texts.only_last_class and self.planner.leftovers.texts_turn())
-        if not last_class and texts.only_last_class:
+        left, others_wait = texts.waiting
+        beside = left and any(running.priority != MAX_PRIORITY for running in self.slots.running)
+        turn = beside and self.planner.leftovers.texts_turn()
+        if beside and not (turn or others_wait):
             return False
         prompts_wait = self.n_prefilling > 0 or self.queue.has_ready
-        if not texts.takes_turn(prompts_wait=prompts_wait):
+        if not texts.takes_turn(prompts_wait=prompts_wait and not turn):
             return False
         spare_s = inf
         if streams := self.planner.streams:
             decode_s = self.pacer.model.decode_s(len(streams), self.slots.n_cells_running)
             spare_s = self.pacer.most_s(decode_s) - decode_s
-        pieces = texts.begin(spare_s, now_s, last_class=last_class)
+        pieces = texts.begin(spare_s, now_s, lambda job: not beside or (job.priority == MAX_PRIORITY) == turn)
         if not pieces:
             return False
         requests = dict.fromkeys([piece.request for piece in pieces])

@@ -311,14 +311,17 @@ def begin(db: StoreConnection, response_id: str) -> BegunResponse | None:
     )
 
 
+def put_back(db: StoreConnection, response_id: str) -> None:
+    """Note that a response that was begun was refused: that does not count as a process that began it."""
+    db.execute("UPDATE responses SET n_begun = n_begun - 1 WHERE id = ?", (response_id,))
+
+
 def append(db: StoreConnection, rows: Iterable[EventRow]) -> None:
     """Add events to streams, each unless its response has ended or is gone."""
     for row in rows:
-        n_bytes = len(row.data) + len(row.deltas)
-        open_one = db.execute(
-            f"UPDATE responses SET bytes = bytes + ? WHERE id = ? AND {_OPEN}", (n_bytes, row.response_id)
-        )
-        if open_one.rowcount:
+        # Its row is not written: with it goes the whole request. What its events take is counted at its end.
+        query = f"SELECT 1 FROM responses WHERE id = ? AND {_OPEN}"
+        if db.execute(query, (row.response_id,)).fetchone() is not None:
             db.execute("INSERT INTO response_events (response_id, n, data, deltas) VALUES (?,?,?,?)", row)
 
 
@@ -373,11 +376,14 @@ def stream(db: StoreConnection, owner: str, response_id: str, first: int) -> Str
 
     Raises NotInStoreError, and InvalidParameterError for a response without a stream.
     """
-    row = _row(db, owner, response_id)
+    query = "SELECT status, streams FROM responses WHERE id = ? AND owner = ?"
+    row = db.execute(query, (response_id, owner)).fetchone()
+    if row is None:
+        raise NotInStoreError(RESPONSE, response_id[:64])
     if not row["streams"]:
         raise InvalidParameterError("stream", ": only a response with background and stream has one")
     over = row["status"] not in {QUEUED, IN_PROGRESS}
-    return StreamState(events(db, response_id, first), over, row["body"])
+    return StreamState(events(db, response_id, first), over, find(db, owner, response_id) if over else b"")
 
 
 def sweep(db: StoreConnection, now_s: int) -> int:

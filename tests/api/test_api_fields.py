@@ -165,6 +165,12 @@ async def test_what_asks_for_nothing_is_accepted_even_when_strict(make_app, post
     assert "x-cobali-ignored-fields" not in wire.headers
 
 
+async def test_how_far_back_penalties_look_is_named_where_the_model_s_own_may_be_on(post):
+    wire = await post(CHAT, ASK | {"repeat_last_n": 64})
+    assert (wire.status, wire.headers["x-cobali-ignored-fields"]) == (200, "repeat_last_n")
+    assert (await post(CHAT, ASK | {"repeat_last_n": 64, "repeat_penalty": 1.1})).status == 400
+
+
 @pytest.mark.parametrize(
     "message",
     [

@@ -266,3 +266,16 @@ async def test_each_engine_has_viewers_of_its_own(app, engines):
         assert wire.events[0]["ticks"][-1] == last
         wire.hang_up()
         await task
+
+
+@pytest.mark.parametrize("path", ["/v1/pause", "/v1/resume"])
+async def test_a_pause_says_what_became_of_each_engine(app, engines, path):
+    async def away():
+        raise LoadingError
+
+    engines["b0"].pause = engines["b0"].resume = away
+    wire = await Wire(app, path).run()
+    assert wire.status == 200
+    errors = {engine_id: "error" in outcome for engine_id, outcome in wire.json["engines"].items()}
+    assert errors == {"s": False, "b0": True, "b1": False}
+    assert (await Wire(app, f"{path}?engine=b0").run()).status == 503

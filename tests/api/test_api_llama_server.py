@@ -97,11 +97,16 @@ async def test_only_the_cache_is_filled(complete, client):
 
 async def test_sampling_fields_reach_the_engine(complete, client):
     await complete(
-        prompt="a", n_predict=-1, seed=-1, repeat_penalty=1.1, logit_bias=[[5, 1.5], ["a", False]], top_k=40
+        prompt="a",
+        n_predict=-1,
+        seed=-1,
+        repeat_penalty=1.1,
+        logit_bias=[[5, 1.5], ["a", False], ["7", 2]],
+        top_k=40,
     )
     request = client.requests[0]
     assert request.sampling.repetition_penalty == 1.1
-    assert dict(request.sampling.logit_bias) == {5: 1.5, 1: -100.0}
+    assert dict(request.sampling.logit_bias) == {5: 1.5, 1: -100.0, 2: 2.0}, "in a list a digit is a text"
     assert request.sampling.top_k == 40
     assert request.sampling.seed != -1, "-1 asks for another one each time"
     assert request.max_tokens == 62, "as many as there is room for"
@@ -217,6 +222,16 @@ async def test_infill_keeps_what_is_nearest_to_the_place(complete, client):
     assert before.endswith("b58 b59")
     assert behind.startswith("b0 b1")
     assert (len(before.split()), len(behind.split())) == (43, 14), "three parts of four are in front"
+
+
+@pytest.mark.parametrize(("fields", "n_most"), [({}, 8), ({"n_predict": -1}, 8), ({"max_tokens": 20}, 20)])
+async def test_a_prompt_of_infill_that_is_cut_leaves_room_for_its_answer(complete, client, fields, n_most):
+    client.infill, client.vocabulary = MARKS, ["<s>", *NAMES]
+    names = " ".join(f"b{i}" for i in range(60))
+    wire = await complete("/infill", input_prefix=names, input_suffix=None, **fields)
+    assert wire.status == 200
+    (request,) = client.requests
+    assert (request.n_prompt, request.max_tokens) == (client.card.n_ctx_slot - n_most, n_most)
 
 
 @pytest.mark.parametrize("extra", [{}, {"filename": "ok"}, {"filename": 1, "text": "a"}, {"text": 4}])

@@ -436,7 +436,7 @@ async def test_errors_have_the_types_of_the_api(post, client, error, status, kin
     wire = await post(MESSAGES, ASK | {"stream": stream}, headers=[("x-request-id", "mine")])
     assert wire.status == status
     assert (wire.json["type"], wire.json["error"]["type"]) == ("error", kind)
-    assert wire.json["request_id"] == wire.headers["x-request-id"]
+    assert wire.json["request_id"] == wire.headers["x-request-id"] == wire.headers["request-id"]
     assert ("retry-after" in wire.headers) == (status in {429, 529})
     assert "secret" not in wire.json["error"]["message"]
 

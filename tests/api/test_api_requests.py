@@ -108,7 +108,7 @@ async def test_of_several_choices_each_is_described_and_one_that_moved_once(get,
     client.views = [
         view(request_id=f"{ANSWER}-1~1", attempt=1, arrived_s=5.2, state="queued", place=Place(0, None)),
         view(request_id=f"{ANSWER}-1", state="ended", arrived_s=5.1, error="EngineDiedError"),
-        view(request_id=f"{ANSWER}-0", state="ended", finish_reason="length"),
+        view(request_id=f"{ANSWER}-0", state="ended", finish_reason="length", arrived_s=6.0),
     ]
     found = (await get(f"/v1/requests/{ANSWER}")).json
     assert found["id"] == ANSWER

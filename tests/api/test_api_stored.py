@@ -1,6 +1,7 @@
 """Responses that are kept, that go on in the background, and conversations: by the real `openai` client."""
 
 import asyncio
+import itertools
 import json
 
 import pytest
@@ -108,7 +109,7 @@ async def test_an_input_may_name_items_that_are_kept(server):
     chat = await server.openai.conversations.create(items=[user("before")])
     (said,) = (await server.openai.conversations.items.list(chat.id)).data
     names = [{"type": "item_reference", "id": one} for one in (said.id, first.output[0].id)]
-    second = await create(model="fake", input=[*names, USER])
+    second = await create(model="fake", input=[{"id": said.id}, names[1], USER])
     assert [one["content"] for one in server.client.messages[-1]] == ["before", "Hello world!", "hi"]
     listed = await server.openai.responses.input_items.list(second.id, order="asc")
     assert [one.content[0].text for one in listed.data] == ["before", "Hello world!", "hi"]
@@ -305,6 +306,28 @@ async def test_a_background_response_is_queued_and_found_whole(server):
     assert [one["content"] for one in server.client.messages[-1]] == ["hi", "one two", "x"]
     with pytest.raises(BadRequestError, match="not in the background"):
         await server.openai.responses.cancel(second.id)
+
+
+async def test_a_stream_in_the_background_goes_on_after_its_store_was_away(server, monkeypatch):
+    server.client.script = said = Said()
+    server.run()
+    live = server.stream(PATH, {"input": "hi", "background": True, "stream": True})
+    said.say("one ")
+    await until(lambda: b"one " in live.body)
+    look, n_looks = responses.stream, itertools.count()
+
+    def away(*args):
+        if next(n_looks) < 3:
+            raise StoreFailedError("away")
+        return look(*args)
+
+    monkeypatch.setattr(responses, "stream", away)
+    said.say("two", None)
+    ticking = asyncio.ensure_future(until(lambda: server.clock.advance(1)))
+    await live.task
+    ticking.cancel()
+    assert events_of(live.body)[-1]["type"] == "response.completed"
+    assert next(n_looks) > 3
 
 
 async def test_a_stream_in_the_background_is_read_on_from_any_event(server):
@@ -514,6 +537,28 @@ async def test_a_refused_background_response_holds_up_no_other_key(tmp_path, jud
     server.pass_time(11)
     await until(lambda: len(server.client.requests) > n)
     await server.stop()
+
+
+async def test_what_was_refused_is_behind_what_was_not_and_is_not_counted_as_begun(server):
+    def script(request):
+        full = request.max_tokens == 5
+        yield from (ends_with(QueueFullError("requests", 1, 60.0)) if full else says("hi"))(request)
+
+    server.client.script = script
+    for _ in range(8):
+        await server.openai.responses.create(model="fake", input="hi", background=True, max_output_tokens=5)
+    last = await server.openai.responses.create(model="fake", input="hi", background=True)
+    server.run()
+    await until(lambda: len(server.client.requests) >= 8)
+    server.pass_time(11)
+    assert (await ended(server, last.id)).status == "completed"
+
+    def begun(db):
+        return [
+            row["n_begun"] for row in db.execute("SELECT n_begun FROM responses WHERE status = 'in_progress'")
+        ]
+
+    await until(lambda: max(server.store.now(begun), default=0) <= 0)
 
 
 # -- conversations

@@ -366,6 +366,23 @@ def test_parameters_may_be_a_reference(family):
     assert vocabulary.refusal(held.text, text.replace("city", "town"))
 
 
+@pytest.mark.parametrize("family", ["Qwen 2.5", "Qwen3-Coder", "Gemma 4", "MiniMax M3", "LFM 2"])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "maxItems": 1, "items": {"type": "integer"}},
+        {"type": "array", "minItems": 1, "maxItems": 1, "items": {"type": "integer"}},
+        {"type": "array", "maxItems": 0},
+        {"type": "array", "items": False},
+        {"type": "string", "pattern": "a\\\\$"},
+        False,
+    ],
+)
+def test_schemas_at_their_limits_can_be_held(family, schema):
+    name = FAMILIES[family][0]
+    assert hold(form_of(name), vocabulary_of(form_of(name)), [tool("f", {"of": schema})], required=True).text
+
+
 @pytest.mark.parametrize("family", ["Qwen3-Coder", "Gemma 4", "LFM 2"])
 def test_what_a_syntax_cannot_hold_is_named(family):
     form = form_of(FAMILIES[family][0])

@@ -497,6 +497,19 @@ def test_a_channel_of_reasoning_can_be_content():
     check(form, text, content="Hm.\n\nYes.")
 
 
+@pytest.mark.parametrize(
+    ("name", "prompt", "text"),
+    [
+        (QWEN, "The closing tag is ", "</think> and it"),
+        (LLAMA, "Example: ", '{"name": "now", "parameters": {}} is it.'),
+    ],
+)
+def test_what_goes_on_with_a_text_is_not_the_beginning_of_an_answer(name, prompt, text):
+    splitter = Splitter(format_of(name), prompt=prompt, tools=TOOLS, continues=True)
+    events = [*splitter.feed(text), *splitter.end()]
+    assert "".join(event.text for event in events) == text
+
+
 def test_brackets_behind_a_list_of_calls_are_text():
     form = Format(calls=CallFormat(kind=Kind.JSON, start="[TOOL_CALLS]", joined="list"))
     check(

@@ -226,6 +226,8 @@ class DispatcherMachine(RuleBasedStateMachine):
         found = Attendance(
             str(pid), 0, loaded=loaded, released=released and not loaded, pid=pid, up_s=up_s, **known
         )
+        if found.released:  # a load that was begun ends with the pause, and no other waits for that
+            self.loads = [one for one in self.loads if one != engine_id]
         self.do(Attended(engine_id, found, self.now_s - 1.0))
 
     @rule(engine_id=st.sampled_from("abc"))

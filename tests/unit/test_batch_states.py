@@ -178,6 +178,9 @@ def test_lines_take_what_others_leave():
     room.n_open = 0
     assert room.free([view(-40)], 0.0) == 0
     assert room.free([view(9999)], 0.0) == MAX_AT_ONCE
+    paused, idle = view(16)._replace(paused=True), Room()
+    assert idle.free([view(0), paused], 0.0) == 0, "nobody is sent to the free slots of a paused engine"
+    assert idle.free([paused], 0.0) > 0, "unless all are: then they wait there like others"
     room.paused_until_s = 5.0
     assert room.free([view(4)], 4.0) == 0
     assert room.free([view(4)], 5.0) == 5

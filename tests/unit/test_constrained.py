@@ -232,6 +232,17 @@ def test_fields_that_leave_nothing_of_a_grammar_are_the_client_s_fault():
     assert sampled.failed[0].status == 400
 
 
+@pytest.mark.parametrize("temperature", [0, 1.0])
+def test_how_far_a_token_is_from_the_likeliest_is_seen_among_those_that_the_grammar_allows(temperature):
+    values = logits({"S": 9.0, "y": 3.0, "n": 2.9, "a": 0.1})
+    params = SamplingParams(temperature=temperature, top_n_sigma=1.0, n_logprobs=1)
+    sampled = sample_rows(values, [row(params, asked=grammar("regex", "yes|no"))])
+    assert sampled.failed == {}
+    assert sampled.tokens[0] in {ord("y"), ord("n")}
+    drawn = {ord("y"): 3.0, ord("n"): 2.9}[sampled.tokens[0]]
+    assert sampled.logprobs[0].logprob == pytest.approx(drawn - 9.0, abs=0.02), "by what the model gave"
+
+
 def test_an_end_token_is_refused_before_the_answer_is_whole():
     values = logits({"a": 0.0})
     values[0, END_TOKEN] = 50.0

@@ -489,9 +489,14 @@ def test_an_engine_that_ends_as_soon_as_it_is_loaded_is_loaded_again():
 
 def test_no_prompt_is_read_with_the_vocabulary_of_another_file():
     site = Site("a")
+    site.attend("a", "e1", loaded=True, model="old")
+    site.do(Described("a"))
+    site.do(Lost("a"))
+    site.ask("before")
     site.attend("a", "e2", loaded=True, model="other")
-    assert not [one for one in site.ask() if isinstance(one, Send)]
-    assert [one for one in site.do(EngineLoaded("a")) if isinstance(one, Send)], "now its words are known"
+    site.do(Described("a", "other"))
+    assert ends_with(site.do(EngineLoaded("a")), EngineDiedError)
+    assert [one for one in site.ask("after") if isinstance(one, Send)], "it was read with the new one"
 
 
 def test_what_fitted_elsewhere_and_not_here_is_not_the_client_s_fault():
@@ -508,6 +513,37 @@ def test_what_fitted_elsewhere_and_not_here_is_not_the_client_s_fault():
     assert not [one for one in site.do(Returned(other, "r~1", too_long)) if isinstance(one, Deliver)]
     (last,) = [one for one in site.attend(send.engine_id, "e2", loaded=True) if isinstance(one, Send)]
     assert last.engine_id == send.engine_id, "whose slots are as large as they were"
+
+
+def test_what_no_engine_has_accepted_is_the_client_s_fault_however_it_moved():
+    site = Site("a")
+    site.ask()
+    site.do(Returned("a", "r", EngineDiedError()))
+    site.attend("a", "e2", loaded=True)
+    too_long = InvalidParameterError("prompt", "is too long")
+    assert ends_with(site.do(Returned("a", "r~1", too_long)), InvalidParameterError)
+
+
+def test_an_engine_that_cannot_be_loaded_hides_no_other():
+    site = Site("a", "b", loaded=False)
+    assert LoadEngine("a") in site.ask()
+    assert LoadEngine("b") in site.do(EngineLoaded("a", InternalError("a GPU is broken")))
+    assert [one.engine_id for one in site.do(EngineLoaded("b")) if isinstance(one, Send)] == ["b"]
+    site = Site("a", "b", loaded=False)
+    site.ask()
+    site.do(EngineLoaded("a", InternalError("a GPU is broken")))
+    assert ends_with(site.do(EngineLoaded("b", InternalError("another is, too"))), InternalError)
+    assert LoadEngine("a") in site.ask("again")
+
+
+def test_the_end_may_lag_behind_its_control_call_beyond_the_deadline_too():
+    site = Site()
+    site.ask(timeout_s=5.0)
+    site.now_s = 5.01
+    assert site.do(Returned("a", "r", None)) == []
+    assert site.after(1.0) == []
+    out = site.say(End("r", None, DeadlineExceededError(5.0), STATS))
+    assert ends_with(out, DeadlineExceededError)
 
 
 def test_an_engine_that_hangs_does_not_keep_a_request_beyond_its_time():

@@ -26,7 +26,9 @@ class Times:
 
 
 def sequence(slot_id, priority=9, last_token_s=1.0):
-    return SimpleNamespace(slot_id=slot_id, priority=priority, n_computed=10, last_token_s=last_token_s)
+    return SimpleNamespace(
+        slot_id=slot_id, priority=priority, n_computed=10, last_token_s=last_token_s, decoding=True
+    )
 
 
 def slots(some):
@@ -81,7 +83,7 @@ def test_all_have_a_turn_after_enough_passes():
         assert turnout == leftovers.beside(LIVE + MINE, [sequence(9)], CPU, 0.0)._replace(
             prompts=turnout.prompts
         )
-        leftovers.begin(turnout)
+        leftovers.begin(turnout, "")
         sizes.append((len(turnout.streams), len(turnout.prompts), turnout.within_s))
     assert sizes == ([(2, 0, inf)] * TURN + [(8, 1, 9.0)]) * 2
 
@@ -120,6 +122,26 @@ def test_the_scheduler_computes_the_last_class_beside_others_now_and_then(adapte
     assert 1 <= n["late"] <= 3, "its turn, and what it had before the other was there"
     s.tick(400)
     assert s.ends.keys() == {"first", "live", "late"}
+
+
+def test_each_adapter_of_the_last_class_has_its_turn():
+    s = Setup(n_slots=3, n_ctx_slot=4096, n_cells=3 * 4096)
+    s.submit(ask("first", max_tokens=20))
+    s.tick(20)
+    late = {"plain": "", "other": "x"}
+    s.submit(*(ask(name, priority=9, max_tokens=400, adapter=key) for name, key in late.items()))
+    s.submit(ask("live", max_tokens=3000))
+    s.tick(5 * (TURN + 2))
+    n = {one.request_id: one.n_output for one in s.scheduler.slots.running}
+    assert n["live"] >= 5 * TURN
+    assert min(n["plain"], n["other"]) >= 2, "one turn after the other"
+
+
+def test_a_turn_under_another_adapter_has_what_streams_can_spare():
+    for now_s in (0.0, 1000.0):  # whether others came lately or not
+        turnout = Leftovers().beside(MINE, [sequence(9)], CPU, now_s, away=LIVE)
+        assert (len(turnout.streams), len(turnout.prompts), turnout.whole) == (6, 1, True)
+        assert turnout.within_s == CPU.most_s(CPU.decode_s(2, 0))
 
 
 @pytest.mark.parametrize(("priority", "n_parked"), [(8, MAX_PARKED), (9, 5)])

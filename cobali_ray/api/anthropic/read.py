@@ -156,7 +156,7 @@ class MessageReader:
                 self._results.append(_result(block, place))
             else:
                 raise _unknown(kind, place, "text, image and tool_result")
-        if not content:
+        if content == []:
             self._user_parts.append((_text(""), where))
 
     def _take_assistant(self, content: str | list[Block], where: Path) -> None:

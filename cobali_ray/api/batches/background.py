@@ -53,10 +53,10 @@ class Background:
         self._begun: dict[str, BegunResponse] = {}
         """Those that were begun here, as they were in the store."""
         self._paused_until_s = 0.0
-        self._refused_model: dict[str, str] = {}
-        """The models of responses that were refused."""
-        self._refused_until_s: dict[tuple[str, str | None], float] = {}
-        """Until when no response of a key is asked of a model that refused one."""
+        self._n_refused = Counter[str]()
+        """How often each response was refused."""
+        self._refused_until_s: dict[str, float] = {}
+        """Until when nothing of a key is begun, because something of it was refused."""
         self._pending: list[tuple[str, EventRow | None, dict[str, Any] | None]] = []
         """What is to be written: of a response, events and its end."""
         self._recorded, self._written = asyncio.Event(), asyncio.Event()
@@ -69,20 +69,19 @@ class Background:
             self._writing = begin_apart(self._write_on())
         waiting = await self._store.alone(responses.waiting)
         ids = {response_id for response_id, _, _ in waiting}
-        self._refused_model = {id_: model for id_, model in self._refused_model.items() if id_ in ids}
+        self._n_refused = Counter({id_: n for id_, n in self._n_refused.items() if id_ in ids})
         for response_id, task in self._tasks.items():
             if response_id not in ids:
                 task.cancel()
         for response_id in self._begun.keys() - ids:
             del self._begun[response_id]
         n_of_key = Counter(owner for response_id, owner, _ in waiting if response_id in self._tasks)
-        for response_id, owner, tenant in waiting:
+        # Those that were refused are behind others, or they would take all places of their key.
+        for response_id, owner, tenant in sorted(waiting, key=lambda row: self._n_refused[row[0]]):
             full = len(self._tasks) >= MAX_RUNNING or self._clock.now() < self._paused_until_s
             if full or response_id in self._tasks or n_of_key[owner] >= MAX_OF_KEY:
                 continue
-            if self._clock.now() < self._refused_until_s.get(
-                (owner, self._refused_model.get(response_id)), 0.0
-            ):
+            if self._clock.now() < self._refused_until_s.get(owner, 0.0):
                 continue
             quota = self._quota(owner, tenant)
             if quota is not None and quota.wait_s(self._clock.now()) > 0:
@@ -157,10 +156,12 @@ class Background:
             if result.error is None:
                 break
             if isinstance(result.error, RefusedError):
-                model = orjson.loads(begun.request).get("model") or ""
                 pause_s = min(max(result.error.retry_after_s, PAUSE_S), MAX_PAUSE_S)
-                self._refused_model[begun.id] = model
-                self._refused_until_s[begun.owner, model] = self._clock.now() + pause_s
+                self._n_refused[begun.id] += 1
+                self._refused_until_s[begun.owner] = self._clock.now() + pause_s
+                await self._flush(begun.id)
+                await self._store.alone(responses.put_back, begun.id)
+                del self._begun[begun.id]
                 return
             if attempt == MAX_ATTEMPTS or not may_again(result.error):
                 self._fail(begun, result.error)
@@ -168,10 +169,13 @@ class Background:
         await self._flushed(begun.id)
 
     async def _flushed(self, response_id: str) -> None:
-        """Wait until all that there is of a response is in the store."""
+        """Wait until all of a response that is over is in the store."""
+        await self._flush(response_id)
+        del self._begun[response_id]
+
+    async def _flush(self, response_id: str) -> None:
         while any(pending_id == response_id for pending_id, *_ in self._pending):
             await self._written.wait()
-        del self._begun[response_id]
 
     def _fail(self, begun: BegunResponse, error: Exception) -> None:
         body = orjson.loads(begun.body) | {"status": FAILED, "error": error_of(fault_of(error))}

@@ -97,7 +97,8 @@ class Room:
         if len(views) != len(self._views) or any(a is not b for a, b in zip(views, self._views, strict=True)):
             self._views = tuple(views)
             loads = [view for view in views if view is not None]
-            left = max(sum(view.n_free for view in loads) + self.n_open, 0)
+            active = [view for view in loads if not view.paused] or loads
+            left = max(sum(view.n_free for view in active) + self.n_open, 0)
             most = left + 1 + int(left * AHEAD) if left else 0
             self._most = min(most, MAX_AT_ONCE) if loads else 1
         return self._most - self.n_open

@@ -158,17 +158,22 @@ def read_as(
 ) -> ShapeT:
     """Return a body as its model, and name fields back that change nothing. Raises BadRequestError."""
     body = parse(shape, raw)
-    context.ignore(judge(without_idle(body), neutral, refused, strict=strict))
+    extra, ignored = without_idle(body)
+    context.ignore((*ignored, *judge(extra, neutral, refused, strict=strict)))
     return body
 
 
-def without_idle(body: BaseModel) -> dict[str, Any]:
-    """Return a body's unknown fields, but for how far back penalties look where there are none."""
+def without_idle(body: BaseModel) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return a body's unknown fields, but for how far back penalties look where it sets none.
+
+    If it does not switch them off either, the model's own may be on: then these names are returned, too.
+    """
     extra = dict(body.model_extra or {})
-    if all(getattr(body, name, None) in (None, neutral) for name, neutral in NO_PENALTIES.items()):
-        extra.pop("repeat_last_n", None)
-        extra.pop("penalty_last_n", None)
-    return extra
+    if any(getattr(body, name, None) not in (None, neutral) for name, neutral in NO_PENALTIES.items()):
+        return extra, ()
+    names = tuple(name for name in ("repeat_last_n", "penalty_last_n") if extra.pop(name, None) is not None)
+    off = any(getattr(body, name, None) is not None for name in ("repetition_penalty", "repeat_penalty"))
+    return extra, () if off else names
 
 
 def judge_message_fields(extra: Mapping[str, Any] | None, index: int, *, strict: bool) -> tuple[str, ...]:

@@ -89,11 +89,14 @@ def prompt_of(body: ChatBody, words: Words, *, strict: bool, images: bool = Fals
 
 
 def _is_reasoning(form: Format, content: str) -> bool:
-    """Tell whether an assistant's message that goes on is still in its reasoning."""
-    if not form.reasoning_start:
-        return False
-    _, start, reasoned = content.rpartition(form.reasoning_start)
-    return bool(start) and form.reasoning_end not in reasoned
+    """Tell whether an assistant's message that goes on is still in its reasoning. A text may name marks."""
+    start, end, text = form.reasoning_start, form.reasoning_end, content.lstrip()
+    while start and end and text.startswith(start):
+        _, closed, text = text.partition(end)
+        if not closed:
+            return True
+        text = text.lstrip()
+    return False
 
 
 def _goes_on(form: Format, content: str) -> bool:
@@ -148,7 +151,9 @@ def _speech(body: ChatBody, form: Format, end: str, offer: Offer) -> Speech | No
     chosen = body.reasoning_format or "auto"
     check_choice("reasoning_format", chosen, FORMATS)
     if chosen == "none":
-        form = replace(form, reasoning_start="", reasoning_end="", reads_reasoning=False)
+        marks = [mark for mark in (form.reasoning_start.strip(), form.reasoning_end.strip()) if mark]
+        noise = tuple(part for part in form.noise if not any(part in mark or mark in part for mark in marks))
+        form = replace(form, reasoning_start="", reasoning_end="", noise=noise, reads_reasoning=False)
     if form.plain and not offer.callable:
         return None
     field = None if body.include_reasoning is False else FIELDS.get(chosen, FIELDS["auto"])

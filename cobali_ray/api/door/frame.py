@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cobali_ray.api.door.clock import ApiClock
 from cobali_ray.api.door.context import SCOPE_KEY, RequestContext
-from cobali_ray.api.door.faults import Fault, error_shape
+from cobali_ray.api.door.faults import ANTHROPIC, Fault, error_shape
 from cobali_ray.api.door.ids import HEADER_BYTES, request_id_of
 from cobali_ray.api.door.keyring import Keyring
 from cobali_ray.api.door.origins import Origins, is_loopback
@@ -95,6 +95,8 @@ class Frame:
         )
         scope[SCOPE_KEY] = context
         id_header = [(b"x-request-id", context.request_id.encode("latin-1"))] if self._echo_id else []
+        if context.error_shape is ANTHROPIC:  # under the name that its clients read
+            id_header += [(b"request-id", context.request_id.encode("latin-1"))]
         if self._tracer is not None and (route := route_traced(scope["path"])) is not None:
             context.span = self._tracer.begin(scope["method"], route, headers)
 

@@ -21,6 +21,7 @@ from cobali_ray.api.body.schema import (
 )
 from cobali_ray.api.body.texts import EmbeddingBody
 from cobali_ray.api.call.intake import Source, tokens_of_prompt
+from cobali_ray.api.call.translate import check_tokens
 from cobali_ray.api.llama_server.infill import infilled
 from cobali_ray.core.request.request import MAX_TOP_LOGPROBS
 from cobali_ray.errors import (
@@ -31,6 +32,7 @@ from cobali_ray.errors import (
     UnsupportedParameterError,
 )
 
+INFILL_SHARE = 8
 MAX_FIELDS = 64
 """Names in `response_fields`."""
 BANNED_BIAS = -100.0
@@ -97,14 +99,14 @@ class InfillExtra(BodyModel):
     """A file that belongs to the one that is written."""
 
     text: str
-    filename: str = "tmp"
+    filename: str | None = None
 
 
 class InfillBody(NativeBody):
     """POST /infill."""
 
-    input_prefix: str = Field("", description="The text before the gap.")
-    input_suffix: str = Field("", description="The text after the gap.")
+    input_prefix: str | None = Field(None, description="The text before the gap.")
+    input_suffix: str | None = Field(None, description="The text after the gap.")
     input_extra: list[dict[str, Any]] | None = Field(
         None, max_length=1024, description="Other files: {filename, text}."
     )
@@ -131,9 +133,12 @@ class ParsedNativeBody(NamedTuple):
     response_fields: tuple[str, ...]
 
 
-def unknown_fields(body: NativeBody) -> dict[str, Any]:
-    """Return the fields that are to be judged by name, without those that have no effect in this body."""
-    extra = without_idle(body)
+def unknown_fields(body: NativeBody) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the fields that are to be judged by name, and names that have no effect here.
+
+    What has none in any server is in neither.
+    """
+    extra, ignored = without_idle(body)
     for field in UNUSED_FIELDS:
         if extra.get(field) in (0, -1):  # False is 0
             del extra[field]
@@ -141,7 +146,7 @@ def unknown_fields(body: NativeBody) -> dict[str, Any]:
         if not extra.get(switch):
             for field in fields:
                 extra.pop(field, None)
-    return extra
+    return extra, ignored
 
 
 def completion_of(body: NativeBody, source: Source) -> ParsedNativeBody:
@@ -158,7 +163,7 @@ def completion_of(body: NativeBody, source: Source) -> ParsedNativeBody:
         )
     if not 0 <= n_probs <= MAX_TOP_LOGPROBS:
         raise InvalidParameterError("n_probs", f"must be in [0, {MAX_TOP_LOGPROBS}], got {n_probs}")
-    reader = _NativeReader(source, n_predict if n_predict and n_predict > 0 else 1)
+    reader = _NativeReader(source, _room_for_answer(body, source.card.n_ctx_slot))
     parts = reader.infill(body) if isinstance(body, InfillBody) else reader.prompts(body.prompt)
     requested, param = (body.n, "n") if body.n_cmpl is None else (body.n_cmpl, "n_cmpl")
     n = 1 if requested is None else requested
@@ -186,6 +191,12 @@ def completion_of(body: NativeBody, source: Source) -> ParsedNativeBody:
         silent=n_predict == 0,
         response_fields=tuple(body.response_fields or ()),
     )
+
+
+def _room_for_answer(body: NativeBody, n_ctx: int) -> int:
+    """Return how many tokens a prompt that is cut leaves for its answer: the limit, else an eighth."""
+    limits = (body.n_predict, body.max_completion_tokens, body.max_tokens)
+    return next((limit for limit in limits if limit is not None and limit > 0), n_ctx // INFILL_SHARE)
 
 
 def _only(samplers: list[str]) -> dict[str, Any]:
@@ -243,14 +254,15 @@ class _NativeReader:
         def tokenize(text: str) -> list[int]:
             return self._words.tokenize(text, add_special=False, parse_special=False, is_cancelled=self._gone)
 
-        files = [(file.filename, file.text) for file in extra]
-        texts = (body.input_prefix, line, body.input_suffix)
+        files = [(file.filename or "tmp", file.text) for file in extra]
+        texts = (body.input_prefix or "", line, body.input_suffix or "")
         tokens = infilled(marks, texts, files, tokenize=tokenize, n_most=room)
         if tokens is None:
             raise PromptTooLongError(room + 1, self._n_predict, self._card.n_ctx_slot, True)
         return [tokens]
 
     def text(self, part: list[int]) -> str:
+        check_tokens(part, self._card.n_vocab, "prompt")
         return self._words.detokenize(part, is_cancelled=self._gone)
 
     def tokens(self, parts: list[Part]) -> list[list[int]]:
@@ -272,7 +284,7 @@ class _NativeReader:
             bias = BANNED_BIAS if raw_bias is False else raw_bias
             if isinstance(bias, bool) or not isinstance(bias, int | float):
                 raise InvalidParameterError("logit_bias", ": a bias must be a number or false")
-            if isinstance(key, str) and not key.isdigit():
+            if isinstance(key, str) and not (isinstance(value, dict) and key.isdecimal()):
                 ids = self._words.tokenize(key, add_special=False, parse_special=False, n_most=MAX_BIASES)
             else:
                 ids = [key]

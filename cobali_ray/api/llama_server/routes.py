@@ -115,7 +115,8 @@ class LlamaServer:
 
     def _read(self, shape: type[NativeBody], context: RequestContext, raw: bytes) -> ParsedBody:
         body = parse(shape, raw)
-        context.ignore(judge(unknown_fields(body), strict=self._settings.strict))
+        extra, ignored = unknown_fields(body)
+        context.ignore((*ignored, *judge(extra, strict=self._settings.strict)))
         source = source_of(self._fleet, body.model, context)
         native = completion_of(body, source)
         return ParsedBody(native.body, Dialect("cmpl-", partial(NativeWriter, native=native)))

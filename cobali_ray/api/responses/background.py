@@ -28,7 +28,7 @@ from cobali_ray.api.reply.turn import Update
 from cobali_ray.api.responses.frames import ResponseWriter, framed
 from cobali_ray.api.responses.read import ResponseTemplate
 from cobali_ray.core.request.events import Delta
-from cobali_ray.errors import NotInStoreError
+from cobali_ray.errors import NotInStoreError, StoreFailedError
 from cobali_ray.store import responses
 from cobali_ray.store.responses import COMPLETED, FAILED, INCOMPLETE, QUEUED, EventRow, StreamState
 
@@ -157,7 +157,8 @@ class StoredStream(Response):
                     if state.over or self._bells.closed:
                         break
                     await until_set(bell, self._clock, POLL_S)
-                    bell, state = await self._look()
+                    with suppress(StoreFailedError):  # its pings go on, and it is looked at again
+                        bell, state = await self._look()
                 if state.over and not _is_ended(
                     state.rows
                 ):  # it was cancelled, or failed between two processes

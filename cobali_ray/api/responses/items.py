@@ -87,7 +87,11 @@ def references(items: str | Sequence[dict[str, Any]]) -> list[str]:
     """Return the ids of items that an input only references."""
     if isinstance(items, str):
         return []
-    return [str(item.get("id")) for item in items if item.get("type") == REFERENCE]
+    return [str(item.get("id")) for item in items if _is_reference(item)]
+
+
+def _is_reference(item: Mapping[str, Any]) -> bool:
+    return item.get("type") == REFERENCE or (item.get("type") is None and item.keys() <= {"id", "type"})
 
 
 def resolved(
@@ -100,7 +104,7 @@ def resolved(
 
 
 def _resolved(item: dict[str, Any], index: int, referenced: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    if item.get("type") != REFERENCE:
+    if not _is_reference(item):
         return item
     if (stored := referenced.get(str(item.get("id")))) is None:
         problem = f": there is no item with the id {str(item.get('id'))[:64]!r}"

@@ -321,8 +321,8 @@ class Generation:
             verdicts.close()  # what failed may be no schema: its verdict says so better
             raise
         verdicts.close()
-        if held is None:
-            return None
+        if held is None or (held.heads and prompt.speech is not None and prompt.speech.continues):
+            return None  # what goes on with a text does not begin like a call
         source.context.ignore(held.ignored)
         return Grammar(held.text, "tools", held.triggers, held.heads)
 

@@ -24,7 +24,7 @@ from cobali_ray.core.dispatch.request import RequestRecord, Stage
 from cobali_ray.core.request.events import RequestProgress
 from cobali_ray.core.request.request import Request
 from cobali_ray.core.views.progress import RequestView
-from cobali_ray.errors import OperatorKeyError, UnknownRequestError
+from cobali_ray.errors import CobaliError, OperatorKeyError, UnknownRequestError
 
 STATES: Final = ("generating", "prefilling", "queued", "loading", "restarting", "ended")
 """Where a choice may be; of several the first of these is where the request is."""
@@ -67,14 +67,21 @@ class Requests:
         tenant = context_of(http).caller.tenant
         engines = self._fleet.engines.values()
         by_engine = await asyncio.gather(*(engine.find(request_id, tenant) for engine in engines))
-        if views := latest(view for of_engine in by_engine for view in of_engine):
+        views = latest(view for of_engine in by_engine for view in of_engine)
+        records = self._fleet.open_requests(request_id, tenant)  # those among them that no engine has yet
+        if views:
             life = views[0].life
-            return _described(life.request_id, life.x_request_id, life.model, [_choice(v) for v in views])
-        if not (records := self._fleet.open_requests(request_id, tenant)):
+            names = (life.x_request_id, life.model)
+            choices = {view.life.request_id.partition("~")[0]: _choice(view) for view in views}
+            records = [r for r in records if _call_id(r.request_id) == _call_id(life.request_id)]
+        elif records:
+            first, choices = records[0].request, {}
+            names = (first.x_request_id, first.model) if isinstance(first, Request) else ("", "")
+        else:
             raise UnknownRequestError
-        first, choices = records[0].request, [_elsewhere(record) for record in records]
-        names = (first.x_request_id, first.model) if isinstance(first, Request) else ("", "")
-        return _described(first.request_id, *names, choices)
+        choices = {record.request_id: _elsewhere(record) for record in records} | choices
+        ordered = sorted(choices, key=_number)
+        return _described(ordered[0], *names, [choices[name] for name in ordered])
 
     async def pause(self, http: HttpRequest) -> Response:
         """Pause all requests until they are resumed; streams stay open, and memory can be released."""
@@ -95,8 +102,14 @@ class Requests:
         engines = self._fleet.engines
         if (engine_id := http.query_params.get("engine")) is not None:
             engines = {engine_id: self._fleet.engine(engine_id)}
-        counts = await asyncio.gather(*(act(engine) for engine in engines.values()))
-        by_engine = {id_: {"n_requests": n} for id_, n in zip(engines, counts, strict=True)}
+        outcomes = await asyncio.gather(*map(act, engines.values()), return_exceptions=True)
+        errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        if len(errors) == len(outcomes) or not all(isinstance(error, CobaliError) for error in errors):
+            raise errors[0]
+        by_engine = {
+            id_: {"error": str(outcome)} if isinstance(outcome, BaseException) else {"n_requests": outcome}
+            for id_, outcome in zip(engines, outcomes, strict=True)
+        }
         return json_response({"paused": paused, "engines": by_engine})
 
 
@@ -114,7 +127,13 @@ def latest(views: Iterable[RequestView]) -> list[RequestView]:
     for view in sorted(views, key=lambda view: view.life.attempt):
         if _call_id(view.life.request_id) == call_id:
             of_choice[view.life.request_id.partition("~")[0]] = view
-    return sorted(of_choice.values(), key=lambda view: view.life.arrived_s)
+    return [of_choice[name] for name in sorted(of_choice, key=_number)]
+
+
+def _number(request_id: str) -> int:
+    """Return the number of the choice that an engine's request is."""
+    match = _CHOICE.search(request_id)
+    return 0 if match is None else int(match[0][1:])
 
 
 def _call_id(request_id: str) -> str:

@@ -131,6 +131,7 @@ class Dispatcher:
         if request_id in self._open:
             raise InvariantError(f"request id {request_id} is in use")
         record = self._open[request_id] = RequestRecord(event.request, model, self._now_s)
+        record.file = next((e.words_of for e in model.engines.values() if e.words_of), None)
         model.n_open += 1
         if record.supersedes:
             self._supersede(record)
@@ -262,7 +263,8 @@ class Dispatcher:
         self._place(record)
 
     def _wait(self, record: RequestRecord, stage: Stage, until_s: float) -> None:
-        record.stage, record.due_s = stage, min(until_s, record.deadline_s)
+        over = stage in {Stage.LAST_EVENTS, Stage.VERDICT}  # then its engine has kept the deadline, or not
+        record.stage, record.due_s = stage, until_s if over else min(until_s, record.deadline_s)
         record.waited = record.waited or stage in {Stage.RETURN, Stage.LOAD}
         self._wake(record.due_s)
 
@@ -299,7 +301,7 @@ class Dispatcher:
     def _events_received(self, received: EventsReceived) -> None:
         for event in received.events:
             if (record := self._sent.get(event.request_id)) is not None:
-                record.source, record.responded = received.source, True
+                record.source, record.responded, record.accepted = received.source, True, True
                 self._take(record, event)
 
     def _take(self, record: RequestRecord, event: EngineEvent) -> None:
@@ -365,7 +367,8 @@ class Dispatcher:
             self._released(record)
         elif isinstance(error, RefusedError) and not record.responded:
             self._refused(record, error)
-        elif isinstance(error, BadRequestError) and record.n_moves:  # the first engine took it
+        elif isinstance(error, BadRequestError) and record.accepted and not record.responded:
+            # Another engine accepted it.
             self._log("warning", "does_not_fit", request_id=record.request_id, error=str(error))
             record.too_small.add(event.engine_id)
             self._unsend(record)
@@ -423,6 +426,9 @@ class Dispatcher:
     def _described(self, event: Described) -> None:
         engine = self.engines[event.engine_id]
         engine.described = True
+        if event.model and engine.attendance is not None:
+            engine.attendance = engine.attendance._replace(model=event.model)
+        engine.words_of = engine.model
         if engine.attendance is not None and engine.attendance.loaded and engine.phase is Phase.UNLOADED:
             self._change(engine, EngineChange.FOUND)
 
@@ -516,7 +522,7 @@ class Dispatcher:
             self._loader.failed(event.engine_id, event.error)
             return
         engine = self.engines[event.engine_id]
-        engine.described = True
+        engine.described, engine.words_of = True, engine.model
         if engine.attendance is not None:
             engine.attendance = engine.attendance._replace(loaded=True)
         self._change(engine, EngineChange.LOADED)

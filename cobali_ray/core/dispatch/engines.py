@@ -101,6 +101,8 @@ class EngineRecord:
         """What it answered last."""
         self.described = False
         """Whether this ingress has read what its model is."""
+        self.words_of = ""
+        """The model file whose vocabulary this ingress reads its prompts with."""
         self._away_since_s = 0.0
 
     def advance(self, change: EngineChange) -> bool:

@@ -27,6 +27,8 @@ class LoadJob:
         """Engines that were not tried yet."""
         self.engine: EngineRecord | None = None
         """The one that is being loaded."""
+        self.error: CobaliError | None = None
+        """Why the first one could not be."""
         self.no_room: NoRoomError | None = None
         self.idle: list[EngineState] = []
         """Engines that may make room for it."""
@@ -95,7 +97,8 @@ class Loader:
             job = self._jobs.pop(0)
             if not job.waiting and not job.grows:  # all have left before its turn came
                 continue
-            engines = list(job.model.engines.values())
+            # One that failed is tried last: another one may be sound.
+            engines = sorted(job.model.engines.values(), key=lambda engine: engine.phase is Phase.FAILED)
             if job.grows:
                 engines = [engine for engine in engines if engine.phase in LOADABLE][:1]
             job.left, self._current = engines, job
@@ -107,7 +110,7 @@ class Loader:
             if job.engine.phase not in AWAY | {Phase.RELEASED}:
                 self._load(job.engine)
                 return
-        self._finish(job, None if job.n_loaded else LoadingError())
+        self._finish(job, None if job.n_loaded else job.error or LoadingError())
 
     def _load(self, engine: EngineRecord) -> None:
         engine.advance(EngineChange.LOAD)
@@ -148,10 +151,12 @@ class Loader:
         away = isinstance(error, LoadingError)
         not_now = away or isinstance(error, NoRoomError | ModelTooLargeError)
         engine.advance(EngineChange.NOT_LOADED if not_now else EngineChange.LOAD_FAILED)
-        if away and not job.grows:
-            self._next(job)
-        else:
+        if job.grows:
             self._finish(job, error)
+            return
+        if not away:
+            job.error = job.error or error
+        self._next(job)
 
     def surveyed(self, states: Sequence[EngineState]) -> None:
         """Choose engines to unload: idle ones of other models that need not stay, the longest idle first."""

@@ -40,9 +40,13 @@ class Attended(NamedTuple):
 
 
 class Described(NamedTuple):
-    """An engine's model is known here, with its vocabulary: requests for it can be read."""
+    """An engine's model is known here, with its vocabulary: requests for it can be read.
+
+    `model` identifies its files; "": as it was attended.
+    """
 
     engine_id: str
+    model: str = ""
 
 
 class Silent(NamedTuple):

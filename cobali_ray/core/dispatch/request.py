@@ -59,6 +59,8 @@ class RequestRecord:
         self.sent_id = self.incarnation_id = self.source = ""
         self.responded = self.answered = False
         """Whether its engine has sent any event; whether one was part of the answer."""
+        self.accepted = False
+        """Whether any engine has taken it."""
         self.computing = False
         """Whether its engine computes for it, which may be what kills the engine."""
         self.n_elsewhere = 0.0
@@ -71,7 +73,7 @@ class RequestRecord:
         self.n_moves = self.n_deaths = 0
         """Engines that it lost; those that computed for it since its last token."""
         self.file: str | None = None
-        """The model file that it was sent to first. Another file never continues its answer."""
+        """The model file that its prompt was read for, or that it was sent to first: no other answers it."""
         self.tokens: list[int] = list(request.sent_tokens) if isinstance(request, Request) else []
         self.n_scored = 0
         """Prompt tokens whose logprobs its client has received."""

@@ -58,6 +58,8 @@ class Leftovers:
         """How long others waited for their first tokens, as a mean, and when the last one came."""
         self._n_passed = self._n_without_texts = 0
         """Passes since the last turn in which not all could take part; those in which no text could."""
+        self._turns: dict[str, int] = {}
+        """The number of each adapter's last turn."""
 
     def spoke(self, sequence: Sequence, now_s: float) -> None:
         if sequence.priority != MAX_PRIORITY:
@@ -65,14 +67,28 @@ class Leftovers:
             self._ttft_s += (_LEARN if self._ttft_s else 1.0) * (ttft_s - self._ttft_s)
             self._last_s = now_s
 
-    def beside(self, streams: Seq[Sequence], prompts: Seq[Sequence], pacer: Pacer, now_s: float) -> Turnout:
-        """Return what takes part. Changes nothing; `begin` records what is computed."""
+    def beside(
+        self,
+        streams: Seq[Sequence],
+        prompts: Seq[Sequence],
+        pacer: Pacer,
+        now_s: float,
+        *,
+        away: Seq[Sequence] = (),
+    ) -> Turnout:
+        """Return what takes part. Changes nothing; `begin` records what is computed.
+
+        Others that run under another adapter are `away`: they wait for this pass.
+        """
         mine = [s for s in streams if s.priority == MAX_PRIORITY]
         others = [s for s in streams if s.priority != MAX_PRIORITY]
         prompts_of_others = [s for s in prompts if s.priority != MAX_PRIORITY]
         if (not mine and len(prompts_of_others) == len(prompts)) or not pacer.model.knows_decode:
             return Turnout(streams, prompts)
         if not others and not prompts_of_others:
+            if away:  # it is the turn of this adapter
+                waiting = [s for s in away if s.decoding] or away[:1]
+                return Turnout(streams, prompts, self._turn_s(streams, waiting, pacer))
             if now_s - self._last_s > LATELY_S:
                 return Turnout(streams, prompts)
             within_s = AHEAD * max(NOTICED * self._ttft_s, pacer.model.decode_s(1, 0))
@@ -82,10 +98,9 @@ class Leftovers:
             n = max(_n_within(mine, [], within_s, pacer), 1)
             chosen = {s.slot_id for s in mine[:n]}
             return Turnout([s for s in streams if s.slot_id in chosen], prompts, within_s)
-        others_s = pacer.model.decode_s(len(others), sum([s.n_computed for s in others]))
         if self._n_passed >= TURN:
-            all_s = pacer.model.decode_s(len(streams), sum([s.n_computed for s in streams]))
-            return Turnout(streams, prompts, max(pacer.most_s(others_s), all_s))
+            return Turnout(streams, prompts, self._turn_s(streams, others, pacer))
+        others_s = pacer.model.decode_s(len(others), sum([s.n_computed for s in others]))
         mine.sort(key=_waits_longest)
         n = _n_within(mine, others, (1 + NOTICED) * others_s, pacer)
         chosen = {s.slot_id for s in (*others, *mine[:n])}
@@ -93,19 +108,34 @@ class Leftovers:
         whole = len(taking_part) == len(streams) and len(prompts_of_others) == len(prompts)
         return Turnout(taking_part, prompts_of_others, whole=whole)
 
-    def members(self, running: Seq[Sequence]) -> Seq[Sequence]:
-        """Return whose adapter may compute next: others', but for one pass in `TURN`."""
+    def _turn_s(self, streams: Seq[Sequence], others: Seq[Sequence], pacer: Pacer) -> float:
+        """Return how long a pass may take in which all take part, for others' streams."""
+        others_s, all_s = [
+            pacer.model.decode_s(len(some), sum([s.n_computed for s in some])) for some in (others, streams)
+        ]
+        return max(pacer.most_s(others_s), all_s)
+
+    def members(self, running: Seq[Sequence]) -> tuple[Seq[Sequence], str | None]:
+        """Return whose adapters may compute next: others', where there are some.
+
+        But in one pass of `TURN` it is the returned adapter of the last class, that had its turn longest ago.
+        """
         others = [s for s in running if s.priority != MAX_PRIORITY]
         if not others or len(others) == len(running):
-            return running
-        return others if self._n_passed < TURN else [s for s in running if s.priority == MAX_PRIORITY]
+            return running, None
+        if self._n_passed < TURN:
+            return others, None
+        adapters = dict.fromkeys([s.adapter for s in running if s.priority == MAX_PRIORITY])
+        return others, min(adapters, key=lambda adapter: self._turns.get(adapter, 0))
 
     def texts_turn(self) -> bool:
-        """Count a pass beside which only texts of the last class wait; return whether it is theirs."""
+        """Count a pass beside which texts of the last class wait; return whether it is theirs."""
         self._n_without_texts = (self._n_without_texts + 1) % TURN
         return not self._n_without_texts
 
-    def begin(self, turnout: Turnout) -> None:
+    def begin(self, turnout: Turnout, adapter: str) -> None:
+        if turnout.whole and self._n_passed >= TURN:
+            self._turns[adapter] = max(self._turns.values(), default=0) + 1
         self._n_passed = 0 if turnout.whole else self._n_passed + 1
 
 

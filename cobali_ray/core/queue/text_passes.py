@@ -13,7 +13,7 @@ attention, a long text is computed in pieces, as the first in each pass.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 
 from cobali_ray.core.cost.ticktime import TickShape, TickTimeModel
@@ -112,17 +112,19 @@ class TextPasses:
             self._long = None
 
     @property
-    def only_last_class(self) -> bool:
-        """Whether all texts that wait are of the last class."""
-        first = next(self.queue.ready(), None)
-        return first is None or first.priority == MAX_PRIORITY
+    def waiting(self) -> tuple[bool, bool]:
+        """Whether texts of the last class wait, and whether others do."""
+        left = [job.priority == MAX_PRIORITY for job in self.queue.ready()]
+        return any(left), not all(left)
 
-    def begin(self, spare_s: float, now_s: float, *, last_class: bool = True) -> tuple[TextPiece, ...]:
+    def begin(
+        self, spare_s: float, now_s: float, takes: Callable[[EmbeddingJob], bool] = lambda _: True
+    ) -> tuple[TextPiece, ...]:
         """Return the next pass: as many tokens as take `spare_s`, or more if no text is so short.
 
-        Without the `last_class` none of its texts is begun. Empty only where no text waits.
+        Only texts that it `takes` are begun. Empty only where none of these waits.
         """
-        self._spare_s, self.under_way = spare_s, tuple(self._pack(spare_s, now_s, last_class=last_class))
+        self._spare_s, self.under_way = spare_s, tuple(self._pack(spare_s, now_s, takes))
         return self.under_way
 
     def end(self, seconds: float) -> TextPass:
@@ -132,14 +134,12 @@ class TextPasses:
         self.times.learn(n_tokens, seconds, self._spare_s)
         return TextPass(sum([piece.last for piece in pieces]), n_tokens, seconds)
 
-    def _pack(self, spare_s: float, now_s: float, *, last_class: bool) -> list[TextPiece]:
+    def _pack(self, spare_s: float, now_s: float, takes: Callable[[EmbeddingJob], bool]) -> list[TextPiece]:
         kind, pieces = self.kind, list[TextPiece]()
         room = min(max(self.times.most(spare_s), 1), kind.n_together)
         if self._long is not None:
             room -= self._chunk(*self._long, room, pieces, now_s)
-        for job in list(self.queue.ready(now_s)):
-            if job.priority == MAX_PRIORITY and not last_class:
-                continue
+        for job in filter(takes, list(self.queue.ready(now_s))):
             pending = job.pending
             while pending and room > 0 and len(pieces) < kind.n_texts:
                 place = bisect_right(pending, (room, MAX_TEXTS)) - 1
