@@ -499,6 +499,17 @@ def test_no_prompt_is_read_with_the_vocabulary_of_another_file():
     assert [one for one in site.ask("after") if isinstance(one, Send)], "it was read with the new one"
 
 
+def test_engines_of_one_model_may_have_copies_of_its_file():
+    site = Site("a", "b")
+    for name in "ab":
+        site.attend(name, loaded=True, model=f"copy {name}")
+        site.do(Described(name, f"copy {name}"))
+    sent = [site.ask(f"r{i}")[0].engine_id for i in range(2)]
+    site.do(Lost("a"))
+    assert [one.engine_id for one in site.ask("more") if isinstance(one, Send)] == ["b"]
+    assert set(sent) <= {"a", "b"}
+
+
 def test_what_fitted_elsewhere_and_not_here_is_not_the_client_s_fault():
     site = Site("a", "b")
     (send,) = site.ask()

@@ -131,7 +131,7 @@ class Dispatcher:
         if request_id in self._open:
             raise InvariantError(f"request id {request_id} is in use")
         record = self._open[request_id] = RequestRecord(event.request, model, self._now_s)
-        record.file = next((e.words_of for e in model.engines.values() if e.words_of), None)
+        record.read_for = {id_: e.words_of for id_, e in model.engines.items() if e.words_of}
         model.n_open += 1
         if record.supersedes:
             self._supersede(record)

@@ -9,6 +9,7 @@ engine are dropped.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum, auto
 from math import inf
@@ -73,7 +74,9 @@ class RequestRecord:
         self.n_moves = self.n_deaths = 0
         """Engines that it lost; those that computed for it since its last token."""
         self.file: str | None = None
-        """The model file that its prompt was read for, or that it was sent to first: no other answers it."""
+        """The model file that it was sent to first. Another file never continues its answer."""
+        self.read_for: Mapping[str, str] = {}
+        """The model file of each engine when its prompt was read; one that was replaced has other tokens."""
         self.tokens: list[int] = list(request.sent_tokens) if isinstance(request, Request) else []
         self.n_scored = 0
         """Prompt tokens whose logprobs its client has received."""
@@ -115,7 +118,8 @@ class RequestRecord:
 
     def fits(self, engine: EngineRecord) -> bool:
         """Whether an engine has the model file that it was sent to first, and room for it."""
-        return (self.file is None or engine.model == self.file) and engine.engine_id not in self.too_small
+        files = {self.file, self.read_for.get(engine.engine_id), engine.model} - {None}
+        return len(files) == 1 and engine.engine_id not in self.too_small
 
     def send(self, engine: EngineRecord, now_s: float) -> AnyRequest:
         """Record that it is sent to an engine; return the request for that engine."""
