@@ -42,6 +42,7 @@ def env(
     folder = folder or Path.home() / ".cache" / "cobali_ray" / "front"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)  # HAProxy's socket for administrators is in there
         environ = cluster_environment(folder, host=host)
     except OSError as error:
         raise ConfigError("--folder", f"{folder} cannot be written: {error.strerror}") from None

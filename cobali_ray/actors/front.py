@@ -251,10 +251,15 @@ def mend(text: str, *, pages: Mapping[int, Path], host: str) -> str:
     config.extend(
         "backend http-",
         # Who reads a stream on gets the process that has it; a client may have chosen its id.
-        "stick-table type string len 64 size 16k expire 1h",
-        "stick store-request req.hdr(x-cobali-stream) if { req.hdr(x-cobali-stream) -m found }",
-        "stick store-response res.hdr(x-cobali-stream)",
-        "stick match path,field(-1,/) if { path_sub /v1/streams/ }",
+        # Under its key's digest: nobody else can say that it is elsewhere.
+        "stick-table type string len 128 size 16k expire 1h",
+        "http-request set-var(txn.bearer) req.hdr(authorization)",
+        "http-request set-var(txn.api_key) req.hdr(x-api-key)",
+        "http-request set-var(txn.reader) str(.),concat(,txn.bearer,.),concat(,txn.api_key),sha1,hex",
+        "stick store-request req.hdr(x-cobali-stream),concat(.,txn.reader) "
+        "if METH_POST { req.hdr(x-cobali-stream) -m found }",
+        "stick store-response res.hdr(x-cobali-stream),concat(.,txn.reader)",
+        "stick match path,field(-1,/),concat(.,txn.reader) if { path_sub /v1/streams/ }",
     )
     # No application is there: not yet, or no more.
     config.replace(

@@ -208,8 +208,9 @@ def show_model(reference: Reference, *, as_json: AsJson = False) -> None:
     table.add_column()
     table.add_column(overflow="fold")
     for field, value in facts.items():
-        table.add_row(field, _in_words(value))
-    Console().print(table)
+        text = "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in _in_words(value))
+        table.add_row(field, text)
+    Console(markup=False, highlight=False).print(table)  # a file's words are no commands
 
 
 def _measured_cell_bytes(path: Path) -> int | None:

@@ -89,6 +89,7 @@ class AnsweredLine(NamedTuple):
 def create(db: StoreConnection, new: NewBatch, now_s: int, quota: StoreQuota) -> BatchRecord:
     """Make a batch of a file that is there. Raises StoreFullError."""
     quota.check_count(db, new.owner, "batches")
+    quota.check_bytes(db, new.owner)
     batch_id = f"{PREFIXES[new.format]}{uuid.uuid4().hex}"
     names = ("output", "error") if new.format == OPENAI else ("results",)
     purpose = files.OUTPUT if new.format == OPENAI else files.INTERNAL

@@ -210,6 +210,19 @@ async def test_bodies_inside_are_bounded(make_app, gate, monkeypatch):
     assert (await Wire(app, CHAT, chat("x" * 800)).run()).status == 200, "what is over makes room"
 
 
+async def test_bodies_of_one_key_leave_room_for_those_of_others(make_app, gate, monkeypatch):
+    app = make_app(max_body_bytes=1000, api_keys=("a", "b"))
+    monkeypatch.setattr(intake_module, "HELD_OF_TENANT", 1)
+    alice, bob = ({"headers": [("x-api-key", key)]} for key in "ab")
+    slow = Wire(app, CHAT, chat("slow" + "x" * 800), **alice).start()
+    await until(gate.inside.is_set)
+    assert (await Wire(app, CHAT, chat("x" * 800), **alice).run()).status == 429
+    other = Wire(app, CHAT, chat("x" * 800), **bob).start()
+    gate.open.set()
+    await asyncio.gather(slow, other)
+    assert other.result().status == 200
+
+
 async def test_a_body_that_stops_is_answered(app, monkeypatch):
     monkeypatch.setattr(body_module, "PIECE_TIMEOUT_S", 0.01)
     wire = Wire(app, CHAT, chunks=[b'{"mess'])

@@ -41,6 +41,16 @@ async def test_pages_of_this_machine_may_ask(app, post, origin):
     assert wire.headers["vary"] == "Origin"
 
 
+async def test_an_image_of_a_page_from_elsewhere_loads_no_model(app):
+    image = [("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "no-cors")]
+    wire = await Wire(app, "/props?model=fake", method="GET", headers=image).run()
+    assert (wire.status, wire.json["error"]["code"]) == (403, "origin_not_allowed")
+    link = [("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate")]
+    assert (await Wire(app, "/health", method="GET", headers=link).run()).status == 200
+    own = [("sec-fetch-site", "same-origin"), ("sec-fetch-mode", "no-cors")]
+    assert (await Wire(app, "/health", method="GET", headers=own).run()).status == 200
+
+
 @pytest.mark.parametrize(
     "origin",
     [

@@ -279,7 +279,17 @@ def test_who_reads_a_stream_on_gets_the_process_that_has_it(replica, tmp_path):
             assert set(has.values()) == {str(replica.port), str(other.port)}, "they take turns"
             for i in range(8):  # by the id that a client chose, whatever the answer says
                 chosen = f"chosen-by-the-client-{i}"
-                has[chosen] = front.get(f"/resumable/other-{i}", headers={"x-cobali-stream": chosen}).text
+                named = {"x-cobali-stream": chosen}
+                has[chosen] = httpx2.post(
+                    f"{front.url}/resumable/other-{i}", headers=named, timeout=WAIT_S
+                ).text
+            for stream_id in has:  # who has another key, or none, can tell nobody that it is elsewhere
+                for headers in ({"authorization": "Bearer other"}, {"x-api-key": "other"}):
+                    front.get("/", headers=headers | {"x-cobali-stream": stream_id})
+                    httpx2.post(
+                        f"{front.url}/", headers=headers | {"x-cobali-stream": stream_id}, timeout=WAIT_S
+                    )
+                front.get("/", headers={"x-cobali-stream": stream_id})
             for stream_id, port in has.items():
                 found = {front.get(f"/v1/streams/{stream_id}?after=3").text for _ in range(3)}
                 assert found == {port}

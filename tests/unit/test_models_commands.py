@@ -72,6 +72,13 @@ def test_show_says_what_is_in_a_file(cobali_models):
     assert "Q8_0 x 29, F32 x 21" in table
 
 
+def test_what_a_file_says_is_no_command(cobali_models, monkeypatch):
+    said = {"name": "a [/INST] [bold]b\x1b[2J", "cell_bytes": 1}
+    monkeypatch.setattr("cobali_ray.models.registry.describe", lambda _: said)
+    shown = cobali_models("show", "builtin:synthetic-tiny").stdout
+    assert "a [/INST] [bold]b\ufffd[2J" in shown
+
+
 def test_help_keeps_its_brackets(cobali_models):
     shown = " ".join(cobali_models("show", "--help").stdout.split())
     assert "[@revision]" in shown

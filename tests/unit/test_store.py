@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from store_killed import EVENT, N_EVENTS, N_LINES, create, piece, take_lock
 
+from cobali_ray.api.batches.files import _delete as delete_file
 from cobali_ray.errors import (
     BatchStateError,
     ConfigError,
@@ -212,6 +213,8 @@ def test_a_file_in_use_stays_and_what_is_over_can_go(store):
     batch = begun(store)
     with pytest.raises(FileInUseError):
         store.now(batches.require_unused, batch.input_file_id)
+    with pytest.raises(NotInStoreError):  # what another key's file is used for is told to nobody
+        store.now(delete_file, "another", batch.input_file_id)
     with pytest.raises(BatchStateError):
         store.now(batches.delete, "", batch.id, OPENAI)
     assert store.now(batches.sweep, 10_000) == 0, "however old"

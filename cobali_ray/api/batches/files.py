@@ -102,6 +102,7 @@ class FileRoutes:
 
 
 def _delete(db: Any, owner: str, file_id: str) -> None:
+    files.find(db, owner, file_id)  # nobody learns what another's is used for
     batches.require_unused(db, file_id)
     files.delete(db, owner, file_id)
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -49,8 +50,8 @@ SMALL_BYTES = 65_536
 """Larger bodies queue for a thread of their own."""
 N_SMALL, N_LARGE = 2, 1
 """Threads. More of them would only take the interpreter from the event loop more often."""
-HELD_BODIES = 8
-"""So many bodies of the largest size may be inside at once, together; then comes 429."""
+HELD_BODIES, HELD_OF_TENANT = 8, 4
+"""So many bodies of the largest size may be inside at once, together, and of one tenant; then comes 429."""
 RETRY_AFTER_S = 1.0
 
 
@@ -133,7 +134,7 @@ class Intake:
 
     def __init__(self, settings: ApiSettings, judges: Judges) -> None:
         self._max_body_bytes, self._strict, self.judges = settings.max_body_bytes, settings.strict, judges
-        self._n_held_bytes = 0
+        self._n_held_bytes = Counter[str]()
         self._small = ThreadPoolExecutor(N_SMALL, thread_name_prefix="intake")
         self._large = ThreadPoolExecutor(N_LARGE, thread_name_prefix="intake-large")
 
@@ -156,14 +157,15 @@ class Intake:
             QueueFullError: too many bytes are inside already.
             ClientDisconnect: the client left meanwhile.
         """
-        n_mine = 0
+        n_mine, tenant = 0, context_of(http).caller.tenant
 
         def hold(n_bytes: int) -> None:
             nonlocal n_mine
-            most = HELD_BODIES * self._max_body_bytes
-            if self._n_held_bytes + n_bytes > most:
+            most, of_tenant = (n * self._max_body_bytes for n in (HELD_BODIES, HELD_OF_TENANT))
+            held = self._n_held_bytes
+            if held.total() + n_bytes > most or (tenant and held[tenant] + n_bytes > of_tenant):
                 raise QueueFullError("bytes of request bodies", most, RETRY_AFTER_S)
-            self._n_held_bytes += n_bytes
+            held[tenant] += n_bytes
             n_mine += n_bytes
 
         try:
@@ -190,7 +192,9 @@ class Intake:
                 except EarlierMissing as earlier:
                     await unless_gone(http.receive, earlier.fetch())
         finally:
-            self._n_held_bytes -= n_mine
+            self._n_held_bytes[tenant] -= n_mine
+            if not self._n_held_bytes[tenant]:
+                del self._n_held_bytes[tenant]
 
     async def _off_the_loop(
         self, pool: ThreadPoolExecutor, context: RequestContext, work: Callable[[], ResultT]

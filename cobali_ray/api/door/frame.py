@@ -142,6 +142,13 @@ class Frame:
         origin = headers.get("origin")
         if origin is not None and not self._origins.allows(origin.lower(), host):
             raise ForeignOriginError(origin[:128])
+        # An image or a script of a page from elsewhere: browsers name no origin for these.
+        if (
+            origin is None
+            and headers.get("sec-fetch-site") == "cross-site"
+            and (headers.get("sec-fetch-mode") != "navigate")
+        ):
+            raise ForeignOriginError("another site")
 
 
 def _path_in_app(scope: Scope) -> str:

@@ -310,7 +310,7 @@ class StreamRecordings:
 
     def _find(self, stream_id: str, caller: Caller) -> StreamRecording | None:
         recording = self._kept.get(stream_id)
-        return recording if recording is not None and recording.tenant == caller.tenant else None
+        return recording if recording is not None and recording.owner == caller.salt else None
 
     async def play(self, recording: StreamRecording, receive: Receive, send: Send, after: int) -> None:
         """Have a client read; see StreamRecording. When it leaves, the recording waits for the next one."""
