@@ -1,10 +1,11 @@
 """Conversations on the server: the same in two browsers, and answers that go on without a page."""
 
+import json
 import re
 
 import httpx2
 import pytest
-from hands import IDLE, drawn, listed, say, until, until_told
+from hands import IDLE, SAVED, drawn, listed, say, until, until_told
 from stack import Site
 
 pytest.importorskip("playwright")
@@ -121,6 +122,93 @@ def test_an_answer_goes_on_when_its_browser_is_closed_and_is_whole_in_another(tw
     assert phone.evaluate(SAID) == whole
     for page in two:
         expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_a_stream_is_let_go_once_its_answer_is_whole_and_written(two, keeping):
+    page, _ = two
+    let_go = []
+    page.on("request", lambda r: r.method == "DELETE" and let_go.append(r.url.rsplit("/", 1)[1]))
+
+    def refuse(route):
+        if route.request.method == "DELETE":
+            route.continue_()
+        else:
+            route.fulfill(status=409, body=json.dumps({"error": {"message": "Not now.", "type": "x"}}))
+
+    page.route("**/v1/streams/**", refuse)
+    with keeping.held(20):
+        say(page, "Given up here", temperature=0, max_tokens=LENGTH)
+        expect(page.get_by_role("article").locator(".text")).not_to_be_empty()
+        keeping.cut()
+        expect(page.get_by_role("alert")).to_contain_text("Not now.")
+    page.route("**/v1/chats/*", lambda route: route.abort())
+    ask(page, "Not written")
+    expect(page.get_by_text("Not stored: The server does not answer.")).to_be_visible()
+    page.unroute("**/v1/chats/*")
+    ask(page, "Whole")
+    until_told(page, lambda: let_go)
+    assert let_go == [page.evaluate(SAID.replace(".text", ".stream.id"))]
+
+
+def test_an_answer_out_of_sight_goes_on_when_its_conversation_moves_to_the_server(make_page, keeping):
+    page = make_page(keeping, "chat", allow=["404", "409"])
+    with keeping.held(20):
+        say(page, "Out of sight", temperature=0, max_tokens=LENGTH)
+        expect(page.get_by_role("article").locator(".text")).not_to_be_empty()
+        page.keyboard.press("Control+Shift+O")
+        expect(page.get_by_role("article")).to_have_count(0)
+        page.get_by_label(SWITCH).check()
+        expect(page.get_by_text("They are stored on the server")).to_be_visible()
+        expect(listed(page)).to_have_text(["Out of sight"])
+    expect(page.get_by_label("answering")).to_have_count(0)
+    page.evaluate(SAVED)
+    keeping.forget_streams()
+    listed(page).click()
+    expect(page.get_by_role("article")).to_contain_text("length")
+    expect(page.get_by_role("alert")).to_have_count(0)
+    assert len(page.evaluate(SAID)) == LENGTH
+
+
+def kept_on(server):
+    return [one for one in httpx2.get(f"{server.url}/v1/chats").json()["data"] if not one.get("deleted")]
+
+
+def test_a_conversation_that_another_browser_deleted_is_not_written_again(two, keeping):
+    phone, desktop = two
+    ask(phone, "Gone elsewhere")
+    expect(listed(desktop)).to_have_text(["Gone elsewhere"])
+    phone.route("**/v1/chats?after=*", lambda route: route.abort())  # it does not hear of it
+    desktop.get_by_label("More about Gone elsewhere").click()
+    desktop.get_by_role("button", name="Delete").click()
+    until_told(desktop, lambda: not kept_on(keeping))
+    phone.get_by_label("More about Gone elsewhere").click()
+    phone.get_by_role("button", name="Pin", exact=True).click()
+    expect(listed(phone)).to_have_count(0)
+    expect(asked(phone)).to_have_count(0)
+    assert kept_on(keeping) == []
+
+
+def test_a_conversation_is_deleted_after_what_was_being_written_of_it(two):
+    page, _ = two
+    late, methods = [], []
+
+    def hold(route):
+        methods.append(route.request.method)
+        if methods == ["POST"]:
+            late.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/v1/chats/*", hold)
+    say(page, "Deleted at once", max_tokens=3)
+    until_told(page, lambda: late)
+    page.evaluate("() => void import('/ui/chat/library.js').then((m) => m.discard(m.current().id))")
+    expect(asked(page)).to_have_count(0)
+    drawn(page)
+    assert methods == ["POST"]
+    with page.expect_request_finished(lambda r: r.method == "DELETE" and "/v1/chats/" in r.url) as deletion:
+        late[0].continue_()
+    assert deletion.value.response().status == 200, "it was there"
 
 
 def test_what_the_server_could_not_take_is_written_when_it_answers_again(two):

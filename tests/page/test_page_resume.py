@@ -4,7 +4,7 @@ import re
 
 import httpx2
 import pytest
-from hands import IDLE, SAVED, say, until, until_told
+from hands import IDLE, SAVED, listed, say, until, until_told
 from stack import Site
 
 pytest.importorskip("playwright")
@@ -90,6 +90,53 @@ def test_two_tabs_follow_one_answer_and_either_can_stop_it(make_page, site):
         expect(tab.get_by_role("alert")).to_have_count(0)
     until(page, IDLE)
     other.close()
+
+
+def test_a_conversation_that_another_tab_deletes_is_not_answered_to_its_end_and_stays_deleted(
+    make_page, site
+):
+    page = make_page(site, "chat")
+    with site.held(20):
+        begin(page, "Gone elsewhere")
+        other = page.context.new_page()
+        other.goto(f"{site.url}/#chat/new")
+        other.get_by_label("More about Gone elsewhere").click()
+        other.get_by_role("button", name="Delete").click()
+        expect(page.locator(".asked")).to_have_count(0)
+        until(
+            page,
+            "() => import('/ui/chat/talk.js').then((m) => !Object.keys(m.running.get().messages).length)",
+        )
+        page.evaluate(SAVED)
+        for tab in (page, other):
+            expect(listed(tab)).to_have_count(0)
+        assert not page.evaluate("import('/ui/chat/shelf.js').then(({ readAll }) => readAll())")
+    until(page, IDLE)
+    other.close()
+
+
+def test_the_time_of_a_continued_answer_is_from_when_it_was_continued(make_page, site):
+    page = make_page(site, "chat")
+    begin(page, "Longer")
+    expect(page.get_by_role("article")).to_contain_text("length")
+    page.evaluate("""async () => {
+        const { change, current } = await import("/ui/chat/library.js");
+        const earlier = (message) => ({ ...message, atMs: message.atMs - 3600e3 });
+        await change(current().id, (was) => ({ ...was, messages: was.messages.map(earlier) }));
+    }""")
+    with site.held(20):
+        page.get_by_role("button", name="Continue").click()
+        until(page, "() => fetch('health').then((r) => r.json()).then((h) => h.engine.n_running === 1)")
+        page.evaluate(SAVED)
+        page.reload()
+        expect(page.get_by_role("button", name="Stop")).to_be_visible()
+        elapsed_s = page.evaluate("""async () => {
+            const { current } = await import("/ui/chat/library.js");
+            const { answerOf } = await import("/ui/chat/talk.js");
+            return performance.now() / 1000 - answerOf(current().messages.at(-1)).get().sentS;
+        }""")
+    assert 0 <= elapsed_s < 1800
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
 
 
 def test_an_answer_is_read_on_once_the_network_is_back(make_page, site):

@@ -1,7 +1,7 @@
 """Finding and lining up: pinned conversations, where a search led, messages that wait their turn."""
 
 import pytest
-from hands import Voice, open_settings, say
+from hands import SAVED, Voice, open_settings, say
 
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
@@ -65,6 +65,34 @@ def test_messages_wait_their_turn_while_an_answer_comes(make_page, site):
     voice.say(content="Three")
     voice.end()
     expect(page.get_by_role("article").last).to_contain_text("Three")
+
+
+def test_a_duplicated_tab_sends_nothing_that_waits_in_the_first(make_page, site):
+    page = make_page(site, "chat")
+
+    def names(*tabs):
+        return [tab.evaluate("import('/ui/chat/draft.js').then(({ TAB }) => TAB)") for tab in tabs]
+
+    with site.held(20):
+        for text in ("First", "Second"):
+            say(page, text, max_tokens=40, temperature=0)
+            expect(page.get_by_label("Your message")).to_have_value("")
+        page.evaluate(SAVED)
+        with page.expect_popup() as popup:
+            page.evaluate("() => void open(location.href)")
+        other = popup.value
+        expect(other.locator(".asked")).to_have_text("You: First")
+        for tab, n in ((page, 1), (other, 0)):
+            waiting = tab.get_by_role("list", name="Sent after this answer").get_by_role("listitem")
+            expect(waiting).to_have_count(n)
+        first, second = names(page, other)
+        assert first != second
+    for tab in (page, other):
+        expect(tab.locator(".asked")).to_have_text(["You: First", "You: Second"])
+        expect(tab.get_by_role("article").last).to_contain_text("length")
+        tab.reload()
+        expect(tab.locator(".asked")).to_have_count(2)
+    assert names(page, other) == [first, second], "each keeps its name"
 
 
 def test_settings_are_saved_under_a_name_taken_again_and_carried_as_a_file(make_page, site, tmp_path):

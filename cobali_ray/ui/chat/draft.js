@@ -1,5 +1,6 @@
 // What is being written in each conversation: text, and the files that will go with it. No drawing.
-import { forSession, keep, kept, makeStore } from "../parts/store.js";
+import { forSession, keep, kept, makeStore, tabName } from "../parts/store.js";
+import { newId } from "../request/conversations.js";
 import { models, modelOf } from "../request/models.js";
 
 /** `queue` has the messages that are sent after the answer under way. */
@@ -7,7 +8,13 @@ export const NOTHING = { text: "", files: [], images: [], refusals: [], reading:
 const NAME = "drafts";
 const MOST_CHARS = 2_000_000; // of what a browser's session has room for; beyond it the files are not kept
 
+const { name, isCopy } = await tabName(newId);
+
+/** This tab's name, by which it knows the answers that it asked for. */
+export const TAB = name;
+
 export const drafts = makeStore({ by: kept(forSession, NAME, {}) });
+const carried = new Map(); // drafts that were moved, and where to
 
 /** What is written in a conversation. */
 export const draftOf = (id) => drafts.get().by[id] ?? NOTHING;
@@ -39,6 +46,9 @@ export function enqueue(id, { text, files, images }) {
     write(id, { ...NOTHING, queue: [...draftOf(id).queue, { text, files, images }] });
 }
 
+// What waits in a duplicated tab is sent by the first.
+if (isCopy) for (const id of Object.keys(drafts.get().by)) write(id, { queue: [] });
+
 /** Take a message out of those that wait; the first, if none is named. */
 export function dequeue(id, message = draftOf(id).queue[0]) {
   write(id, { queue: draftOf(id).queue.filter((other) => other !== message) });
@@ -50,25 +60,29 @@ export function carry(from, to) {
   const { [from]: draft, ...others } = drafts.get().by;
   if (!draft || from === to) return;
   drafts.set({ by: { ...others, [to]: draft } });
+  carried.set(from, to);
   keepThem();
 }
 
-/** Attach files to what is written in a conversation, and say of each that is not accepted why. */
+const nowAt = (id) => (carried.has(id) ? nowAt(carried.get(id)) : id);
+
+/** Attach files to what is written in a conversation, wherever it is carried, and say of each refused one why. */
 export async function attach({ id, model: chosen }, files) {
   const model = models.get().all.find((listed) => listed.id === modelOf(chosen)) ?? null;
-  write(id, { refusals: [] });
+  const draft = () => draftOf(nowAt(id));
+  const put = (patch) => write(nowAt(id), patch);
+  put({ refusals: [] });
   for (const file of files) {
-    write(id, { reading: draftOf(id).reading + 1 });
-    const nTokens = draftOf(id).files.reduce((sum, other) => sum + (other.nTokens ?? 0), 0);
+    put({ reading: draft().reading + 1 });
+    const nTokens = draft().files.reduce((sum, other) => sum + (other.nTokens ?? 0), 0);
     try {
       const { attachmentOf } = await import("./attach.js");
       const { file: text, image } = await attachmentOf(file, model, nTokens);
-      const { files: texts, images } = draftOf(id);
-      write(id, text ? { files: [...texts, text] } : { images: [...images, image] });
+      put(text ? { files: [...draft().files, text] } : { images: [...draft().images, image] });
     } catch (error) {
-      write(id, { refusals: [...draftOf(id).refusals, error.message] });
+      put({ refusals: [...draft().refusals, error.message] });
     }
-    write(id, { reading: draftOf(id).reading - 1 });
+    put({ reading: draft().reading - 1 });
   }
 }
 

@@ -1,14 +1,6 @@
 // The conversations in memory, the one in sight, and the list of all that are kept. No drawing.
 import { forSession, keep, kept, makeStore } from "../parts/store.js";
-import {
-  lookAt,
-  newConversation,
-  pathOf,
-  placeOf,
-  summaryOf,
-  united,
-  withTitle,
-} from "../request/conversations.js";
+import { newConversation, summaryOf, united, withTitle } from "../request/conversations.js";
 import { models } from "../request/models.js";
 import { play } from "../request/play.js";
 import { carry } from "./draft.js";
@@ -45,25 +37,29 @@ export const current = () => library.get().held[library.get().id];
 const AGAIN_MS = 5000; // until what the server did not take is written again
 
 const saving = new Map(); // by conversation: whether there is more to write, and when that is done
-const busy = new Set(); // conversations with an answer under way, which stay in memory
+const busy = new Map(); // conversations with work under way, which stay in memory: what stops each work
 
-/** Keep a conversation in memory until it is released, whichever is in sight. */
-export const hold = (id) => busy.add(id);
-export const release = (id) => busy.delete(id);
+/** Keep a conversation in memory until it is released, whichever is in sight; `stop` is called if it is deleted. */
+export const hold = (id, stop) => busy.set(id, new Set(busy.get(id)).add(stop));
 
-/** Change a conversation that is in memory. It is kept once it has a message; resolves when that was tried. */
+export function release(id, stop) {
+  busy.get(id).delete(stop);
+  if (!busy.get(id).size) busy.delete(id);
+}
+
+/** Change a conversation that is in memory. It is kept once it has a message; resolves to whether it was. */
 export async function change(id, turn) {
   const { held } = library.get();
-  if (!held[id]) return; // it was deleted
+  if (!held[id]) return false; // it was deleted
   const conversation = turn(held[id]);
   library.set({ held: { ...held, [id]: conversation } });
-  if (!conversation.messages.length) return;
+  if (!conversation.messages.length) return false;
   if (id === library.get().id) {
     keep(forSession, PLACE, id);
     keep(forSession, NEW, null);
     if (library.get().missing) library.set({ missing: false });
   }
-  await save(id);
+  return save(id);
 }
 
 function save(id) {
@@ -73,34 +69,47 @@ function save(id) {
     saving.set(id, work);
     work.done = saveAll(id, work);
   }
-  return saving.get(id)?.done;
+  return saving.get(id).done;
 }
 
 /** Resolves once what is being written now is stored. */
 export const saved = () => Promise.all([...saving.values()].map(({ done }) => done));
 
 async function saveAll(id, work) {
+  let stored = false;
   while (work.more) {
     work.more = false;
     try {
       const { write } = await shelf();
       const mine = library.get().held[id];
       const whole = mine && (await write(mine));
+      stored = Boolean(whole);
       if (library.get().held[id]) note(id, whole); // else another shelf has been opened
       if (library.get().trouble) library.set({ trouble: null });
     } catch (error) {
+      stored = false;
       library.set({ trouble: error.message });
       if (error.status === 0 || error.status >= 500) setTimeout(() => save(id), AGAIN_MS);
     }
   }
   saving.delete(id);
+  return stored;
 }
 
 /** Take a conversation as it was stored; null: it was deleted. */
 export function note(id, whole) {
   list(id, whole && summaryOf(whole));
   const { held } = library.get();
-  if (whole && held[id]) library.set({ held: { ...held, [id]: united(whole, held[id]) } });
+  if (!whole) lose(id);
+  else if (held[id]) library.set({ held: { ...held, [id]: united(whole, held[id]) } });
+}
+
+/** Forget a conversation that was deleted, and stop what works on it. */
+function lose(id) {
+  for (const stop of busy.get(id) ?? []) stop();
+  if (library.get().id === id) see(fresh());
+  const { [id]: lost, ...held } = library.get().held;
+  library.set({ held });
 }
 
 function list(id, summary) {
@@ -108,7 +117,7 @@ function list(id, summary) {
   library.set({ summaries: summary ? [summary, ...others] : others });
 }
 
-let opened = { name: null, leave: () => {} }; // the shelf that is read
+let opened = { name: null, chats: null, leave: () => {} }; // the shelf that is read, and that of the key
 const shelfName = () => (isOnServer() ? models.get().chats : "");
 
 /** Read what is kept, follow what others do, and look at a conversation, or again at what this tab had in sight. */
@@ -118,10 +127,14 @@ export async function openLibrary(startId = null) {
     const { onOthers, summaries: readSummaries, read } = await shelf();
     const ends = [models, places].map((store) => store.watch(reopen));
     const unfollow = onOthers(async (id, summary) => {
-      if (summary === null || (summary && !library.get().held[id])) list(id, summary);
-      else note(id, (await read(id)) ?? null);
+      const isHeld = id in library.get().held;
+      const whole = summary === null || (summary && !isHeld) ? null : await read(id);
+      if (shelfName() !== opened.name) return; // moved to the other shelf, not deleted
+      if (summary && !isHeld) list(id, summary);
+      else note(id, whole);
     });
-    opened = { name: shelfName(), leave: () => [...ends, unfollow].forEach((end) => end()) };
+    const { chats } = models.get();
+    opened = { name: shelfName(), chats, leave: () => [...ends, unfollow].forEach((end) => end()) };
     const all = await readSummaries();
     const { summaries } = library.get();
     const knownIds = new Set(summaries.map(({ id }) => id));
@@ -135,13 +148,18 @@ export async function openLibrary(startId = null) {
   }
 }
 
-/** Read another shelf, if the key or the choice of place has changed. */
+/** Read another shelf, if the key or the choice of place has changed; with the same key, answers go on there. */
 export function reopen() {
+  const { chats } = models.get();
+  const sameKey = chats === opened.chats;
+  opened.chats = chats;
   if (shelfName() === opened.name) return;
   opened.name = shelfName();
   const { id } = current();
+  const stay = Object.values(library.get().held).filter((one) => sameKey && busy.has(one.id));
   const conversation = fresh();
-  library.set({ summaries: [], id: conversation.id, held: { [conversation.id]: conversation }, deleted: null });
+  const held = Object.fromEntries([conversation, ...stay].map((one) => [one.id, one]));
+  library.set({ summaries: [], id: conversation.id, held, deleted: null });
   openLibrary(id);
 }
 
@@ -174,12 +192,6 @@ export async function show(id) {
   return Boolean(conversation);
 }
 
-/** Look at a conversation on the branch of a message. */
-export async function showMessage(id, message) {
-  await show(id);
-  if (!pathOf(current()).some((other) => other.id === message)) change(id, (was) => lookAt(was, message));
-}
-
 /** Return a conversation, from memory or from its shelf. */
 export const lookUp = async (id) => library.get().held[id] ?? (await shelf()).read(id);
 
@@ -188,56 +200,32 @@ export function beginNew() {
   if (current().messages.length) see(fresh());
 }
 
-/** Give a conversation a name. */
-export async function rename(id, title) {
+/** Change a conversation that is kept, whether it is in memory or not. */
+async function alter(id, turn) {
   const conversation = await lookUp(id);
   if (!conversation) return;
-  const { held } = library.get();
-  library.set({ held: { ...held, [id]: withTitle(conversation, title) } });
+  library.set({ held: { ...library.get().held, [id]: turn(conversation) } });
   await save(id);
 }
 
+/** Give a conversation a name. */
+export const rename = (id, title) => alter(id, (was) => withTitle(was, title));
+
 /** Pin a conversation above the others, or no longer. */
-export async function pin(id, pinned, atMs = Date.now()) {
-  const conversation = await lookUp(id);
-  if (!conversation) return;
-  const { held } = library.get();
-  library.set({ held: { ...held, [id]: { ...conversation, pinnedMs: pinned ? atMs : -atMs } } });
-  await save(id);
-}
+export const pin = (id, pinned, atMs = Date.now()) =>
+  alter(id, (was) => ({ ...was, pinnedMs: pinned ? atMs : -atMs }));
 
 /** Delete a conversation, and remember it until the next one is. */
 export async function discard(id) {
-  const deleted = await lookUp(id);
-  if (library.get().id === id) see(fresh());
-  const { [id]: discarded, ...held } = library.get().held;
-  library.set({ held, deleted });
+  library.set({ deleted: await lookUp(id) });
+  lose(id);
+  await saving.get(id)?.done;
   await tried(async () => (await shelf()).remove(id));
   note(id, null);
 }
 
-/** Bring back what was deleted last. */
-export async function undo() {
-  const { deleted } = library.get();
-  library.set({ deleted: null });
-  await tried(async () => note(deleted.id, await (await shelf()).write(deleted)));
-}
-
-/** Search titles and texts. */
-export async function search(query) {
-  library.set({ query });
-  if (!query.trim()) {
-    library.set({ matches: null });
-    return;
-  }
-  await tried(async () => {
-    const conversations = await (await shelf()).readAll();
-    const hits = conversations.map((conversation) => [conversation.id, placeOf(conversation, query)]);
-    if (library.get().query === query) library.set({ matches: new Map(hits.filter(([, place]) => place)) });
-  });
-}
-
-async function tried(work) {
+/** Do something; say where it fails why. */
+export async function tried(work) {
   try {
     await work();
   } catch (error) {

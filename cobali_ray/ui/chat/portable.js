@@ -1,9 +1,10 @@
 // Conversations and presets as files: JSON to take elsewhere and back, a page to hand on, Markdown to read. No DOM.
-import { pathOf, withFiles } from "../request/conversations.js";
+import { newId, pathOf, withFiles } from "../request/conversations.js";
 
 const VERSION = 1;
 export const MOST_BYTES = 64 * 1024 * 1024;
 const MOST_MESSAGES = 10_000;
+const SANE_ID = /^[\w-]{1,64}$/; // as the server takes it
 
 /** Of the element of a shared page that has its conversation. */
 export const DATA_ID = "cobali-ray-conversations";
@@ -71,13 +72,12 @@ const CONVERSATION = {
 const MESSAGE = { id: text, parent: textOrNull, atMs: number, changedMs: number, text };
 const FILE = { name: text, size: number, text, nTokens: optional(number) };
 const IMAGE = { name: text, size: number, url: (value) => text(value) && value.startsWith("data:image/") };
-const RESULT = { content: optional(text), error: optional(text) };
 const CALL = {
   id: textOrNull,
   name: text,
   args: text,
   server: optional((value) => text(value) && URL.canParse(value)),
-  result: optional((value) => object(value) && fits(value, RESULT) === null),
+  result: optional((value) => object(value) && text(value.error === undefined ? value.content : value.error)),
 };
 const ROLES = {
   user: { files: optional(listOf(FILE)), images: optional(listOf(IMAGE)), start: optional(object) },
@@ -116,13 +116,17 @@ const picked = (value, shape) =>
     Object.keys(shape).flatMap((name) => (value[name] === undefined ? [] : [[name, value[name]]])),
   );
 
+const SETTINGS = { tools: areTools, ignore_eos: is("boolean"), words: is("boolean") }; // the others are texts
+
 /** Keep of settings from elsewhere those that are valid. */
 export const knownSettings = (settings) =>
   Object.fromEntries(
-    Object.entries(settings).filter(
-      ([name, value]) => text(value) || is("boolean")(value) || (name === "tools" && areTools(value)),
+    Object.entries(settings).filter(([name, value]) =>
+      (Object.hasOwn(SETTINGS, name) ? SETTINGS[name] : text)(value),
     ),
   );
+
+const saneId = (id) => (SANE_ID.test(id) ? id : newId());
 
 function conversationOf(value, index) {
   const where = `Conversation ${index + 1}`;
@@ -131,7 +135,7 @@ function conversationOf(value, index) {
   if (wrong) throw new Error(`${where}: ${wrong} is missing or invalid.`);
   if (value.messages.length > MOST_MESSAGES)
     throw new Error(`${where} has ${value.messages.length} messages; at most ${MOST_MESSAGES} are allowed.`);
-  const seen = new Set();
+  const ids = new Map([[null, null]]); // of its messages: there, and here
   const messages = value.messages.map((message, i) => {
     const place = `${where}, message ${i + 1}`;
     if (!object(message)) throw new Error(`${place} is not an object.`);
@@ -139,15 +143,15 @@ function conversationOf(value, index) {
     const shape = { ...MESSAGE, ...ROLES[message.role] };
     const bad = fits(message, shape);
     if (bad) throw new Error(`${place}: ${bad} is missing or invalid.`);
-    if (seen.has(message.id)) throw new Error(`${place}: another message has the same id.`);
-    if (message.parent !== null && !seen.has(message.parent))
-      throw new Error(`${place}: its parent is not an earlier message.`);
-    seen.add(message.id);
-    return { role: message.role, ...picked(message, shape) };
+    if (ids.has(message.id)) throw new Error(`${place}: another message has the same id.`);
+    if (!ids.has(message.parent)) throw new Error(`${place}: its parent is not an earlier message.`);
+    ids.set(message.id, saneId(message.id));
+    const { id, parent } = message;
+    return { role: message.role, ...picked(message, shape), id: ids.get(id), parent: ids.get(parent) };
   });
-  if (value.head !== null && !seen.has(value.head))
-    throw new Error(`${where}: head is not one of its messages.`);
-  return { ...picked(value, CONVERSATION), settings: knownSettings(value.settings), messages };
+  if (!ids.has(value.head)) throw new Error(`${where}: head is not one of its messages.`);
+  const known = { id: saneId(value.id), head: ids.get(value.head), settings: knownSettings(value.settings) };
+  return { ...picked(value, CONVERSATION), ...known, messages };
 }
 
 const WRITERS = {

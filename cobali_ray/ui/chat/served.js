@@ -13,10 +13,11 @@ const N_AT_ONCE = 6; // as many connections as browsers open
 const known = new Map(); // by id, as this tab has it: its version, and the conversation
 const writing = new Map(); // by id, the conversations being written
 const listed = new Map(); // the version and summary of each, as the server listed them last
+const changed = new Set(); // ids of those that others wrote or deleted, until `onOthers` has told of them
 let newest = 0; // the highest version listed
 let owner = null; // the key that all of this belongs to, and the server's name for its conversations
 
-const address = (id) => `v1/chats/${id}`;
+const address = (id) => `v1/chats/${encodeURIComponent(id)}`;
 const json = async (path, options) => (await call(path, options)).json();
 
 /** Belong to the key that is used now; forget what belonged to another. */
@@ -26,34 +27,42 @@ export function open() {
   newest = 0;
   known.clear();
   listed.clear();
+  changed.clear();
 }
 
 const isOurs = () => owner?.key === access.get().key;
 
-/** Ask what has changed; return the ids of those of which this tab has another version. */
+/** Ask what has changed. */
 async function look() {
-  const changed = [];
   for (let more = true; more; ) {
     const { data, has_more: hasMore } = await json(`v1/chats?after=${newest}`);
     for (const { id, version, summary, deleted } of data) {
       newest = version;
-      if (known.get(id)?.version !== version) changed.push(id);
-      if (deleted) {
-        listed.delete(id);
-        known.delete(id);
-      } else listed.set(id, { version, summary: JSON.parse(summary) });
+      if (known.get(id)?.version !== version) changed.add(id);
+      if (deleted) listed.delete(id);
+      else listed.set(id, { version, summary: JSON.parse(summary) });
     }
     more = hasMore;
   }
-  return changed;
 }
 
 /** Call with the id of each conversation that another browser wrote or deleted, and its summary if it is there. */
 export function onOthers(callback) {
+  const tell = async (id) => {
+    changed.delete(id); // it may change again meanwhile
+    if (!listed.has(id)) known.delete(id);
+    try {
+      await callback(id, listed.get(id)?.summary ?? null);
+    } catch (error) {
+      changed.add(id);
+      throw error;
+    }
+  };
   const turn = async () => {
     if (document.hidden || access.get().keyNeeded || !isOurs()) return;
     try {
-      for (const id of await look()) callback(id, listed.get(id)?.summary ?? null);
+      await look();
+      for (const id of changed) await tell(id);
     } catch {
       // The page says elsewhere that the server does not answer.
     }
@@ -71,6 +80,7 @@ export async function summaries() {
   open();
   for (const conversation of Object.values(unsaved())) await write(conversation);
   await look();
+  changed.clear();
   return [...listed.values()].map(({ summary }) => summary);
 }
 
@@ -100,8 +110,9 @@ export async function read(id) {
 }
 
 /**
- * Write a conversation, united with what is there; resolves to that. Where the key has changed meanwhile, this tab
- * keeps it for the next time, as it must not go to the other key. Throws an Error that says what to do.
+ * Write a conversation, united with what is there; resolves to that, or undefined if others have deleted it. Where
+ * the key has changed meanwhile, this tab keeps it for the next time, as it must not go to the other key. Throws an
+ * Error that says what to do.
  */
 export async function write(mine) {
   for (;;) {
@@ -127,7 +138,11 @@ export async function write(mine) {
       }
     }
     known.delete(mine.id);
-    await read(mine.id);
+    if (!(await read(mine.id)) && version) {
+      keepUnsaved(mine.id, null);
+      writing.delete(mine.id);
+      return undefined;
+    }
   }
 }
 

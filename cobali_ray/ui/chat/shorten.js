@@ -52,9 +52,9 @@ async function summarise(conversation) {
   const run = ask({ ...body, max_tokens: SUMMARY_TOKENS });
   const [answer] = run.answers;
   note(id, { answer, stop: run.stop });
-  hold(id); // it may be left meanwhile
+  hold(id, run.stop); // it may be left meanwhile
   await run.done;
-  release(id);
+  release(id, run.stop);
   const { status, text, error } = answer.get();
   if (status === "done" && text.trim()) begin(id, start.id, { summary: text.trim() });
   const trouble = status === "stopped" ? null : (error?.message ?? (text.trim() ? null : "The summary was empty."));

@@ -15,10 +15,7 @@ import {
   lookUp,
   pin,
   rename,
-  search,
   show,
-  showMessage,
-  undo,
 } from "./library.js";
 import { running, stop } from "./talk.js";
 
@@ -33,10 +30,14 @@ export function Sidebar({ close }) {
   const shown = matches ? summaries.filter((summary) => matches.has(summary.id)) : summaries;
   const choose = async (chosen) => {
     const message = matches?.get(chosen)?.message;
-    if (message) await showMessage(chosen, message);
+    if (message) await (await transfer()).showMessage(chosen, message);
     else await show(chosen);
     close();
     if (message) whenDrawn(() => document.getElementById(`message-${message}`)?.scrollIntoView({ block: "center" }));
+  };
+  const look = async (text) => {
+    library.set({ query: text });
+    (await transfer()).search(text);
   };
   const begin = () => {
     beginNew();
@@ -50,7 +51,7 @@ export function Sidebar({ close }) {
     </div>
     <label class="search"><span class="hidden">Search conversations</span><${Icon} name="search" />
       <input id="search" type="search" placeholder="Search" title="Ctrl+K" value=${query}
-        onInput=${(event) => search(event.target.value)} /></label>
+        onInput=${({ target }) => look(target.value)} /></label>
     <nav aria-label="Conversations">
       ${byDay(shown).map(
         ([day, group]) => html`<section key=${day}><h2>${day}</h2>
@@ -64,7 +65,7 @@ export function Sidebar({ close }) {
     ${
       deleted &&
       html`<p class="told" role="status">Deleted: <b>${deleted.title}</b>
-        ${" "}<button class="quiet small" onClick=${undo}>Undo</button></p>`
+        ${" "}<button class="quiet small" onClick=${async () => (await transfer()).undo()}>Undo</button></p>`
     }
     ${
       result &&

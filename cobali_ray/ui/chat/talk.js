@@ -1,5 +1,5 @@
 // Talking: messages are sent, answers asked for, stopped, continued and kept as they grow. No drawing.
-import { makeStore, tabName } from "../parts/store.js";
+import { makeStore } from "../parts/store.js";
 import { askToKeep, isOpen, readOn } from "../request/chat.js";
 import {
   apiMessages,
@@ -16,6 +16,7 @@ import { bodyOf } from "../request/params.js";
 import { pauseOver } from "../request/resume.js";
 import { definitionsOf, runTool, serverOf } from "../request/toolbox.js";
 import { watchEngine } from "./away.js";
+import { TAB } from "./draft.js";
 import { change, current, hold, library, release } from "./library.js";
 import { isOnServer } from "./place.js";
 
@@ -24,7 +25,6 @@ const MOST_ROUNDS = 8;
 const KEEP_MS = 500; // between two writes of a growing answer
 const KEEP_ON_SERVER_MS = 15_000; // which has all of it in the stream
 const CUT = "The page was closed during this answer. The text so far was kept.";
-const TAB = tabName(newId);
 
 /** The messages under way, by conversation. */
 export const running = makeStore({ messages: {} });
@@ -135,7 +135,7 @@ function answer(id, place = null, { continued = false } = {}) {
   const begun = continued ? { text, reasoning, reasonedS, tokens } : {};
   const run = askToKeep(body, { begun, tab: TAB, resumable: isOnServer() ? "stored" : true });
   const [store] = run.answers;
-  const record = { ...recordOf(store.get()), model: body.model ?? null };
+  const record = { ...recordOf(store.get()), model: body.model ?? null, sentMs: Date.now() };
   change(id, (all) =>
     place ? withChange(all, place.id, record) : withMessage(all, all.head, { role: "assistant", ...record }),
   );
@@ -152,7 +152,8 @@ export function followOpen() {
   const message = messageOf({ messages }, head);
   if (runs.has(id) || message?.role !== "assistant" || !message.stream || !isOpen(message)) return;
   const { parent, role, atMs, changedMs, model, id: place, ...value } = message;
-  const sentS = performance.now() / 1000 - (Date.now() - atMs) / 1000;
+  const agoMs = Math.max(0, Date.now() - (value.sentMs ?? atMs)); // 0: the clock was put back
+  const sentS = (performance.now() - agoMs) / 1000;
   const lastS = value.lastS === null ? null : sentS + value.lastS;
   follow(id, place, readOn({ ...value, sentS, lastS, pause: null, pauses: value.pauses ?? [] }));
 }
@@ -162,11 +163,11 @@ async function follow(id, message, run) {
   const {
     answers: [store],
   } = run;
-  let written = null;
+  let [written, saved] = [null, null];
   const write = () => {
-    if (written === store.get()) return null;
+    if (written === store.get()) return;
     written = store.get();
-    return change(id, (was) => withChange(was, message, recordOf(written)));
+    saved = change(id, (was) => withChange(was, message, recordOf(written)));
   };
   let stopped = false;
   const stopIt = () => {
@@ -176,7 +177,7 @@ async function follow(id, message, run) {
   runs.set(id, { stop: stopIt });
   answers.set(message, { store, live: true, message: null });
   running.set({ messages: { ...running.get().messages, [id]: message } });
-  hold(id);
+  hold(id, stopIt);
   const timer = setInterval(write, isOnServer() ? KEEP_ON_SERVER_MS : KEEP_MS);
   addEventListener("pagehide", write);
   const unwatch = watchEngine(store);
@@ -188,21 +189,20 @@ async function follow(id, message, run) {
   if (store.get().status === "done" && asker) await useTools(store, settings, () => stopped);
   clearInterval(timer);
   removeEventListener("pagehide", write);
-  const saved = write();
-  if (isOnServer()) letGo(saved, store.get().stream);
+  write();
+  if (isOnServer()) letGo(saved, store.get());
   const kept = messageOf(library.get().held[id] ?? { messages: [] }, message);
   answers.set(message, { store, live: false, message: kept });
   runs.delete(id);
-  release(id);
+  release(id, stopIt);
   const { [id]: ended, ...others } = running.get().messages;
   running.set({ messages: others });
   if (asker && !stopped && kept?.calls.length && canGoOn(kept) && nRounds(id) < MOST_ROUNDS) answer(id);
 }
 
-/** Have the server forget the stream of an answer that is whole in its conversation there. */
-async function letGo(saved, { id, after }) {
-  await saved;
-  if (after && !library.get().trouble) (await import("./served.js")).forget(id);
+/** Have the server forget the stream of an answer that has ended and is whole in its conversation there. */
+async function letGo(saved, { status, stream: { id, after } }) {
+  if ((await saved) && after && status !== "failed") (await import("./served.js")).forget(id);
 }
 
 /**

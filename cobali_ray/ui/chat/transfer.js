@@ -1,6 +1,6 @@
-// Many conversations at once: exported, imported, moved from this browser to the server. Loaded on demand.
-import { newId, sameAs } from "../request/conversations.js";
-import { note, reopen, saved } from "./library.js";
+// What is done with conversations now and then: exported, imported, moved, searched, brought back. Loaded on demand.
+import { lookAt, newId, pathOf, sameAs } from "../request/conversations.js";
+import { change, current, library, note, reopen, saved, show, tried } from "./library.js";
 import { choose, shelf } from "./place.js";
 
 /** Return every conversation that is kept, newest first. */
@@ -39,4 +39,50 @@ export async function keepOnServer(onServer) {
     await write(conversation);
     await remove(conversation.id);
   }
+}
+
+const BESIDE = 40; // characters shown beside what was searched for
+
+/**
+ * Where a text is in a conversation, or null: `{message, parts}`, the id of the newest message that has it, and what
+ * stands there before it, itself and behind it; both null where only the title or a file's name has it.
+ */
+function placeOf({ title, messages }, words) {
+  const needle = words.trim().toLowerCase();
+  const at = (text) => (text ?? "").toLowerCase().indexOf(needle);
+  const hit = messages.findLast(({ text }) => at(text) >= 0);
+  if (!hit) {
+    const named = at(title) >= 0 || messages.some(({ files = [] }) => files.some(({ name }) => at(name) >= 0));
+    return named ? { message: null, parts: null } : null;
+  }
+  const from = at(hit.text);
+  const to = from + needle.length;
+  const before = hit.text.slice(Math.max(0, from - BESIDE), from);
+  return { message: hit.id, parts: [before, hit.text.slice(from, to), hit.text.slice(to, to + BESIDE)] };
+}
+
+/** Search titles and texts for what was typed. */
+export async function search(query) {
+  if (!query.trim()) {
+    library.set({ matches: null });
+    return;
+  }
+  await tried(async () => {
+    const conversations = await (await shelf()).readAll();
+    const hits = conversations.map((conversation) => [conversation.id, placeOf(conversation, query)]);
+    if (library.get().query === query) library.set({ matches: new Map(hits.filter(([, place]) => place)) });
+  });
+}
+
+/** Look at a conversation on the branch of a message. */
+export async function showMessage(id, message) {
+  await show(id);
+  if (!pathOf(current()).some((other) => other.id === message)) change(id, (was) => lookAt(was, message));
+}
+
+/** Bring back what was deleted last. */
+export async function undo() {
+  const { deleted } = library.get();
+  library.set({ deleted: null });
+  await tried(async () => note(deleted.id, await (await shelf()).write(deleted)));
 }

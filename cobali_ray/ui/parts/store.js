@@ -82,12 +82,29 @@ export function keep(storage, name, value) {
   }
 }
 
-/** A name of this tab, which stays when the page is loaded again. */
-export function tabName(make) {
-  const name = kept(forSession, "tab", null) ?? make();
+/**
+ * Resolves to a name of this tab, which stays when the page is loaded again, and whether the tab is a copy: that has
+ * all that the first kept for its session, and gets another name. Over plain http only loopback has locks to tell.
+ */
+export async function tabName(make) {
+  const before = kept(forSession, "tab", null) ?? make();
+  const isCopy = !(await isFree(before));
+  const name = isCopy ? make() : before;
+  if (isCopy) await isFree(name);
   keep(forSession, "tab", name);
-  return name;
+  return { name, isCopy };
 }
+
+/** Whether no other tab has a name, which is this tab's from then on. */
+const isFree = (name) =>
+  new Promise((resolve) => {
+    const take = (lock) => {
+      resolve(lock !== null);
+      return lock && new Promise(() => {}); // until the tab is closed
+    };
+    if (!navigator.locks) resolve(true);
+    else navigator.locks.request(`cobali.tab.${name}`, { ifAvailable: true }, take).catch(() => resolve(true));
+  });
 
 export const forSession = () => sessionStorage;
 export const forGood = () => localStorage;

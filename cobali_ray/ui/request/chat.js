@@ -27,7 +27,7 @@ export function ask(body, begun = {}) {
  */
 export function askToKeep(body, { begun = {}, tab = null, resumable = true } = {}) {
   const xRequestId = newId(); // and the stream's
-  const stream = { id: xRequestId, after: 0, tab };
+  const stream = { id: xRequestId, after: 0, tab, stored: resumable === "stored" };
   const answer = makeStore({ ...nothingOf(body, xRequestId), ...begun, stream });
   return keptRun(answer, body, (signal) => open({ ...body, resumable }, xRequestId, signal, stream.id));
 }
@@ -68,7 +68,7 @@ const nothingOf = ({ n = 1 }, xRequestId) => ({
   error: null,
   requestId: null, // as the engine calls it, known with the first token
   xRequestId, // as the page calls it, of all answers together
-  stream: null, // {id, after, tab}: where it can be read on, behind which event, and who asked for it
+  stream: null, // {id, after, tab, stored}: where it can be read on, behind which event, who asked, if it stays
   pause: null, // {why: network or engine, sinceMs}: why nothing comes
   pauses: [], // those that are over: {why, tookS}
   tokens: [], // of the text, where they were requested: {text, logprob, top: [[text, logprob], …]}

@@ -11,7 +11,7 @@ export const newId = () =>
 export const newConversation = (settings, model, atMs = Date.now()) => ({
   id: newId(),
   title: "",
-  titledMs: 0, // when somebody named it; 0: it has its first message's words
+  titledMs: 0, // when somebody named it; below 0: when that was undone, and it has its first message's words
   pinnedMs: 0, // when it was pinned; below 0: when that was undone
   createdMs: atMs,
   changedMs: atMs,
@@ -44,7 +44,9 @@ export const siblingsOf = ({ messages }, { parent }) => messages.filter((other) 
 
 /** Add a message behind another (null: as a first one) and look at it. */
 export function withMessage(conversation, parent, message, atMs = Date.now()) {
-  const added = { id: newId(), ...message, parent, atMs, changedMs: atMs };
+  const before = messageOf(conversation, parent);
+  const addedMs = before ? Math.max(atMs, before.atMs + 1) : atMs; // the clock may be behind
+  const added = { id: newId(), ...message, parent, atMs: addedMs, changedMs: addedMs };
   const messages = [...conversation.messages, added];
   const title = conversation.title || titleOf(added);
   return { ...conversation, title, messages, head: added.id, changedMs: atMs };
@@ -53,7 +55,7 @@ export function withMessage(conversation, parent, message, atMs = Date.now()) {
 /** Change a message in its place. The conversation stays where it is in the list. */
 export function withChange(conversation, id, patch, atMs = Date.now()) {
   const messages = conversation.messages.map((message) =>
-    message.id === id ? { ...message, ...patch, changedMs: atMs } : message,
+    message.id === id ? { ...message, ...patch, changedMs: Math.max(atMs, message.changedMs + 1) } : message,
   );
   return { ...conversation, messages };
 }
@@ -69,7 +71,7 @@ export function lookAt(conversation, id) {
 export function withTitle(conversation, title, atMs = Date.now()) {
   const named = title.trim().slice(0, 200);
   const first = conversation.messages.find(({ role }) => role === "user");
-  return { ...conversation, title: named || titleOf(first), titledMs: named ? atMs : 0, changedMs: atMs };
+  return { ...conversation, title: named || titleOf(first), titledMs: named ? atMs : -atMs, changedMs: atMs };
 }
 
 function titleOf(message) {
@@ -98,8 +100,8 @@ export function united(stored, mine) {
     const other = byId.get(message.id);
     byId.set(message.id, other ? laterOf(other, message) : message);
   }
-  const messages = [...byId.values()].sort((a, b) => a.atMs - b.atMs);
-  const { title, titledMs } = stored.titledMs > mine.titledMs ? stored : mine;
+  const messages = inOrder(byId);
+  const { title, titledMs } = Math.abs(stored.titledMs) > Math.abs(mine.titledMs) ? stored : mine;
   const { pinnedMs = 0 } = Math.abs(stored.pinnedMs ?? 0) > Math.abs(mine.pinnedMs ?? 0) ? stored : mine;
   const { settings, model, setMs = 0 } = (stored.setMs ?? 0) > (mine.setMs ?? 0) ? stored : mine;
   const behind = pathTo({ messages }, stored.head).some(({ id }) => id === mine.head);
@@ -109,6 +111,18 @@ export function united(stored, mine) {
     head: behind ? stored.head : mine.head,
     changedMs: Math.max(stored.changedMs, mine.changedMs),
   };
+}
+
+/** Messages by time, each behind its parent, whose clock may have been ahead. */
+function inOrder(byId) {
+  const ordered = new Set();
+  const add = (message) => {
+    if (!message || ordered.has(message)) return;
+    add(byId.get(message.parent));
+    ordered.add(message);
+  };
+  [...byId.values()].sort((a, b) => a.atMs - b.atMs).forEach(add);
+  return [...ordered];
 }
 
 /** Say whether two have the same messages and name. */
@@ -122,26 +136,6 @@ export const sameAs = (first, second) =>
 
 /** Return the summary that a list shows of a conversation. */
 export const summaryOf = ({ id, title, changedMs, pinnedMs = 0 }) => ({ id, title, changedMs, pinned: pinnedMs > 0 });
-
-const BESIDE = 40; // characters shown beside what was searched for
-
-/**
- * Where a text is in a conversation, or null: `{message, parts}`, the id of the newest message that has it, and what
- * stands there before it, itself and behind it; both null where only the title or a file's name has it.
- */
-export function placeOf({ title, messages }, words) {
-  const needle = words.trim().toLowerCase();
-  const at = (text) => (text ?? "").toLowerCase().indexOf(needle);
-  const hit = messages.findLast(({ text }) => at(text) >= 0);
-  if (!hit) {
-    const named = at(title) >= 0 || messages.some(({ files = [] }) => files.some(({ name }) => at(name) >= 0));
-    return named ? { message: null, parts: null } : null;
-  }
-  const from = at(hit.text);
-  const to = from + needle.length;
-  const before = hit.text.slice(Math.max(0, from - BESIDE), from);
-  return { message: hit.id, parts: [before, hit.text.slice(from, to), hit.text.slice(to, to + BESIDE)] };
-}
 
 const DAY_MS = 24 * 3600 * 1000;
 

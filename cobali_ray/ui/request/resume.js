@@ -18,14 +18,15 @@ export function pauseOver({ pause, pauses }, nowMs = Date.now()) {
  *
  * `begin(signal)` yields those of the first connection; null: the stream exists, and is read behind the last event
  * that is in the answer. How far it is read stands in the answer's `stream.after`, and while nobody answers it has a
- * `pause`. Throws an AbortError, and what ends the answer.
+ * `pause`. It is tried again for as long as the server may have the stream, a `stored` one without an end. Throws an
+ * AbortError, and what ends the answer.
  */
 export async function* eventsInSpiteOfCuts(answer, begin, signal) {
-  let [nTries, nEvents, exists, aliveMs] = [0, 0, begin === null, Date.now()];
+  let [nTries, nEvents, exists, cutMs] = [0, 0, begin === null, null];
   for (let connect = begin; ; connect = null) {
     try {
       for await (const event of connect ? connect(signal) : behind(answer, signal)) {
-        [nTries, nEvents, exists, aliveMs] = [0, nEvents + 1, true, Date.now()];
+        [nTries, nEvents, exists, cutMs] = [0, nEvents + 1, true, null];
         yield event;
         if (event.id) answer.set({ stream: { ...answer.get().stream, after: Number(event.id) } });
         if (event.data === "[DONE]") return;
@@ -34,7 +35,9 @@ export async function* eventsInSpiteOfCuts(answer, begin, signal) {
     } catch (error) {
       if (!isCut(error)) throw streamError(error, exists, answer.get());
       if (isPlain(answer, nEvents)) throw error;
-      if (exists ? Date.now() - aliveMs > KEPT_S * 1000 : nTries >= N_TRIES) throw error;
+      cutMs ??= Date.now();
+      const isLost = !answer.get().stream.stored && Date.now() - cutMs > KEPT_S * 1000;
+      if (exists ? isLost : nTries >= N_TRIES) throw error;
     }
     const { pause } = answer.get();
     if (!pause) answer.set({ pause: { why: "network", sinceMs: Date.now() } });
@@ -53,8 +56,9 @@ async function* behind(answer, signal) {
   yield* eventsOf(response);
 }
 
-/** Nobody answered, or the connection broke off. */
-const isCut = (error) => error.status === 0 || error instanceof TypeError;
+/** Nobody answered, or only a proxy, or the connection broke off. */
+const isCut = (error) =>
+  error.status === 0 || error instanceof TypeError || ([502, 503, 504].includes(error.status) && error.type === null);
 
 function streamError(error, exists, { text }) {
   if (error.code !== "stream_not_found") return error;
