@@ -355,6 +355,13 @@ class ForeignOriginError(BadRequestError):
     )
 
 
+class ForeignSiteError(BadRequestError):
+    """A browser fetches something for a page from elsewhere, and does not say which page."""
+
+    status, code = 403, "origin_not_allowed"
+    template = "Images and scripts of pages from elsewhere may not use this server."
+
+
 @dataclass(eq=False)
 class ForeignHostError(BadRequestError):
     host: str

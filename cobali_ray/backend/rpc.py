@@ -111,7 +111,7 @@ class LentDevices:
         """
         lib, base = load(cache), ggml.load()  # which may have to be built first
         self._held: list[int] = []
-        self._ends, self._connected, self._late = threading.Lock(), False, False
+        self._lock, self._connected, self._late = threading.Lock(), False, False
         self._tunnel = None if tunnel is None else Tunnel(endpoint, tunnel[0], timeout_s, tunnel[1])
         try:
             self._connect(lib, base, endpoint, timeout_s, require_alive)
@@ -134,7 +134,7 @@ class LentDevices:
             devices = [base.ggml_backend_reg_dev_get(reg, i) for i in range(n)]
             self._held = [base.ggml_backend_dev_init(device, None) for device in devices]
             handles.extend(devices)
-            with self._ends:
+            with self._lock:
                 self._connected = True
             if self._late:  # llama.cpp takes no lost connection, so it is closed now that it is there
                 self.close()
@@ -142,7 +142,7 @@ class LentDevices:
         thread = threading.Thread(target=connect, name="connect", daemon=True)
         thread.start()
         thread.join(timeout_s)
-        with self._ends:
+        with self._lock:
             self._late = thread.is_alive() and not self._connected
         if self._late:
             raise ConfigError("devices", f"the worker at {name} was taken by another engine meanwhile")

@@ -448,8 +448,7 @@ class Splitter(Reader):
         ends = ["<|end|>", calls.end, "<|return|>", "<|start|>", calls.start]
         if self._continues and not (yield from self._end_of_message(ends, self._say)):
             return
-        before = False if self._continues else None
-        """Whether the last message was reasoning; None: there was none."""
+        before = False if self._continues else None  # whether the last message was reasoning
         while True:
             yield from self._skip("")
             head: list[str] = []

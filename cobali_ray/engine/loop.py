@@ -34,6 +34,7 @@ from cobali_ray.core.request.request import Request
 from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.core.views.stats import EngineState, EngineStatus, TickStats
 from cobali_ray.engine.engine import Engine, Sink
+from cobali_ray.engine.record import waiting
 from cobali_ray.engine.turns import TurnThreads
 from cobali_ray.errors import (
     BadRequestError,
@@ -350,7 +351,7 @@ class EngineLoop:
                 mail = mailbox.get()
             else:
                 self._busy_since_s = None
-                self._watch(lambda observer: observer.on_idle(*_idle(engine)))
+                self._watch(lambda it: it.on_idle(engine.slots.n_used_idle(), **waiting(engine.scheduler)))
                 try:
                     mail = mailbox.get(timeout=engine.patience_s)
                 except queue.Empty:  # a deadline has passed
@@ -431,12 +432,6 @@ def _tried(work: Callable[[], _T]) -> _T | CobaliError:
     except Exception as error:
         _complain("not_prepared")
         return InternalError(repr(error))
-
-
-def _idle(engine: Engine) -> tuple[int, int, int, int]:
-    """Return what an engine without work holds, and what waits in it."""
-    queue, texts = engine.scheduler.queue, engine.scheduler.texts
-    return engine.slots.n_used_idle(), len(queue), queue.n_tokens, 0 if texts is None else texts.n_texts
 
 
 def _complain(event: str) -> None:

@@ -73,7 +73,7 @@ class TickRecorder:
 
     def _after(self, scheduler: Scheduler, n_reused: int) -> dict[str, Any]:
         """Return the fields of any tick's record; counters are given as their growth since the last."""
-        slots, queue, counts, texts = scheduler.slots, scheduler.queue, scheduler.counts, scheduler.texts
+        slots, counts = scheduler.slots, scheduler.counts
         host, disk = scheduler.tiers.host, scheduler.tiers.disk
         counted = {
             "n_reused_graphs": n_reused, "n_preempted": counts.n_preempted, "n_finished": counts.n_ended,
@@ -87,11 +87,18 @@ class TickRecorder:
         return {name: n - before[name] for name, n in counted.items()} | {
             "tick_id": self._tick_id - 1,
             "n_idle": slots.n_idle,
-            "n_queued": len(queue), "n_queued_tokens": queue.n_tokens,
             "n_cells": scheduler.limits.n_cells,
             "n_cells_used": slots.n_used(), "n_cells_idle": slots.n_used_idle(),
             "n_host_cells": host.n_used, "n_disk_bytes": disk.n_bytes,
             "n_embedded": counts.texts.n_tokens, "n_texts": counts.texts.n_texts,
-            "n_texts_queued": 0 if texts is None else texts.n_texts,
             "embed_s": counts.texts.seconds,
-        }  # fmt: skip
+        } | waiting(scheduler)  # fmt: skip
+
+
+def waiting(scheduler: Scheduler) -> dict[str, int]:
+    """Return the fields of a record that say what waits."""
+    queue, texts = scheduler.queue, scheduler.texts
+    return {
+        "n_queued": len(queue), "n_queued_tokens": queue.n_tokens,
+        "n_texts_queued": 0 if texts is None else texts.n_texts,
+    }  # fmt: skip

@@ -79,7 +79,7 @@ class Onlooker:
     def on_refusal(self, reason):
         self.refusals.append(reason)
 
-    def on_idle(self, n_cells, *queued):
+    def on_idle(self, n_cells, **waiting):
         self.idle.release()
 
 

@@ -1,6 +1,7 @@
 """An engine's process loads its model, gives the memory back, and pauses."""
 
 import asyncio
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from cobali_ray.core.dispatch.engines import Phase
 from cobali_ray.core.views.stats import EngineStatus
 from cobali_ray.errors import (
     ConfigError,
+    DrainingError,
     InternalError,
     ModelBusyError,
     ModelTooLargeError,
@@ -64,6 +66,24 @@ async def test_a_model_that_is_loaded_once_more_is_no_restart_of_its_engine(make
         await s.model.unload()
     assert len(began) == 2
     assert began[0] == began[1], "alerts of restarts count how often it changes"
+
+
+async def test_a_model_that_is_loaded_while_the_server_stops_takes_nothing(make):
+    s = await make(load="on_demand")
+    assert await s.handle.server.drain(1.0)
+    await s.model.load()
+    with pytest.raises(DrainingError):
+        await s.collect()
+
+
+async def test_a_request_that_left_without_an_end_is_waited_for_no_longer(make):
+    requests = (await make()).handle.server._requests
+    with ExitStack() as stack:
+        stack.enter_context(requests.opened("expanding"))
+        waits = asyncio.ensure_future(requests.wait(600))
+        await asyncio.sleep(0)
+    async with asyncio.timeout(30):
+        assert await waits
 
 
 async def test_an_idle_model_is_let_go_after_its_time(make, monkeypatch):

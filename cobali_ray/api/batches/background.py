@@ -159,23 +159,18 @@ class Background:
                 pause_s = min(max(result.error.retry_after_s, PAUSE_S), MAX_PAUSE_S)
                 self._n_refused[begun.id] += 1
                 self._refused_until_s[begun.owner] = self._clock.now() + pause_s
-                await self._flush(begun.id)
                 await self._store.alone(responses.put_back, begun.id)
-                del self._begun[begun.id]
-                return
+                break
             if attempt == MAX_ATTEMPTS or not may_again(result.error):
                 self._fail(begun, result.error)
                 break
         await self._flushed(begun.id)
 
     async def _flushed(self, response_id: str) -> None:
-        """Wait until all of a response that is over is in the store."""
-        await self._flush(response_id)
-        del self._begun[response_id]
-
-    async def _flush(self, response_id: str) -> None:
+        """Forget a response that is over, or was refused, once all that there is of it is in the store."""
         while any(pending_id == response_id for pending_id, *_ in self._pending):
             await self._written.wait()
+        del self._begun[response_id]
 
     def _fail(self, begun: BegunResponse, error: Exception) -> None:
         body = orjson.loads(begun.body) | {"status": FAILED, "error": error_of(fault_of(error))}
@@ -192,9 +187,7 @@ class Background:
             self._recorded.clear()
             self._batch = begin_apart(self._write())
             try:
-                await asyncio.shield(
-                    self._batch
-                )  # what is in the store is not pending, also if this ends now
+                await asyncio.shield(self._batch)  # `_stop` waits for it
             except Exception as error:  # whatever it is, later answers are written
                 _log.error("store_failed", error=str(error) or repr(error))
                 await self._clock.sleep(RETRY_S)

@@ -161,10 +161,11 @@ class Intake:
 
         def hold(n_bytes: int) -> None:
             nonlocal n_mine
-            most, of_tenant = (n * self._max_body_bytes for n in (HELD_BODIES, HELD_OF_TENANT))
             held = self._n_held_bytes
-            if held.total() + n_bytes > most or (tenant and held[tenant] + n_bytes > of_tenant):
-                raise QueueFullError("bytes of request bodies", most, RETRY_AFTER_S)
+            bounds = [(held.total(), HELD_BODIES)] + ([(held[tenant], HELD_OF_TENANT)] if tenant else [])
+            for n_held, n_bodies in bounds:
+                if n_held + n_bytes > (most := n_bodies * self._max_body_bytes):
+                    raise QueueFullError("bytes of request bodies", most, RETRY_AFTER_S)
             held[tenant] += n_bytes
             n_mine += n_bytes
 

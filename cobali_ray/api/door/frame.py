@@ -18,7 +18,13 @@ from cobali_ray.api.door.keyring import Keyring
 from cobali_ray.api.door.origins import Origins, is_loopback
 from cobali_ray.api.door.refused import RefusedKeys, log_refusal
 from cobali_ray.api.door.spans import HttpTracer, route_traced
-from cobali_ray.errors import ForeignHostError, ForeignOriginError, HeadersTooLargeError, WrongKeyError
+from cobali_ray.errors import (
+    ForeignHostError,
+    ForeignOriginError,
+    ForeignSiteError,
+    HeadersTooLargeError,
+    WrongKeyError,
+)
 from cobali_ray.telemetry.names import HttpAnswer
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/", "/ui", "/docs", "/openapi.json"})
@@ -146,9 +152,9 @@ class Frame:
         if (
             origin is None
             and headers.get("sec-fetch-site") == "cross-site"
-            and (headers.get("sec-fetch-mode") != "navigate")
+            and headers.get("sec-fetch-mode") != "navigate"
         ):
-            raise ForeignOriginError("another site")
+            raise ForeignSiteError
 
 
 def _path_in_app(scope: Scope) -> str:

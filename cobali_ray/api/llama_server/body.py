@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from pydantic import ConfigDict, Field, PlainValidator
 
-from cobali_ray.api.body.fields import SAMPLERS, without_idle
+from cobali_ray.api.body.fields import NO_PENALTIES, SAMPLERS, without_idle
 from cobali_ray.api.body.params import MAX_CHOICES, NO_LIMIT
 from cobali_ray.api.body.reading import MISSING, model_of
 from cobali_ray.api.body.schema import (
@@ -39,7 +39,7 @@ BANNED_BIAS = -100.0
 """The bias of a token that a client switches off with `false`."""
 SPELLINGS = {"typical_p": "typ_p", "temp": "temperature"}
 SWITCHED_OFF: Mapping[str, dict[str, Any]] = {
-    "penalties": {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0},
+    "penalties": NO_PENALTIES,
     "top_n_sigma": {"top_n_sigma": 0.0},
     "top_k": {"top_k": 0},
     "typ_p": {"typical_p": 1.0},
