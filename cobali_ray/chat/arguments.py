@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from cobali_ray.chat.format import CallFormat, Kind
 from cobali_ray.chat.lark import ANY_TEXT, Rules, escaped, joined, literal, one_of, optional, times
-from cobali_ray.chat.values import MAX_LINKS, Schema, resolved
+from cobali_ray.chat.values import MAX_LINKS, Schema, kind_of, resolved
 
 Json: TypeAlias = Callable[[Any], str]
 """Returns the reference to a grammar of the JSON that fits a schema."""
@@ -82,7 +82,7 @@ class ArgumentsWriter:
                 return
         if "const" in schema or "enum" in schema:
             for value in [schema["const"]] if "const" in schema else schema["enum"]:
-                yield _kind(value), {"const": value}
+                yield kind_of(value), {"const": value}
             return
         kinds = schema.get("type", [kind for kind, keys in _KEYS.items() if keys & schema.keys()] or _KINDS)
         for kind in [kinds] if isinstance(kinds, str) else kinds:
@@ -275,7 +275,7 @@ class ArgumentsWriter:
         if isinstance(value, Mapping):
             properties = {key: {"const": of} for key, of in value.items()}
             return self._object({"properties": properties, "required": list(properties)})
-        return self._scalar(_kind(value), {"const": value})
+        return self._scalar(kind_of(value), {"const": value})
 
     def _quoted(self, schema: Schema) -> str:
         rules, quote = self._rules, self._calls.quote
@@ -302,14 +302,6 @@ class ArgumentsWriter:
             return self._json({key: schema[key] for key in schema if key in _KEYS["number"] | {"type"}})
         both = {"boolean": ("true", "false", "True", "False"), "null": ("null", "None")}[kind]
         return one_of([literal(word) for word in both])
-
-
-def _kind(value: Any) -> str:
-    """Return JSON Schema's name for the kind of a value."""
-    if isinstance(value, bool):
-        return "boolean"
-    kinds = {str: "string", int: "integer", float: "number", type(None): "null", list: "array"}
-    return kinds.get(type(value), "object")
 
 
 def _bounds(schema: Schema, low: str, high: str) -> tuple[int, int | None]:

@@ -60,7 +60,7 @@ class ArgumentTypes:
 
     def _is_rather_string(self, value: str, schema: Any) -> bool:
         """Tell whether a schema takes strings but not what this JSON is."""
-        kinds, kind = self._kinds(schema), _kind(value)
+        kinds, kind = self._kinds(schema), kind_of(json.loads(value))
         return "string" in kinds and kind not in kinds and not (kind == "integer" and "number" in kinds)
 
     def _kinds(self, schema: Any, depth: int = 0) -> set[str]:
@@ -69,9 +69,9 @@ class ArgumentTypes:
         if "type" in schema:
             return {schema["type"]} if isinstance(schema["type"], str) else set(schema["type"])
         if "const" in schema:
-            return {_kind(json.dumps(schema["const"]))}
+            return {kind_of(schema["const"])}
         if isinstance(choices := schema.get("enum"), Sequence):
-            return {_kind(json.dumps(choice)) for choice in choices}
+            return {kind_of(choice) for choice in choices}
         branches = schema.get("anyOf") or schema.get("oneOf") or ()
         if not isinstance(branches, Sequence) or depth == MAX_LINKS:
             return set()
@@ -101,10 +101,17 @@ class ArgumentTypes:
         return [] if "array" in kinds else {} if "object" in kinds else text
 
 
-def _kind(text: str) -> str:
-    """Return JSON Schema's name for the kind of this JSON."""
-    kinds = {"{": "object", "[": "array", '"': "string", "t": "boolean", "f": "boolean", "n": "null"}
-    return kinds.get(text[0], "integer" if text.lstrip("-").isdigit() else "number")
+def kind_of(value: Any) -> str:
+    """Return JSON Schema's name for the kind of a value."""
+    kinds = {
+        bool: "boolean",
+        str: "string",
+        int: "integer",
+        float: "number",
+        type(None): "null",
+        list: "array",
+    }
+    return kinds.get(type(value), "object")
 
 
 def json_of(value: Any) -> str:

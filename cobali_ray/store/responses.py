@@ -134,10 +134,9 @@ def make_room(db: StoreConnection, owner: str, n_bytes: int, quota: StoreQuota) 
     oldest: list[str] = []
     while n >= quota.max_count or used + n_bytes > quota.max_bytes:
         if (row := old.fetchone()) is None:
-            what, setting = (f"{n} responses", "stored_count")
-            if n < quota.max_count:
-                what, setting = f"{quota.max_bytes:,} bytes, or would with this", "stored_gib"
-            raise StoreFullError(what, setting)
+            if n >= quota.max_count:
+                raise StoreFullError(f"{n} responses", "stored_count")
+            raise StoreFullError(f"{quota.max_bytes:,} bytes, or would with this", "stored_gib")
         oldest.append(row["id"])
         n, used = n - 1, used - row["bytes"]
     old.close()

@@ -151,12 +151,9 @@ def written(batch: BatchRecord, http: HttpRequest) -> dict[str, Any]:
     """Return a batch as Anthropic describes it."""
     ended = max(batch.times.values(), default=batch.created_s) if batch.over else None
     cancelling = batch.status is BatchStatus.CANCELLING
-    left = {"processing": batch.n_left, "canceled": 0, "expired": 0}
-    if batch.over:
-        expired = batch.status is BatchStatus.EXPIRED
-        left = {"processing": 0, "canceled": 0, "expired": 0} | {
-            "expired" if expired else "canceled": batch.n_left
-        }
+    outcome = "expired" if batch.status is BatchStatus.EXPIRED else "canceled"
+    left = {"processing": 0, "canceled": 0, "expired": 0}
+    left[outcome if batch.over else "processing"] = batch.n_left
     url = f"{str(http.base_url).rstrip('/')}/v1/messages/batches/{batch.id}/results"
     return {
         "id": batch.id,

@@ -22,6 +22,7 @@ from cobali_ray.store.batches import BatchRecord, NewBatch
 from cobali_ray.store.connection import StoreConnection
 from cobali_ray.store.files import StoreQuota
 from cobali_ray.store.lines import ENDPOINTS, OPENAI
+from cobali_ray.store.states import BatchStatus
 
 MAX_LISTED, N_LISTED = 100, 20
 _LISTED: dict[str, Any] = {
@@ -104,7 +105,6 @@ def _find(db: StoreConnection, owner: str, batch_id: str) -> tuple[BatchRecord, 
 
 def written(batch: BatchRecord, readable: set[str]) -> dict[str, Any]:
     """Return a batch as OpenAI describes it, given which of its output files can be read."""
-    times = batch.times
     return {
         "id": batch.id,
         "object": "batch",
@@ -117,13 +117,7 @@ def written(batch: BatchRecord, readable: set[str]) -> dict[str, Any]:
         "error_file_id": batch.error_file_id if batch.error_file_id in readable else None,
         "created_at": batch.created_s,
         "expires_at": batch.expires_s,
-        **{
-            f"{status}_at": times.get(status)
-            for status in (
-                *("in_progress", "finalizing", "completed", "failed"),
-                *("expired", "cancelling", "cancelled"),
-            )
-        },
+        **{f"{status}_at": batch.times.get(status) for status in BatchStatus if status != "validating"},
         "request_counts": {
             "total": batch.n_total,
             "completed": batch.n_completed,

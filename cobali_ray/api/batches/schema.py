@@ -7,10 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from cobali_ray.api.body.schema import BodyModel, Many
+from cobali_ray.api.responses.schema import Metadata
 from cobali_ray.store.lines import ENDPOINTS
-
-Text64 = Annotated[str, Field(max_length=64)]
-Text512 = Annotated[str, Field(max_length=512)]
 
 
 class ExpiresAfter(BodyModel):
@@ -30,7 +28,7 @@ class BatchBody(BodyModel):
     completion_window: Literal["24h"] = Field(
         description="24h: what has no answer by then is answered by saying so."
     )
-    metadata: Annotated[dict[Text64, Text512], Field(max_length=16)] | None = Field(
+    metadata: Metadata | None = Field(
         None, description="At most 16 texts by name, which come back with the batch."
     )
     output_expires_after: ExpiresAfter | None = Field(

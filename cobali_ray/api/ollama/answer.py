@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
@@ -176,6 +176,9 @@ def nanoseconds(seconds: float | None) -> int:
 
 def _wire(line: dict[str, Any]) -> bytes:
     return orjson.dumps(line) + b"\n"
+
+
+WriteVectors: TypeAlias = Callable[[Rows, str, int], Iterator[bytes]]
 
 
 def many_vectors(rows: Rows, model: str, n_tokens: int) -> Iterator[bytes]:

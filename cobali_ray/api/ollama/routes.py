@@ -26,6 +26,7 @@ from cobali_ray.api.ollama.answer import (
     AnswerPart,
     Style,
     TalkWriter,
+    WriteVectors,
     chat_message,
     many_vectors,
     one_vector,
@@ -113,15 +114,15 @@ class Ollama:
 
     async def embed(self, http: HttpRequest) -> Response:
         """Create embeddings: a vector for each text."""
-        return await self._vectors(http, self._read_texts)
+        return await self._vectors(http, "input", "embeddings", many_vectors)
 
     async def embed_one(self, http: HttpRequest) -> Response:
         """Embed one text, in an older format."""
-        return await self._vectors(http, self._read_text)
+        return await self._vectors(http, "prompt", "embedding", one_vector)
 
-    async def _vectors(self, http: HttpRequest, read: Work[ParsedVectorsBody]) -> Response:
+    async def _vectors(self, http: HttpRequest, field: str, reply: str, write: WriteVectors) -> Response:
         try:
-            return await self._embeddings.vectors(http, read)
+            return await self._embeddings.vectors(http, partial(self._read_texts, field, reply, write))
         except _LoadsOnly as loaded:
             return json_response(loaded.reply)
 
@@ -202,36 +203,19 @@ class Ollama:
         context.named = named
         return parsed
 
-    def _read_texts(self, context: RequestContext, raw: bytes) -> ParsedVectorsBody:
-        body, name = self._embed_body(context, raw)
-        if body.input is None:
-            raise InvalidParameterError("input", MISSING)
-        if not body.input:
-            raise self._loads_only(body, name, context, {"embeddings": []})
-        embedding = EmbeddingBody.model_construct(model=name, input=body.input, dimensions=body.dimensions)
-        return ParsedVectorsBody(embedding, many_vectors)
-
-    def _read_text(self, context: RequestContext, raw: bytes) -> ParsedVectorsBody:
-        body, name = self._embed_body(context, raw)
-        if body.prompt is None:
-            raise InvalidParameterError("prompt", MISSING)
-        if not body.prompt:
-            raise self._loads_only(body, name, context, {"embedding": []})
-        return ParsedVectorsBody(
-            EmbeddingBody.model_construct(model=name, input=body.prompt), one_vector, "prompt"
-        )
-
-    def _loads_only(
-        self, body: OllamaEmbedBody, name: str | None, context: RequestContext, reply: dict[str, Any]
-    ) -> _LoadsOnly:
-        """Return the answer to an embedding of nothing, which is how clients load a model beforehand."""
-        model = requested_model(self._fleet, name, context)
-        source_of(self._fleet, name, context)  # raises where it is to be loaded first
-        return _LoadsOnly(model, body, {"model": body.model or model.names[0]} | reply)
-
-    def _embed_body(self, context: RequestContext, raw: bytes) -> tuple[OllamaEmbedBody, str | None]:
+    def _read_texts(
+        self, field: str, reply: str, write: WriteVectors, context: RequestContext, raw: bytes
+    ) -> ParsedVectorsBody:
         body = read_as(OllamaEmbedBody, context, raw, frozenset(), {}, strict=self._settings.strict)
-        return body, self._name(body.model)
+        name, texts = self._name(body.model), getattr(body, field)
+        if texts is None:
+            raise InvalidParameterError(field, MISSING)
+        if not texts:  # which is how clients load a model beforehand
+            model = requested_model(self._fleet, name, context)
+            source_of(self._fleet, name, context)  # raises where it is to be loaded first
+            raise _LoadsOnly(model, body, {"model": body.model or model.names[0], reply: []})
+        embedding = EmbeddingBody.model_construct(model=name, input=texts, dimensions=body.dimensions)
+        return ParsedVectorsBody(embedding, write, field)
 
     def _begin(
         self,

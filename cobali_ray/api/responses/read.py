@@ -27,20 +27,6 @@ REFUSED: Final[Mapping[str, tuple[Any, ...]]] = {
     "return_token_ids": (False,),
     **{name: values for name, values in REFUSED_FIELDS.items() if name not in ResponsesBody.model_fields},
 }
-INSTEAD: Final[Mapping[str, str]] = {
-    **{
-        name: "max_output_tokens" if field == "max_tokens" else field
-        for name, field in SUPPORTED_NAMES.items()
-    },
-    **dict.fromkeys(("max_completion_tokens", "max_tokens"), "max_output_tokens"),
-    **dict.fromkeys(("enable_thinking", "include_reasoning", "thinking"), "reasoning"),
-    "chat_template_kwargs": "reasoning",
-    "function_call": "tool_choice",
-    "messages": "input",
-    "prompt": "instructions and input",
-    "reasoning_effort": "reasoning.effort",
-    "response_format": "text.format",
-}
 NAMES: Final[Mapping[str, Path]] = {
     "max_completion_tokens": ("max_output_tokens",),
     "max_tokens": ("max_output_tokens",),
@@ -48,6 +34,15 @@ NAMES: Final[Mapping[str, Path]] = {
     "prompt": ("input",),
     "reasoning_effort": ("reasoning", "effort"),
     "response_format": ("text", "format"),
+}
+"""What a field of a chat is here."""
+INSTEAD: Final[Mapping[str, str]] = {
+    **{name: dotted(NAMES.get(field, (field,))) for name, field in SUPPORTED_NAMES.items()},
+    **{name: dotted(path) for name, path in NAMES.items()},
+    **dict.fromkeys(
+        ("chat_template_kwargs", "enable_thinking", "include_reasoning", "thinking"), "reasoning"
+    ),
+    "prompt": "instructions and input",
 }
 FUNCTION: Final = {"parameters": None, "strict": False}
 """What every function has in OpenAI's schema of a response."""
