@@ -18,11 +18,12 @@ starlette.routing.compile_path = functools.cache(starlette.routing.compile_path)
 
 
 @pytest.fixture
-async def server(tmp_path, judges):
-    """A server with a store in a folder, whose runner of batches a test starts."""
+async def server(request, tmp_path, judges):
+    """A server with a store in a folder, and a test's settings; the test starts its runner of batches."""
     from store_server import Server  # with the clients of two APIs, which most tests here need not load
 
     server = Server(tmp_path / "data", judges)
+    server.settings = getattr(request, "param", {})
     await server.start()
     yield server
     await server.stop()

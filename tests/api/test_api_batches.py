@@ -112,53 +112,44 @@ async def test_once_the_store_is_closed_no_more_is_answered_and_nothing_is_logge
     assert logs == []
 
 
+LINE = json.dumps(ask("a")).encode() + b"\n"
+DEEP = ask("a", metadata=json.loads("[" * 300 + "]" * 300))
+
+
+@pytest.mark.parametrize("server", [{"max_body_bytes": 1024}], indirect=True)
 @pytest.mark.parametrize(
-    ("data", "param", "says"),
+    ("data", "says"),
     [
-        (b'{"custom_id": "a"}\n', "file", "line 1 needs the method POST"),
-        (json.dumps(ask("a")).encode() + b"\n{\n", "file", "line 2 is not valid JSON"),
-        (
-            (json.dumps(ask("a")).encode() + b"\n") * 2,
-            "file",
-            "line 2 has the custom_id 'a' of a line before",
-        ),
-        (b"x" * 2000, "file", "line 1 is longer than 1,024 bytes"),
-        (
-            json.dumps(ask("a", metadata=json.loads("[" * 300 + "]" * 300))).encode(),
-            "file",
-            "line 1 is nested too deeply",
-        ),
+        (b'{"custom_id": "a"}\n', "line 1 needs the method POST"),
+        (LINE + b"{\n", "line 2 is not valid JSON"),
+        (LINE * 2, "line 2 has the custom_id 'a' of a line before"),
+        (b"x" * 2000, "line 1 is longer than 1,024 bytes"),
+        (json.dumps(DEEP).encode(), "line 1 is nested too deeply"),
     ],
 )
-async def test_a_file_is_checked_line_by_line_and_nothing_is_left_of_a_wrong_one(
-    tmp_path, judges, data, param, says
-):
-    server = Server(tmp_path, judges)
-    server.settings = {"max_body_bytes": 1024}
-    await server.start()
+async def test_a_file_is_checked_line_by_line_and_nothing_is_left_of_a_wrong_one(server, data, says):
     with pytest.raises(BadRequestError) as caught:
         await server.openai.files.create(file=("in.jsonl", data), purpose="batch")
-    assert (caught.value.param, caught.value.code) == (param, "invalid_line")
+    assert (caught.value.param, caught.value.code) == ("file", "invalid_line")
     assert says in str(caught.value)
     assert (await server.openai.files.list()).data == []
     await until(lambda: server.n_rows("pieces") == 0)
-    await server.stop()
 
 
-def form(*parts, boundary="xyz"):
+def form(*parts):
     """Write a form by hand: (header, content) each."""
-    body = b"".join(f"--{boundary}\r\n{header}\r\n\r\n".encode() + data + b"\r\n" for header, data in parts)
-    return body + f"--{boundary}--\r\n".encode()
+    body = b"".join(f"--xyz\r\n{header}\r\n\r\n".encode() + data + b"\r\n" for header, data in parts)
+    return body + b"--xyz--\r\n"
 
 
+FORM = "multipart/form-data; boundary=xyz"
 FILE = 'content-disposition: form-data; name="file"; filename="ä.jsonl"'
 PURPOSE = 'content-disposition: form-data; name="purpose"'
-LINE = json.dumps(ask("a")).encode() + b"\n"
 
 
 async def test_a_form_is_read_in_whatever_pieces_and_order_it_comes(server):
     body = form((FILE, LINE), (PURPOSE, b"batch"))
-    headers = [("content-type", "multipart/form-data; boundary=xyz")]
+    headers = [("content-type", FORM)]
     for chunks in ([body], [body[i : i + 1] for i in range(len(body))]):
         wire = await server.wire("/v1/files", chunks=chunks, headers=headers)
         assert (wire.status, wire.json["filename"], wire.json["bytes"]) == (200, "ä.jsonl", len(LINE))
@@ -169,18 +160,13 @@ async def test_a_form_is_read_in_whatever_pieces_and_order_it_comes(server):
 @pytest.mark.parametrize(
     ("body", "kind", "code", "param"),
     [
-        (form((FILE, LINE)), "multipart/form-data; boundary=xyz", "invalid_value", "purpose"),
-        (form((PURPOSE, b"batch")), "multipart/form-data; boundary=xyz", "invalid_value", "file"),
-        (
-            form((FILE, LINE), (PURPOSE, b"vision")),
-            "multipart/form-data; boundary=xyz",
-            "invalid_value",
-            "purpose",
-        ),
-        (form((FILE, LINE), (FILE, LINE)), "multipart/form-data; boundary=xyz", "invalid_form", None),
-        (form((PURPOSE, b"b" * 5000)), "multipart/form-data; boundary=xyz", "invalid_form", None),
-        (form((FILE, LINE))[:-9], "multipart/form-data; boundary=xyz", "invalid_form", None),
-        (b"nonsense", "multipart/form-data; boundary=xyz", "invalid_form", None),
+        (form((FILE, LINE)), FORM, "invalid_value", "purpose"),
+        (form((PURPOSE, b"batch")), FORM, "invalid_value", "file"),
+        (form((FILE, LINE), (PURPOSE, b"vision")), FORM, "invalid_value", "purpose"),
+        (form((FILE, LINE), (FILE, LINE)), FORM, "invalid_form", None),
+        (form((PURPOSE, b"b" * 5000)), FORM, "invalid_form", None),
+        (form((FILE, LINE))[:-9], FORM, "invalid_form", None),
+        (b"nonsense", FORM, "invalid_form", None),
         (LINE, "application/json", "invalid_form", None),
         (LINE, "multipart/form-data", "invalid_form", None),
     ],
@@ -192,13 +178,7 @@ async def test_what_is_no_form_with_a_file_is_said_so(server, body, kind, code, 
 
 
 async def test_an_upload_that_breaks_off_leaves_nothing(server):
-    wire = Wire(
-        server.app,
-        "/v1/files",
-        chunks=[form((FILE, LINE))[:150], b""],
-        headers=[("content-type", "multipart/form-data; boundary=xyz")],
-    )
-    wire.inbox.get_nowait(), wire.inbox.get_nowait()
+    wire = Wire(server.app, "/v1/files", chunks=[], headers=[("content-type", FORM)])
     wire.inbox.put_nowait({"type": "http.request", "body": form((FILE, LINE))[:150], "more_body": True})
     wire.hang_up()
     await wire.run()
@@ -217,7 +197,7 @@ async def test_a_long_upload_takes_the_memory_of_a_few_pieces_and_its_last_line_
             yield json.dumps(ask(f"r{i}", text)).encode() + b"\n"
         yield b"{" + ending
 
-    headers = {"content-type": "multipart/form-data; boundary=xyz"}
+    headers = {"content-type": FORM}
     tracemalloc.start()
     try:
         response = await server.http.post("http://app/v1/files", content=pieces(), headers=headers)
@@ -385,7 +365,7 @@ async def test_keys_keep_apart_and_a_key_that_is_gone_ends_its_batches(tmp_path,
     wire = await server.wire(
         "/v1/files",
         form((FILE, LINE), (PURPOSE, b"batch")),
-        headers=[("content-type", "multipart/form-data; boundary=xyz"), ("x-api-key", "a")],
+        headers=[("content-type", FORM), ("x-api-key", "a")],
     )
     assert (wire.status, wire.json["error"]["code"]) == (413, "store_full")
     server.client.script = lambda request: iter([asyncio.Event()])

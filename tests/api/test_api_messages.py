@@ -20,7 +20,7 @@ from cobali_ray.errors import (
     RateLimitError,
 )
 
-MESSAGES, COUNT = "/v1/messages", "/v1/messages/count_tokens"
+MESSAGES = "/v1/messages"
 USER = {"role": "user", "content": "weather in Łódź?"}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER = {"name": "get_weather", "description": "d", "input_schema": SCHEMA}
@@ -280,19 +280,21 @@ async def test_how_tokens_are_drawn(post, client):
     assert (request.sampling.temperature, request.sampling.top_p, request.sampling.top_k) == (0.5, 0.9, 7)
 
 
-@pytest.mark.parametrize("where", ["output_config", "output_format"])
-async def test_an_answer_is_held_to_a_schema(post, client, where):
-    format_ = {"type": "json_schema", "schema": SCHEMA}
-    fields = {where: {"format": format_, "effort": "low"} if where == "output_config" else format_}
-    assert (await post(MESSAGES, ASK | fields)).status == 200
-    assert client.requests[0].grammar is not None
-    assert ("reasoning_effort" in client.endings[-1]) == (where == "output_config")
+HELD = {"type": "json_schema", "schema": SCHEMA}
 
 
-async def test_a_schema_holds_beside_an_effort(post, client):
-    fields = {"output_format": {"type": "json_schema", "schema": SCHEMA}, "output_config": {"effort": "low"}}
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"output_format": HELD},
+        {"output_config": {"format": HELD, "effort": "low"}},
+        {"output_format": HELD, "output_config": {"effort": "low"}},
+    ],
+)
+async def test_an_answer_is_held_to_a_schema(post, client, fields):
     assert (await post(MESSAGES, ASK | fields)).status == 200
     assert client.requests[0].grammar is not None
+    assert ("reasoning_effort" in client.endings[-1]) == ("output_config" in fields)
 
 
 async def test_what_only_others_need_is_accepted_in_silence(make_app, client):
@@ -412,11 +414,6 @@ async def test_threads_are_refused_in_the_way_that_sends_the_tool_runner_on_with
         "error_code": "thread_unsupported_request",
         "unsupported": ["thread"],
     }
-
-
-async def test_server_tools_are_refused_also_where_tokens_are_counted(post):
-    body = {"messages": [USER], "tools": [{"type": "web_search_20250305", "name": "web_search"}]}
-    assert (await post(COUNT, body)).status == 400
 
 
 ERRORS = [

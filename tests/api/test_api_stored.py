@@ -156,10 +156,8 @@ async def test_what_cannot_be_kept_is_answered_and_says_so(server, stream, monke
         assert numbers == list(range(len(numbers)))
 
 
-async def test_the_oldest_make_room_and_files_do_not(tmp_path, judges):
-    server = Server(tmp_path, judges)
-    server.settings = {"stored_count": 2, "stored_gib": 20_000 / (1 << 30)}
-    await server.start()
+@pytest.mark.parametrize("server", [{"stored_count": 2, "stored_gib": 20_000 / (1 << 30)}], indirect=True)
+async def test_the_oldest_make_room_and_files_do_not(server):
     create = server.openai.responses.create
     one, two = [await create(model="fake", input="hi") for _ in range(2)]
     server.clock.advance(1)
@@ -178,7 +176,6 @@ async def test_the_oldest_make_room_and_files_do_not(tmp_path, judges):
     assert (wire.status, wire.json["store"]) == (200, False)
     wire = await server.wire(PATH, {"input": "x" * 5_000, "background": True})
     assert (wire.status, wire.json["error"]["code"]) == (413, "store_full")
-    await server.stop()
 
 
 async def test_what_is_old_is_deleted_and_not_what_somebody_goes_on_from(server):
@@ -200,10 +197,8 @@ async def test_what_is_old_is_deleted_and_not_what_somebody_goes_on_from(server)
     assert await create(model="fake", input="and?", previous_response_id=three.id)
 
 
-async def test_keys_keep_apart(tmp_path, judges):
-    server = Server(tmp_path, judges)
-    server.settings = {"api_keys": ("a", "b")}
-    await server.start()
+@pytest.mark.parametrize("server", [{"api_keys": ("a", "b")}], indirect=True)
+async def test_keys_keep_apart(server):
     server.run()
     alice, bob = server.openai_as("a"), server.openai_as("b")
     kept = await alice.responses.create(model="fake", input="hi")
@@ -228,7 +223,6 @@ async def test_keys_keep_apart(tmp_path, judges):
         with pytest.raises(BadRequestError):
             await bob.responses.create(model="fake", input="hi", **more)
     assert (await alice.responses.retrieve(kept.id)).id == kept.id
-    await server.stop()
 
 
 async def test_without_a_folder_what_needs_one_says_what_to_set(post, get, app):
@@ -644,10 +638,8 @@ async def test_a_conversation_whose_metadata_is_not_named_keeps_it(server):
         assert (wire.status, wire.json["metadata"]) == (200, metadata)
 
 
-async def test_a_key_keeps_only_so_many_conversations(tmp_path, judges):
-    server = Server(tmp_path, judges)
-    server.settings = {"stored_count": 1, "stored_gib": 10_000 / (1 << 30)}
-    await server.start()
+@pytest.mark.parametrize("server", [{"stored_count": 1, "stored_gib": 10_000 / (1 << 30)}], indirect=True)
+async def test_a_key_keeps_only_so_many_conversations(server):
     chat = await server.openai.conversations.create()
     for ask in (
         server.openai.conversations.create(),
@@ -657,7 +649,6 @@ async def test_a_key_keeps_only_so_many_conversations(tmp_path, judges):
             await ask
         assert (caught.value.status_code, caught.value.code) == (413, "store_full")
     assert (await server.openai.conversations.items.list(chat.id)).data == []
-    await server.stop()
 
 
 async def test_fields_of_items_that_are_null_are_kept_as_if_left_out(server):
@@ -667,24 +658,18 @@ async def test_fields_of_items_that_are_null_are_kept_as_if_left_out(server):
     assert [(entry["type"], entry["status"]) for entry in listed] == [("message", "completed")]
 
 
-async def test_an_item_counts_as_often_as_it_is_named(tmp_path, judges):
-    server = Server(tmp_path, judges)
-    server.settings = {"max_body_bytes": 2048}
-    await server.start()
+@pytest.mark.parametrize("server", [{"max_body_bytes": 2048}], indirect=True)
+async def test_an_item_counts_as_often_as_it_is_named(server):
     chat = await server.openai.conversations.create(items=[user("x" * 900)])
     (said,) = (await server.openai.conversations.items.list(chat.id)).data
     name = {"type": "item_reference", "id": said.id}
     await server.openai.responses.create(model="fake", input=[name])
     with pytest.raises(BadRequestError, match="max_body_bytes"):
         await server.openai.responses.create(model="fake", input=[name] * 3)
-    await server.stop()
 
 
-async def test_a_long_history_is_refused_by_name(tmp_path, judges):
-    server = Server(tmp_path, judges)
-    server.settings = {"max_body_bytes": 2048}
-    await server.start()
+@pytest.mark.parametrize("server", [{"max_body_bytes": 2048}], indirect=True)
+async def test_a_long_history_is_refused_by_name(server):
     first = await server.openai.responses.create(model="fake", input="x" * 1900)
     with pytest.raises(BadRequestError, match="max_body_bytes"):
         await server.openai.responses.create(model="fake", input="x" * 900, previous_response_id=first.id)
-    await server.stop()

@@ -49,27 +49,7 @@ TOOLS = tuple(
     for name, of in PARAMETERS.items()
 )
 USER = {"role": "user", "content": "What is the weather in Gdańsk?"}
-SCRAPS = (
-    '"',
-    "'",
-    "\n",
-    "{",
-    "}",
-    "[",
-    "]",
-    "ź",
-    "☃",
-    "日本",
-    " ",
-    ",",
-    ":",
-    "<b>",
-    "&",
-    "7",
-    "true",
-    "word",
-    "\\",
-)
+SCRAPS = ("日本", "<b>", "true", "word", *"\"'\n{}[]ź☃ ,:&7\\")
 N_SETS = 12
 
 NO_CALLS = MappingProxyType(

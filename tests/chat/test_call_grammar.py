@@ -4,13 +4,7 @@ import json
 import random
 
 import pytest
-from jsonschema import Draft202012Validator
-
-from tools.install import TEMPLATES
-
-if not any(TEMPLATES.glob("*.jinja")):
-    pytest.skip(f"no templates in {TEMPLATES}: run python3 tools/install.py --dev", allow_module_level=True)
-
+from families import FAMILIES, form_of
 from formats import (
     NO_CALLS,
     NOT_RENDERED,
@@ -22,138 +16,18 @@ from formats import (
     turn,
 )
 from held import Vocabulary, controls_of
+from jsonschema import Draft202012Validator
 from offers import CITY, calls_in, hold, only, tool, vocabulary_of
 
 from cobali_ray.backend.grammar import check
 from cobali_ray.chat.answer_events import ParsedAnswer
 from cobali_ray.chat.call_grammar import after_reasoning, call_grammar
-from cobali_ray.chat.derivation import derive
 from cobali_ray.chat.format import GENERIC, Format, Kind
 from cobali_ray.chat.generic import written
-from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.errors import InvalidParameterError
 from tests.chat.comparison import sources
 
 WITH_CALLS = [name for name in sources() if name not in {*NO_CALLS, *NOT_RENDERED}]
-PHI = ChatTemplate(
-    "{% if tools %}<|tool|>{{ tools | tojson }}<|/tool|>{% endif %}"
-    "{% for message in messages %}<|{{ message.role }}|>{{ message.content or '' }}"
-    "{% if message.tool_calls %}<|tool_call|>["
-    "{% for call in message.tool_calls %}{{ ', ' if not loop.first }}"
-    '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}'
-    "{% endfor %}]<|/tool_call|>{% endif %}<|end|>{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
-
-
-def wide(text):
-    """Return DeepSeek's own kind of markers."""
-    return text.replace("|", "\uff5c")
-
-
-FAMILIES = {
-    "Gemma 4": ("google-gemma-4-31B-it", '<|tool_call>call:get_weather{city:<|"|>Łódź<|"|>}<tool_call|>'),
-    "GPT-OSS": (
-        "openai-gpt-oss-120b",
-        (
-            "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary "
-            'to=functions.get_weather <|constrain|>json<|message|>{"city": "Łódź"}<|call|>'
-        ),
-    ),
-    "GPT-OSS, as rendered": (
-        "openai-gpt-oss-120b",
-        ' to=functions.get_weather<|channel|>commentary json<|message|>{"city": "Łódź"}<|call|>',
-    ),
-    "DeepSeek V3.1": (
-        "deepseek-ai-DeepSeek-V3.1",
-        wide(
-            "<|tool▁calls▁begin|><|tool▁call▁begin|>get_weather<|tool▁sep|>"
-            '{"city": "Łódź"}<|tool▁call▁end|><|tool▁calls▁end|>'
-        ),
-    ),
-    "DeepSeek V3.2": (
-        "deepseek-ai-DeepSeek-V3.2",
-        wide(
-            '<|DSML|function_calls>\n<|DSML|invoke name="get_weather">\n'
-            '<|DSML|parameter name="city" string="true">Łódź</|DSML|parameter>\n</|DSML|invoke>\n'
-            "</|DSML|function_calls>"
-        ),
-    ),
-    "Kimi K2": (
-        "moonshotai-Kimi-K2",
-        (
-            "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
-            '<|tool_call_argument_begin|>{"city": "Łódź"}<|tool_call_end|><|tool_calls_section_end|>'
-        ),
-    ),
-    "Kimi K3": (
-        "Kimi-K3",
-        (
-            '<|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|>'
-            '<|open|>argument key="city" type="string"<|sep|>Łódź<|close|>argument<|sep|>'
-            "<|close|>call<|sep|><|close|>tools<|sep|>"
-        ),
-    ),
-    "GLM 4.6": (
-        "GLM-4.6",
-        "\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Łódź</arg_value>\n</tool_call>",
-    ),
-    "Qwen 2.5": (
-        "Qwen-Qwen2.5-7B-Instruct",
-        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Łódź"}}\n</tool_call>',
-    ),
-    "Qwen3-Coder": (
-        "Qwen3-Coder",
-        "<tool_call>\n<function=get_weather>\n<parameter=city>\nŁódź\n</parameter>\n</function>\n</tool_call>",
-    ),
-    "Llama 3.1": (
-        "meta-llama-Llama-3.1-8B-Instruct",
-        '{"name": "get_weather", "parameters": {"city": "Łódź"}}',
-    ),
-    "Mistral Nemo": (
-        "mistralai-Mistral-Nemo-Instruct-2407",
-        '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Łódź"}, "id": "abcd12345"}]',
-    ),
-    "Mistral Small 3.2": (
-        "Mistral-Small-3.2-24B-Instruct-2506",
-        '[TOOL_CALLS]get_weather[CALL_ID]abcd12345[ARGS]{"city": "Łódź"}',
-    ),
-    "Ministral 3": (
-        "mistralai-Ministral-3-14B-Reasoning-2512",
-        '[THINK]Hm.[/THINK][TOOL_CALLS]get_weather[ARGS]{"city": "Łódź"}',
-    ),
-    "Command R7B": (
-        "CohereForAI-c4ai-command-r7b-12-2024-tool_use",
-        (
-            '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "get_weather", '
-            '"parameters": {"city": "Łódź"}}\n]<|END_ACTION|>'
-        ),
-    ),
-    "MiniMax M2": (
-        "MiniMax-M2",
-        (
-            '<think>\nHm.\n</think>\n\n<minimax:tool_call>\n<invoke name="get_weather">\n'
-            '<parameter name="city">Łódź</parameter>\n</invoke>\n</minimax:tool_call>'
-        ),
-    ),
-    "MiniMax M3": (
-        "MiniMax-M3",
-        (
-            ']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="get_weather">]<]minimax[>[<city>Łódź'
-            "]<]minimax[>[</city>]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>"
-        ),
-    ),
-    "Phi-4": ("Phi-4", '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Łódź"}}]<|/tool_call|>'),
-    "LFM 2": ("LFM2-8B-A1B", "<|tool_call_start|>[get_weather(city='Łódź')]<|tool_call_end|>"),
-    "functionary": ("meetkai-functionary-medium-v3.2", '>>>get_weather\n{"city": "Łódź"}'),
-    "no format": ("google-gemma-2-2b-it", written(GENERIC, [("get_weather", {"city": "Łódź"})])),
-}
-
-
-def form_of(name):
-    return derive(PHI) if name == "Phi-4" else format_of(name)
-
-
 DISTINCT = list({form_of(name).calls: name for name in [*reversed(sources()), "Phi-4"]}.values())
 
 
@@ -259,8 +133,6 @@ def test_every_family_is_held_to_its_own_format(family):
             text.removesuffix(end)[:-1],
         ):
             assert vocabulary.refusal(held.text, wrong), wrong
-    if "<think>" not in text:
-        assert calls_in(form, text, CITY) == [("get_weather", {"city": "Łódź"})]
 
 
 def test_an_answer_that_is_no_call_may_have_a_shape_of_its_own():
@@ -340,15 +212,22 @@ def test_reasoning_comes_before_calls():
 
 
 ODD = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+DATED = {"type": "string", "format": "date"}
 
 
-@pytest.mark.parametrize("family", ["Qwen 2.5", "Qwen3-Coder", "Gemma 4"])
-def test_keys_that_cannot_be_held_are_refused_or_named(family):
+@pytest.mark.parametrize(
+    ("family", "schema", "key"),
+    [
+        *((family, ODD, "uniqueItems") for family in ("Qwen 2.5", "Qwen3-Coder", "Gemma 4")),
+        *((family, DATED, "format") for family in ("Qwen3-Coder", "Gemma 4", "LFM 2")),
+    ],
+)
+def test_keys_that_cannot_be_held_are_refused_or_named(family, schema, key):
     form = form_of(FAMILIES[family][0])
-    loose = hold(form, Vocabulary(), [*CITY, tool("count", {"of": ODD}), tool("sum", {"of": ODD})])
-    assert {("tools", i, "function", "parameters", "uniqueItems") for i in (1, 2)} == set(loose.ignored)
-    with pytest.raises(InvalidParameterError, match=r"tools\[1\]\.function\.parameters .*uniqueItems"):
-        hold(form, Vocabulary(), [*CITY, tool("count", {"of": ODD}, strict=True)])
+    loose = hold(form, Vocabulary(), [*CITY, tool("count", {"of": schema}), tool("sum", {"of": schema})])
+    assert {("tools", i, "function", "parameters", key) for i in (1, 2)} == set(loose.ignored)
+    with pytest.raises(InvalidParameterError, match=rf"tools\[1\]\.function\.parameters .*{key}"):
+        hold(form, Vocabulary(), [*CITY, tool("count", {"of": schema}, strict=True)])
     assert hold(form, Vocabulary(), [tool("count", {"of": {"type": "integer"}}, strict=True)]).ignored == ()
 
 
@@ -383,17 +262,6 @@ def test_schemas_at_their_limits_can_be_held(family, schema):
     assert hold(form_of(name), vocabulary_of(form_of(name)), [tool("f", {"of": schema})], required=True).text
 
 
-@pytest.mark.parametrize("family", ["Qwen3-Coder", "Gemma 4", "LFM 2"])
-def test_what_a_syntax_cannot_hold_is_named(family):
-    form = form_of(FAMILIES[family][0])
-    dated = {"type": "string", "format": "date"}
-    assert hold(form, Vocabulary(), [tool("t", {"on": dated})]).ignored == (
-        ("tools", 0, "function", "parameters", "format"),
-    )
-    with pytest.raises(InvalidParameterError, match=r"tools\[0\]\.function\.parameters .*format"):
-        hold(form, Vocabulary(), [tool("t", {"on": dated}, strict=True)])
-
-
 @pytest.mark.parametrize("family", ["Qwen 2.5", "Qwen3-Coder", "Gemma 4", "MiniMax M3"])
 def test_a_schema_that_is_none_is_refused_by_name(family):
     form = form_of(FAMILIES[family][0])
@@ -405,36 +273,27 @@ def test_a_schema_that_is_none_is_refused_by_name(family):
 TREE = {"type": "object", "properties": {"leaf": {"type": "integer"}, "of": {"$ref": "#/$defs/tree"}}}
 
 
+GROW = '<tool_call><invoke name="grow"><tree><of><of><leaf>{}</leaf></of></of></tree></invoke></tool_call>'
+
+
 @pytest.mark.parametrize(
-    ("family", "allowed", "refused"),
+    ("name", "call", "true"),
     [
-        ("Gemma 4", "{tree:{leaf:1,of:{of:{}}}}", "{tree:{leaf:1,of:{leaf:true}}}"),
-        ("LFM 2", "(tree={'leaf': 1, 'of': {\"of\": {}}})", "(tree={'leaf': 1, 'of': {'leaf': True}})"),
+        ("google-gemma-4-31B-it", "<|tool_call>call:grow{{tree:{{of:{{leaf:{}}}}}}}<tool_call|>", "true"),
+        (
+            "LFM2-8B-A1B",
+            "<|tool_call_start|>[grow(tree={{'of': {{\"leaf\": {}}}}})]<|tool_call_end|>",
+            "True",
+        ),
+        ("MiniMax-M3", GROW.replace("<", "]<]minimax[>[<"), "true"),
     ],
 )
-def test_values_that_refer_to_themselves(family, allowed, refused):
-    name, call = FAMILIES[family]
-    form = form_of(name)
-    asked = tool("grow", {"tree": {"$ref": "#/$defs/tree"}})
+def test_values_that_refer_to_themselves(name, call, true):
+    asked = tool("grow", {"tree": {"$ref": "#/$defs/tree"}}, required=["tree"])
     asked["function"]["parameters"]["$defs"] = {"tree": TREE | {"additionalProperties": False}}
-    held = hold(form, Vocabulary(), [asked], required=True)
-    before, opening, _ = call.partition(allowed[0])
-    end = form.calls.end or "]" + form.calls.section_end
-    start = before.replace("get_weather", "grow")
-    assert opening
-    assert Vocabulary().refusal(held.text, start + allowed + end) == ""
-    assert Vocabulary().refusal(held.text, start + refused + end)
-
-
-def test_definitions_belong_to_their_tool():
-    asked = [tool("a", {"x": {"$ref": "#/$defs/x"}}), tool("b", {"x": {"$ref": "#/$defs/x"}})]
-    for one, kind in zip(asked, ("boolean", "integer"), strict=True):
-        one["function"]["parameters"]["$defs"] = {"x": {"type": kind}}
-    held = hold(form_of("google-gemma-4-31B-it"), Vocabulary(), asked, required=True)
-    call = "<|tool_call>call:{}{{x:{}}}<tool_call|>"
-    for name, right, wrong in (("a", "true", "1"), ("b", "1", "true")):
-        assert Vocabulary().refusal(held.text, call.format(name, right)) == ""
-        assert Vocabulary().refusal(held.text, call.format(name, wrong))
+    held = hold(form_of(name), Vocabulary(), [asked], required=True).text
+    assert Vocabulary().refusal(held, call.format(1)) == ""
+    assert Vocabulary().refusal(held, call.format(true)), "a leaf is a number"
 
 
 @pytest.mark.parametrize("family", ["Mistral Nemo", "Mistral Small 3.2"])
@@ -443,22 +302,6 @@ def test_ids_are_such_as_the_template_takes_back(family):
     held = hold(form_of(name), Vocabulary(), CITY, required=True)
     assert Vocabulary().refusal(held.text, text.replace("abcd12345", "abcd1234"))
     assert Vocabulary().refusal(held.text, text.replace("abcd12345", "abcd123456"))
-
-
-def test_elements_that_refer_to_themselves():
-    form = form_of("MiniMax-M3")
-    asked = tool("grow", {"tree": {"$ref": "#/$defs/tree"}}, required=["tree"])
-    asked["function"]["parameters"]["$defs"] = {"tree": TREE | {"additionalProperties": False}}
-    held = hold(form, Vocabulary(), [asked], required=True).text
-    start = ']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="grow">'
-    end = "]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>"
-
-    def nested(leaf):
-        text = f"<tree><of><of><leaf>{leaf}</leaf></of></of></tree>"
-        return start + text.replace("<", "]<]minimax[>[<") + end
-
-    assert Vocabulary().refusal(held, nested("1")) == ""
-    assert Vocabulary().refusal(held, nested("true"))
 
 
 @pytest.mark.parametrize("name", ["LFM2-8B-A1B", "google-gemma-4-31B-it", "MiniMax-M3"])

@@ -1,12 +1,6 @@
 """Calls without a marker: held from their name on, recognised by how the answer begins."""
 
 import pytest
-
-from tools.install import TEMPLATES
-
-if not any(TEMPLATES.glob("*.jinja")):
-    pytest.skip(f"no templates in {TEMPLATES}: run python3 tools/install.py --dev", allow_module_level=True)
-
 from formats import format_of
 from held import END, Vocabulary
 from offers import CITY, calls_in, hold

@@ -3,12 +3,6 @@
 import random
 
 import pytest
-
-from tools.install import TEMPLATES
-
-if not any(TEMPLATES.glob("*.jinja")):
-    pytest.skip(f"no templates in {TEMPLATES}: run python3 tools/install.py --dev", allow_module_level=True)
-
 from formats import (
     DOCUMENT,
     N_SETS,

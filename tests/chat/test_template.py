@@ -4,46 +4,13 @@ import time
 from datetime import UTC, datetime
 
 import pytest
-from comparison import calls, result, says, sources
+from comparison import calls, result, says
 
 from cobali_ray.chat.template import CHATML, ChatTemplate
 from cobali_ray.errors import InvalidParameterError
 
 USER = says("user", "hi")
 LEAP_DAY = datetime(2024, 2, 29, tzinfo=UTC)
-LLAMA = """<s><|start_header_id|>system<|end_header_id|>
-
-Cutting Knowledge Date: December 2023
-Today Date: {}
-
-<|eot_id|><|start_header_id|>user<|end_header_id|>
-
-hi<|eot_id|><|start_header_id|>assistant<|end_header_id|>
-
-"""
-MINIMAX = """<begin_of_document><beginning_of_sentence>system ai_setting=assistant
-You are a helpful assistant created by Minimax based on MiniMax-M1 model.<end_of_sentence>
-<beginning_of_sentence>user name=user
-hi<end_of_sentence>
-<beginning_of_sentence>ai name=assistant
-"""
-PROMPTS = {
-    "meta-llama-Llama-3.1-8B-Instruct": LLAMA.format("26 Jul 2024"),
-    "meta-llama-Llama-3.2-3B-Instruct": LLAMA.format("29 Feb 2024"),
-    "meta-llama-Llama-3.3-70B-Instruct": LLAMA.format("26 Jul 2024"),
-    "mistralai-Mistral-Nemo-Instruct-2407": "<s>[INST]hi[/INST]",
-    "Mistral-Small-3.2-24B-Instruct-2506": "<s>[SYSTEM_PROMPT]...[/SYSTEM_PROMPT][INST]hi[/INST]",
-    "MiniMax-M1": MINIMAX,
-}
-"""Prompts that were wrong when templates got an empty list for no tools; `...` stands for a long text."""
-
-
-@pytest.mark.parametrize("name", PROMPTS)
-def test_without_tools_the_prompt_says_nothing_of_tools(name):
-    template = ChatTemplate(sources()[name], bos="<s>", eos="</s>", clock=lambda: LEAP_DAY)
-    start, _, end = PROMPTS[name].partition("...")
-    for prompt in (template.render([USER]), template.render([USER], tools=[])):
-        assert prompt == PROMPTS[name] or (end and prompt.startswith(start) and prompt.endswith(end))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +25,8 @@ def test_without_tools_the_prompt_says_nothing_of_tools(name):
     ],
 )
 def test_no_tools_are_none_or_an_empty_list_where_none_raises(source, prompt):
-    assert ChatTemplate(source).render([USER]) == prompt
+    template = ChatTemplate(source)
+    assert template.render([USER]) == template.render([USER], tools=[]) == prompt
 
 
 HEADER = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
