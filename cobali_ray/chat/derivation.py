@@ -73,7 +73,8 @@ class _Probe:
         self.source = template.source
         self._base = base
         self.prompt = prompt[_n_shared(prompt, base) :]
-        self.text = self.turn(content=_CONTENT)
+        # What stands around the content of a turn that has nothing else.
+        self.before_text, _, self.after_text = (self.turn(content=_CONTENT) or "").partition(_CONTENT)
         for content in ("", None):
             self._content = content
             self.one = self.turn(_call(0, dict(zip(_KEYS, _VALUES, strict=True))))
@@ -105,15 +106,6 @@ class _Probe:
         n = _n_shared(text, self._base)
         self.cut = text[:n]
         return text[n:]
-
-    @property
-    def before_text(self) -> str:
-        """What stands before the content of a turn that has nothing else."""
-        return (self.text or "").partition(_CONTENT)[0]
-
-    @property
-    def after_text(self) -> str:
-        return (self.text or "").partition(_CONTENT)[2]
 
 
 def _call(i: int, arguments: dict[str, Any], call_id: str | None = None) -> dict[str, Any]:

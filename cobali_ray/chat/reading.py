@@ -190,14 +190,8 @@ class Reader:
             self._take(1)
         return char
 
-    def _accept(self, marker: str, *, spaces: bool = True) -> Generator[None, None, str]:
-        """Take this marker if it comes next, with the white space before it."""
-        return (yield from self._accept_one([marker] if marker else [], spaces=spaces))
-
-    def _accept_one(self, markers: Sequence[str], *, spaces: bool = True) -> Generator[None, None, str]:
-        """Take the longest of these markers that comes next; "" if none does."""
-        if not markers:
-            return ""
+    def _accept(self, *markers: str, spaces: bool = True) -> Generator[None, None, str]:
+        """Take the longest of these markers that comes next, and white space before it; "" if none does."""
         space = 0
         while True:
             if spaces:

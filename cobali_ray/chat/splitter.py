@@ -53,16 +53,12 @@ class Splitter(Reader):
         self._events: list[Event] = []
         self._index = -1
         self._begun = self._unmarked = False
-        self._thinks = form.opens_reasoning(prompt)
-        self._continues = continues
-        self._quiet = not continues and (self._thinks or form.padded or form.follows_reasoning(prompt))
-        self._space, self._first = "", self._thinks or not continues
-        self._reading = self._read()
-
-    @property
-    def thinking(self) -> bool:
+        self.thinking = form.opens_reasoning(prompt)
         """Whether what comes next is reasoning, as far as can be told."""
-        return self._thinks
+        self._continues = continues
+        self._quiet = not continues and (self.thinking or form.padded or form.follows_reasoning(prompt))
+        self._space, self._first = "", self.thinking or not continues
+        self._reading = self._read()
 
     def feed(self, text: str) -> list[Event]:
         """Take the next piece of the answer and return its events."""
@@ -114,7 +110,7 @@ class Splitter(Reader):
         """Return what would change the state now, and to what."""
         form, calls = self._form, self._calls
         states: dict[str, str] = {}
-        if self._thinks:
+        if self.thinking:
             states |= {form.reasoning_end: "content", form.content_start: "content"}
         else:
             for marker in form.noise:
@@ -137,9 +133,9 @@ class Splitter(Reader):
             return
         self._space = ""
         if leads_to != "noise":
-            self._thinks = leads_to == "reasoning"
+            self.thinking = leads_to == "reasoning"
         self._quiet = True
-        self._first = self._first and self._thinks
+        self._first = self._first and self.thinking
 
     def _say(self, text: str) -> None:
         """Add text, but hold back the white space at its end until it is known what comes after it."""
@@ -169,20 +165,15 @@ class Splitter(Reader):
         self._space = ""
 
     def _tell(self, text: str) -> None:
-        append(self._events, ReasoningText(text) if self._thinks else ContentText(text))
+        append(self._events, ReasoningText(text) if self.thinking else ContentText(text))
 
     # Calls
 
     def _unmarked_call(self) -> Reading:
         """Read an object that the answer begins with, if it is a call without its markers."""
-        if (
-            self._thinks
-            or not (self._first or self._quiet)
-            or not self._tools
-            or self._calls.kind is not Kind.JSON
-        ):
-            return
-        if not self._calls.name_field:
+        is_begin = not self.thinking and (self._first or self._quiet)
+        has_name = self._calls.kind is Kind.JSON and self._calls.name_field
+        if not (is_begin and has_name and self._tools):
             return
         while (char := (yield from self._peek())).isspace():
             self._say(self._take(1))
@@ -193,7 +184,7 @@ class Splitter(Reader):
 
     def _section(self, opener: str, *, known_only: bool = False) -> Reading:
         """Read calls until something else comes. What is no call is text of the part it stands in."""
-        calls, thinks = self._calls, self._thinks
+        calls, thinks = self._calls, self.thinking
         readers = {
             Kind.JSON: self._json_calls,
             Kind.TAG_JSON: self._tagged_calls,
@@ -208,12 +199,12 @@ class Splitter(Reader):
             raw = "".join(self._raw or ())
             if self._begun:
                 self._events.append(CallBroken(self._index, raw))
-                self._thinks = self._first = self._quiet = False
+                self.thinking = self._first = self._quiet = False
             else:
                 self._say(raw)
-                self._thinks = thinks
+                self.thinking = thinks
         else:
-            self._thinks = self._first = False
+            self.thinking = self._first = False
             self._quiet = True
         finally:
             self._raw = None
@@ -306,7 +297,7 @@ class Splitter(Reader):
         n_calls = 0
         while True:
             if not start:
-                start = yield from self._accept_one(starts)
+                start = yield from self._accept(*starts)
             if not start:
                 break
             yield from self._tagged_call(known_only)
@@ -350,7 +341,7 @@ class Splitter(Reader):
         self._argue("{")
         n_arguments = 0
         while True:
-            marker = yield from self._accept_one([ends[0], calls.key_start] if ends else [calls.key_start])
+            marker = yield from self._accept(*ends[:1], calls.key_start)
             if marker != calls.key_start:
                 break
             self._argue(", " if n_arguments else "")
@@ -453,7 +444,7 @@ class Splitter(Reader):
             yield from self._skip("")
             head: list[str] = []
             self._raw = []
-            opener = yield from self._accept_one(["<|start|>", calls.start, "to="])
+            opener = yield from self._accept("<|start|>", calls.start, "to=")
             words = ""
             if opener:
                 try:
@@ -461,7 +452,7 @@ class Splitter(Reader):
                 except BrokenError:
                     stop = ""
                 words = opener + "".join(head) if stop else ""
-            self._thinks = self._form.reads_reasoning and "<|channel|>analysis" in words
+            self.thinking = self._form.reads_reasoning and "<|channel|>analysis" in words
             self._quiet = False
             if opener and not words:
                 self._say("".join(self._raw))
@@ -475,13 +466,13 @@ class Splitter(Reader):
                     self._finish()
                     end = yield from self._end_of_message(ends, lambda _: None)
                 except BrokenError:
-                    self._thinks = False
+                    self.thinking = False
                     self._events.append(CallBroken(self._index, "".join(self._raw)))
                     self._raw = None
                     end = yield from self._end_of_message(ends, self._say)
             else:
                 self._raw = None
-                is_next, before = before == self._thinks, self._thinks
+                is_next, before = before == self.thinking, self.thinking
                 end = yield from self._end_of_message(ends, self._apart() if is_next else self._say)
             if not end:
                 return

@@ -130,13 +130,11 @@ def listed(
     before: str | None = None,
 ) -> list[BatchRecord]:
     """Return batches, the newest first: those behind `after`, or the last ones before `before`."""
-    query, values = "SELECT * FROM batches WHERE owner = ? AND format = ?", [owner, format_]
-    order = "DESC"
-    if after is not None:
-        query, values = f"{query} AND seq < ?", [*values, find(db, owner, after, format_).seq]  # type: ignore[list-item]
-    elif before is not None:
-        query, values = f"{query} AND seq > ?", [*values, find(db, owner, before, format_).seq]  # type: ignore[list-item]
-        order = "ASC"
+    query = "SELECT * FROM batches WHERE owner = ? AND format = ?"
+    values: list[str | int] = [owner, format_]
+    edge, sign, order = (after, "<", "DESC") if before is None else (before, ">", "ASC")
+    if edge is not None:
+        query, values = f"{query} AND seq {sign} ?", [*values, find(db, owner, edge, format_).seq]
     rows = db.execute(f"{query} ORDER BY seq {order} LIMIT ?", [*values, limit]).fetchall()
     return sorted((_record(row) for row in rows), key=lambda batch: -batch.seq)
 

@@ -12,8 +12,6 @@ from cobali_ray.errors import ChatChangedError, NotInStoreError, StoreFullError
 from cobali_ray.store.connection import StoreConnection
 from cobali_ray.store.files import StoreQuota
 
-CHAT: Final = "chat"
-"""What NotInStoreError calls one."""
 MAX_DELETED: Final = 10_000
 """The latest deleted chats of a key that are known to have been there."""
 
@@ -49,7 +47,7 @@ def write(
 def find(db: StoreConnection, owner: str, chat_id: str, kept_until_s: int) -> tuple[int, str]:
     """Return the version of a chat and its text, and keep it for longer. Raises NotInStoreError."""
     if (row := _row(db, owner, chat_id)) is None:
-        raise NotInStoreError(CHAT, chat_id[:64])
+        raise NotInStoreError("chat", chat_id[:64])
     db.execute(
         "UPDATE chats SET kept_until_s = ? WHERE version = ? AND kept_until_s < ?",
         (kept_until_s, row["version"], kept_until_s),
@@ -70,7 +68,7 @@ def listed(db: StoreConnection, owner: str, after: int, limit: int) -> list[Chat
 def delete(db: StoreConnection, owner: str, chat_id: str, kept_until_s: int) -> None:
     """Delete a chat; that it was there is known for as long as one is kept. Raises NotInStoreError."""
     if _row(db, owner, chat_id) is None:
-        raise NotInStoreError(CHAT, chat_id[:64])
+        raise NotInStoreError("chat", chat_id[:64])
     _put(db, owner, chat_id, kept_until_s, "", None)
     db.execute(
         "DELETE FROM chats WHERE version IN (SELECT version FROM chats WHERE owner = ? AND data IS NULL "

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Self
 
+from cobali_ray.errors import why_of
 from cobali_ray.store.tables import VERSIONS
 
 
@@ -45,9 +46,9 @@ class StoreConnection(ABC):
     def give_back(self) -> None:
         """Give back to the disk what was deleted, where the database does not do so itself."""
 
-    @abstractmethod
     def why(self, error: Exception) -> str:
         """Return what clients may see of an error."""
+        return why_of(error)
 
     @abstractmethod
     def close(self) -> None: ...
@@ -85,6 +86,6 @@ class StoreConnection(ABC):
     @abstractmethod
     def _set_version(self, version: int) -> None: ...
 
-    @abstractmethod
     def _own_words(self, statement: str) -> str:
         """Translate a statement of `tables.py`, which are SQLite's."""
+        return statement

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
 from cobali_ray.errors import NotInStoreError
 from cobali_ray.store.connection import StoreConnection
 from cobali_ray.store.files import StoreQuota
-
-CONVERSATION: Final = "conversation"
-"""What NotInStoreError calls one."""
-_FIELDS: Final = "id, created_s, metadata"
 
 
 class ConversationRecord(NamedTuple):
@@ -44,11 +40,10 @@ def create(
 
 def find(db: StoreConnection, owner: str, conversation_id: str) -> ConversationRecord:
     """Return a conversation. Raises NotInStoreError."""
-    row = db.execute(
-        f"SELECT {_FIELDS} FROM conversations WHERE id = ? AND owner = ?", (conversation_id, owner)
-    ).fetchone()
+    query = "SELECT id, created_s, metadata FROM conversations WHERE id = ? AND owner = ?"
+    row = db.execute(query, (conversation_id, owner)).fetchone()
     if row is None:
-        raise NotInStoreError(CONVERSATION, conversation_id[:64])
+        raise NotInStoreError("conversation", conversation_id[:64])
     return ConversationRecord(row["id"], row["created_s"], orjson.loads(row["metadata"]))
 
 
@@ -62,10 +57,8 @@ def update(
 ) -> ConversationRecord:
     """Put other metadata in the place of what there is. Raises NotInStoreError."""
     find(db, owner, conversation_id)
-    db.execute(
-        "UPDATE conversations SET metadata = ? WHERE id = ?",
-        (orjson.dumps(metadata).decode(), conversation_id),
-    )
+    query = "UPDATE conversations SET metadata = ? WHERE id = ?"
+    db.execute(query, (orjson.dumps(metadata).decode(), conversation_id))
     return find(db, owner, conversation_id)
 
 
@@ -112,11 +105,9 @@ def append(
         [(conversation_id, n + i, items[i - 1]["id"], line) for i, line in enumerate(lines, 1)],
     )
     db.execute(
-        "UPDATE conversations SET bytes = bytes + ? WHERE id = ?", (sum(map(len, lines)), conversation_id)
-    )
-    db.execute(
-        "UPDATE conversations SET kept_until_s = ? WHERE id = ? AND kept_until_s < ?",
-        (kept_until_s, conversation_id, kept_until_s),
+        "UPDATE conversations SET bytes = bytes + ?, "
+        "kept_until_s = CASE WHEN kept_until_s < ? THEN ? ELSE kept_until_s END WHERE id = ?",
+        (sum(map(len, lines)), kept_until_s, kept_until_s, conversation_id),
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from cobali_ray.errors import ConfigError, why_of
+from cobali_ray.errors import ConfigError
 from cobali_ray.store.connection import StoreConnection
 
 RUNNER_LOCK: Final = int.from_bytes(b"cobali\x00")
@@ -92,7 +92,7 @@ class PostgresConnection(StoreConnection):
 
     def why(self, error: Exception) -> str:
         """Names of hosts and users are for the log alone."""
-        return why_of(error) if self._connected else "its database cannot be reached (setting data_url)"
+        return super().why(error) if self._connected else "its database cannot be reached (setting data_url)"
 
     def close(self) -> None:
         """For good."""

@@ -19,8 +19,6 @@ from cobali_ray.store import conversations
 from cobali_ray.store.connection import StoreConnection
 from cobali_ray.store.files import StoreQuota, used_bytes
 
-RESPONSE: Final = "response"
-"""What NotInStoreError calls one."""
 QUEUED, IN_PROGRESS, COMPLETED, INCOMPLETE, FAILED, CANCELLED = (
     *("queued", "in_progress", "completed", "incomplete", "failed", "cancelled"),
 )
@@ -378,7 +376,7 @@ def stream(db: StoreConnection, owner: str, response_id: str, first: int) -> Str
     query = "SELECT status, streams FROM responses WHERE id = ? AND owner = ?"
     row = db.execute(query, (response_id, owner)).fetchone()
     if row is None:
-        raise NotInStoreError(RESPONSE, response_id[:64])
+        raise NotInStoreError("response", response_id[:64])
     if not row["streams"]:
         raise InvalidParameterError("stream", ": only a response with background and stream has one")
     over = row["status"] not in {QUEUED, IN_PROGRESS}
@@ -398,7 +396,7 @@ def sweep(db: StoreConnection, now_s: int) -> int:
 def _row(db: StoreConnection, owner: str, response_id: str) -> Any:
     row = db.execute("SELECT * FROM responses WHERE id = ? AND owner = ?", (response_id, owner)).fetchone()
     if row is None:
-        raise NotInStoreError(RESPONSE, response_id[:64])
+        raise NotInStoreError("response", response_id[:64])
     return row
 
 

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from cobali_ray.errors import why_of
 from cobali_ray.store.connection import StoreConnection
 
 FILE_NAME: Final = "cobali.sqlite"
@@ -79,9 +78,6 @@ class SqliteConnection(StoreConnection):
         for _ in range(min(n_free, GIVE_BACK_PAGES)):  # one page each: Python takes one step of the statement
             self.execute("PRAGMA incremental_vacuum")
 
-    def why(self, error: Exception) -> str:
-        return why_of(error)
-
     def close(self) -> None:
         self._db.close()
         if self._lock is not None:
@@ -96,6 +92,3 @@ class SqliteConnection(StoreConnection):
 
     def _set_version(self, version: int) -> None:
         self.execute(f"PRAGMA user_version = {version}")
-
-    def _own_words(self, statement: str) -> str:
-        return statement

@@ -147,15 +147,10 @@ class MessageReader:
 
     def _take_user(self, content: str | list[Block], where: Path) -> None:
         for block, place in _placed(content, where):
-            kind = block.get("type")
-            if kind == "text":
-                self._user_parts.append((_text(_string(block, "text", place)), place))
-            elif kind == "image":
-                self._user_parts.append((_image(block, place), place))
-            elif kind == "tool_result":
+            if block.get("type") == "tool_result":
                 self._results.append(_result(block, place))
             else:
-                raise _unknown(kind, place, "text, image and tool_result")
+                self._user_parts.append((_part(block, place, "text, image and tool_result"), place))
         if content == []:
             self._user_parts.append((_text(""), where))
 
@@ -243,6 +238,16 @@ def _text(text: str) -> Block:
     return {"type": "text", "text": text}
 
 
+def _part(block: Block, place: Path, supported: str) -> Block:
+    """Return a text or an image as a chat has it."""
+    kind = block.get("type")
+    if kind == "image":
+        return _image(block, place)
+    if kind != "text":
+        raise _unknown(kind, place, supported)
+    return _text(_string(block, "text", place))
+
+
 def _image(block: Block, place: Path) -> Block:
     source = block.get("source")
     if not isinstance(source, dict):
@@ -268,12 +273,7 @@ def _result(block: Block, place: Path) -> tuple[dict[str, Any], list[Placed]]:
         raise InvalidParameterError((*place, "content"), "must be a string or a list of blocks")
     parts: list[Placed] = [(_text("Error:"), place)] if block.get("is_error") is True else []
     for part, where in _placed(content or "", (*place, "content")):
-        if (kind := part.get("type")) == "image":
-            parts.append((_image(part, where), where))
-        elif kind == "text":
-            parts.append((_text(_string(part, "text", where)), where))
-        else:
-            raise _unknown(kind, where, "text and image")
+        parts.append((_part(part, where, "text and image"), where))
     return {"role": "tool", "tool_call_id": call_id}, parts or [(_text(""), place)]
 
 

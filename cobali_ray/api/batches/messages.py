@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
 from fastapi import Request as HttpRequest
 from fastapi import Response
+from pydantic import Field
 
 from cobali_ray.api.anthropic.body import AnthropicErrorBody
 from cobali_ray.api.batches.files import FileReply
-from cobali_ray.api.batches.schema import MessageBatchBody
 from cobali_ray.api.body.fields import read_as
 from cobali_ray.api.body.params import whole_number
+from cobali_ray.api.body.schema import BodyModel, Many
 from cobali_ray.api.call.intake import Intake
 from cobali_ray.api.door.context import RequestContext, context_of, owner_of
 from cobali_ray.api.door.keeping import Keeping
@@ -38,6 +39,19 @@ _LISTED: dict[str, Any] = {
         query("limit", "Page size.", type="integer", minimum=1, maximum=MAX_LISTED, default=N_LISTED),
     ]
 }
+
+
+class MessageBatchBody(BodyModel):
+    """POST /v1/messages/batches."""
+
+    requests: Annotated[
+        Many[dict[str, Any]],
+        Field(
+            min_length=1,
+            max_length=100_000,
+            description="Each with a `custom_id`, and as `params` the body of a message.",
+        ),
+    ]
 
 
 class MessageBatchRoutes:

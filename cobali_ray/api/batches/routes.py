@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Request as HttpRequest
 from fastapi import Response
+from pydantic import Field
 
-from cobali_ray.api.batches.schema import BatchBody
 from cobali_ray.api.body.params import whole_number
 from cobali_ray.api.body.reading import check_choice
+from cobali_ray.api.body.schema import BodyModel
 from cobali_ray.api.call.intake import Intake
 from cobali_ray.api.door.context import context_of, owner_of
 from cobali_ray.api.door.keeping import Keeping, page
 from cobali_ray.api.reply.replies import json_response
+from cobali_ray.api.responses.schema import Metadata
 from cobali_ray.api.routes.openapi import BODY_STATUSES, STORE_STATUSES, Routes, errors, query
 from cobali_ray.errors import InvalidParameterError, NotInStoreError
 from cobali_ray.store import batches, files
@@ -31,6 +33,31 @@ _LISTED: dict[str, Any] = {
         query("limit", "Page size.", type="integer", minimum=1, maximum=MAX_LISTED, default=N_LISTED),
     ]
 }
+
+
+class ExpiresAfter(BodyModel):
+    """How long something is kept."""
+
+    anchor: Literal["created_at"]
+    seconds: Annotated[int, Field(ge=3600, le=30 * 24 * 3600)]
+
+
+class BatchBody(BodyModel):
+    """POST /v1/batches."""
+
+    input_file_id: Annotated[
+        str, Field(max_length=64, description="The id of a file that was uploaded with the purpose `batch`.")
+    ]
+    endpoint: Annotated[str, Field(description=f"What all its lines ask: {', '.join(ENDPOINTS)}.")]
+    completion_window: Literal["24h"] = Field(
+        description="24h: what has no answer by then is answered by saying so."
+    )
+    metadata: Metadata | None = Field(
+        None, description="At most 16 texts by name, which come back with the batch."
+    )
+    output_expires_after: ExpiresAfter | None = Field(
+        None, description="How long its answers are kept; at most `stored_days`."
+    )
 
 
 class BatchRoutes:

@@ -10,7 +10,7 @@ from typing import Final
 from fastapi import Request as HttpRequest
 from python_multipart import MultipartParser
 from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import parse_options_header
+from python_multipart.multipart import MultipartState, parse_options_header
 
 from cobali_ray.api.body.params import whole_number
 from cobali_ray.api.body.reading import MISSING, is_heavy, next_piece
@@ -50,7 +50,6 @@ class FormReader:
         self._part, self._header, self._value = "", b"", b""
         self._content = bytearray()
         self._n_parts = 0
-        self._ended = False
         try:
             self._parser = MultipartParser(
                 boundary,
@@ -61,7 +60,6 @@ class FormReader:
                     "on_header_end": self._end_header,
                     "on_part_data": self._part_data,
                     "on_part_end": self._end_part,
-                    "on_end": self._end,
                 },
             )
         except FormParserError:
@@ -76,7 +74,7 @@ class FormReader:
 
     def end(self) -> None:
         """Raise MalformedFormError where it is not whole."""
-        if not self._ended:
+        if self._parser.state is not MultipartState.END:
             raise MalformedFormError("it ends before its last boundary")
 
     def _begin_part(self) -> None:
@@ -114,9 +112,6 @@ class FormReader:
         if self._part != "file":
             self.fields[self._part] = bytes(self._content).decode("utf-8", "replace")
         self._content.clear()
-
-    def _end(self) -> None:
-        self._ended = True
 
 
 class _Upload:

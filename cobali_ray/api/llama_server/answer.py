@@ -62,23 +62,13 @@ class NativeWriter(Choices):
         if self._native.silent or not (text or update.logprobs):
             return b""
         self._new_line[index] = self._new_line[index] or "\n" in text
-        chunk = {
-            "index": index,
-            "content": text,
-            "tokens": tokens,
-            "stop": False,
-            "id_slot": ANY_SLOT,
-            "tokens_predicted": self._n_output[index],
-            "tokens_evaluated": self._call.requests[index].n_prompt,
-        }
+        chunk = self._chunk(index, text, tokens)
         if self._call.with_logprobs:
             chunk |= _probabilities(update.logprobs)
         return event(chunk)
 
     def progress(self, index: int, fields: dict[str, Any]) -> bytes:
-        n_prompt = self._call.requests[index].n_prompt
-        head = {"index": index, "content": "", "tokens": [], "stop": False, "id_slot": ANY_SLOT}
-        return event(head | {"tokens_predicted": 0, "tokens_evaluated": n_prompt} | fields)
+        return event(self._chunk(index, "", []) | fields)
 
     def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Timings) -> bytes:
         del stats
@@ -90,6 +80,17 @@ class NativeWriter(Choices):
 
     def failure(self, fault: Fault) -> bytes:
         return event(fault.body)
+
+    def _chunk(self, index: int, text: str, tokens: list[int]) -> dict[str, Any]:
+        return {
+            "index": index,
+            "content": text,
+            "tokens": tokens,
+            "stop": False,
+            "id_slot": ANY_SLOT,
+            "tokens_predicted": self._n_output[index],
+            "tokens_evaluated": self._call.requests[index].n_prompt,
+        }
 
 
 def _closed(call: Call, native: ParsedNativeBody, index: int, end: End, text: str) -> dict[str, Any]:
