@@ -422,6 +422,8 @@ async def test_ollamas_routes_have_bare_vectors(post, client):
     assert (await post("/api/embed", {"input": ["x"] * 2049})).status == 400
     one = (await post("/api/embeddings", {"prompt": "a b"})).json
     assert one == {"embedding": told["embeddings"][0]}
+    short = (await post("/api/embeddings", {"prompt": "a b", "dimensions": 1})).json
+    assert len(short["embedding"]) == 1
     for path in ("/api/embed", "/api/embeddings"):
         wire = await post(path, {})
         assert wire.status == 400

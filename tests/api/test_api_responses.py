@@ -248,6 +248,10 @@ async def test_tools_become_functions(post, client):
     assert client.requests[0].grammar.triggers == ("<tool_call>",)
 
 
+def allowed(mode, *tools):
+    return {"type": "allowed_tools", "mode": mode, "tools": list(tools)}
+
+
 CHOICES = [
     pytest.param("required", {"get_weather", "patch", "mcp__fs__read"}, True, id="required"),
     pytest.param({"type": "function", "name": "get_weather"}, {"get_weather"}, True, id="function"),
@@ -256,21 +260,12 @@ CHOICES = [
         {"type": "function", "name": "read", "namespace": "mcp__fs"}, {"mcp__fs__read"}, True, id="namespace"
     ),
     pytest.param(
-        {
-            "type": "allowed_tools",
-            "mode": "required",
-            "tools": [{"type": "web_search"}, {"type": "function", "name": "get_weather"}],
-        },
+        allowed("required", {"type": "web_search"}, {"type": "function", "name": "get_weather"}),
         {"get_weather"},
         True,
         id="allowed-required",
     ),
-    pytest.param(
-        {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "custom", "name": "patch"}]},
-        {"patch"},
-        False,
-        id="allowed-auto",
-    ),
+    pytest.param(allowed("auto", {"type": "custom", "name": "patch"}), {"patch"}, False, id="allowed-auto"),
 ]
 
 
@@ -307,6 +302,17 @@ async def test_a_format_holds_the_answer(post, client, form):
 
 # What is refused, in the words of this API
 
+IMAGE = {"type": "input_image", "image_url": "u"}
+
+
+def chosen(choice):
+    return {"tools": [WEATHER], "tool_choice": choice}
+
+
+def held_to(schema):
+    return {"text": {"format": {"type": "json_schema", "schema": schema}}}
+
+
 REFUSED = [
     ({"input": None}, "input", "a string or a list"),
     ({"input": []}, "input", "list of items"),
@@ -319,23 +325,12 @@ REFUSED = [
     ({"input": [said("user", {"type": "input_file"})]}, "input[0].content[0].type", "input_file"),
     ({"input": [said("user", {"type": ["x"]})]}, "input[0].content[0].type", "not supported"),
     (
-        {
-            "instructions": "x",
-            "input": [USER, said("user", text("x"), {"type": "input_image", "image_url": "u"})],
-        },
+        {"instructions": "x", "input": [USER, said("user", text("x"), IMAGE)]},
         "input[1].content[1].type",
         "input[1].content[1]: parts of type 'image_url' are not supported",
     ),
-    (
-        {"input": [said("assistant", {"type": "input_image", "image_url": "u"})]},
-        "input[0].content[0].type",
-        "only text",
-    ),
-    (
-        {"input": [call("1"), output("1", [{"type": "input_image", "image_url": "u"}])]},
-        "input[1].output[0].type",
-        "not supported",
-    ),
+    ({"input": [said("assistant", IMAGE)]}, "input[0].content[0].type", "only text"),
+    ({"input": [call("1"), output("1", [IMAGE])]}, "input[1].output[0].type", "not supported"),
     ({"input": [{"type": ["message"]}]}, "input[0].type", "not supported"),
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type", "send the item itself"),
     ({"input": [{"type": "web_search_call", "id": "x"}]}, "input[0].type", "web_search_call"),
@@ -367,12 +362,8 @@ REFUSED = [
     ({"text": {"verbosity": "huge"}}, "text.verbosity", "'low'"),
     ({"text": {"format": {"type": "xml"}}}, "text.format.type", "text.format.type must be text"),
     ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema", "missing"),
-    (
-        {"text": {"format": {"type": "json_schema", "schema": {"$ref": "#/x"}}}},
-        "text.format.schema",
-        "text.format.schema",
-    ),
-    ({"text": {"format": {"type": "json_schema", "schema": 5}}}, "text.format.schema", "JSON schema"),
+    (held_to({"$ref": "#/x"}), "text.format.schema", "text.format.schema"),
+    (held_to(5), "text.format.schema", "JSON schema"),
     ({"tools": [{"name": "x"}]}, "tools[0].type", "must be a string"),
     ({"tools": [SEARCH]}, "tools[0].type", "web_search"),
     ({"tools": [WEATHER | {"name": "a b"}]}, "tools[0].name", "tools[0].name"),
@@ -392,41 +383,17 @@ REFUSED = [
     ),
     ({"tools": [WEATHER | {"name": f"f{i}"} for i in range(513)]}, "tools", "at most 512"),
     ({"tool_choice": "required"}, "tool_choice", "needs tools"),
-    ({"tools": [WEATHER], "tool_choice": "always"}, "tool_choice", "tool_choice must be"),
-    ({"tools": [WEATHER], "tool_choice": {"type": ["function"]}}, "tool_choice.type", "function"),
-    (
-        {"tools": [WEATHER], "tool_choice": {"type": "allowed_tools", "mode": [], "tools": [{"type": []}]}},
-        "tool_choice",
-        "must have a mode",
-    ),
-    (
-        {"tools": [WEATHER], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": ["x"]}},
-        "tool_choice.tools[0].type",
-        "not supported",
-    ),
-    ({"tools": [WEATHER], "tool_choice": {"type": "web_search"}}, "tool_choice.type", "web_search"),
-    ({"tools": [WEATHER], "tool_choice": {"type": "function"}}, "tool_choice.name", "must be a string"),
-    (
-        {"tools": [WEATHER], "tool_choice": {"type": "function", "name": "x"}},
-        "tool_choice",
-        "not a function tool",
-    ),
-    (
-        {"tools": [WEATHER], "tool_choice": {"type": "custom", "name": "get_weather"}},
-        "tool_choice",
-        "not a custom",
-    ),
-    ({"tools": [WEATHER], "tool_choice": {"type": "allowed_tools"}}, "tool_choice.tools", "must be a list"),
-    (
-        {"tools": [WEATHER], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [SEARCH]}},
-        "tool_choice.tools",
-        "1 to 512",
-    ),
-    (
-        {"tools": [WEATHER], "tool_choice": {"type": "allowed_tools", "tools": []}},
-        "tool_choice",
-        "tool_choice must have a mode",
-    ),
+    (chosen("always"), "tool_choice", "tool_choice must be"),
+    (chosen({"type": ["function"]}), "tool_choice.type", "function"),
+    (chosen({"type": "web_search"}), "tool_choice.type", "web_search"),
+    (chosen({"type": "function"}), "tool_choice.name", "must be a string"),
+    (chosen({"type": "function", "name": "x"}), "tool_choice", "not a function tool"),
+    (chosen({"type": "custom", "name": "get_weather"}), "tool_choice", "not a custom"),
+    (chosen({"type": "allowed_tools"}), "tool_choice.tools", "must be a list"),
+    (chosen({"type": "allowed_tools", "tools": []}), "tool_choice", "tool_choice must have a mode"),
+    (chosen(allowed([], {"type": []})), "tool_choice", "must have a mode"),
+    (chosen(allowed("auto", "x")), "tool_choice.tools[0].type", "not supported"),
+    (chosen(allowed("auto", SEARCH)), "tool_choice.tools", "1 to 512"),
 ]
 
 
@@ -445,7 +412,7 @@ async def test_what_is_nested_too_deeply_is_refused(post, field):
     deep = json.loads('{"a":' * 400 + "1" + "}" * 400)
     values = {
         "tools": [WEATHER | {"parameters": deep}],
-        "text": {"format": {"type": "json_schema", "schema": deep}},
+        "text": held_to(deep)["text"],
         "tool_choice": deep,
         "input": [USER | {"x": deep}],
     }

@@ -27,6 +27,10 @@ def model(text):
     return {"role": "assistant", "content": text}
 
 
+def create(server, **fields):
+    return server.openai.responses.create(model="fake", **fields)
+
+
 async def ended(server, response_id, openai=None):
     """Wait until a response is over."""
 
@@ -42,24 +46,23 @@ async def ended(server, response_id, openai=None):
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_response_is_kept_and_gone_on_from(server, stream):
-    create = server.openai.responses.create
     if stream:
-        events = [event async for event in await create(model="fake", input="hi", stream=True)]
+        events = [event async for event in await create(server, input="hi", stream=True)]
         first = events[-1].response
     else:
-        first = await create(model="fake", input="hi")
+        first = await create(server, input="hi")
     assert first.model_extra["store"] is True
     assert await server.openai.responses.retrieve(first.id) == first
     client = server.client
     client.script = says("fine")
     second = await create(
-        model="fake", input="how?", instructions="Be.", previous_response_id=first.id, metadata={"a": "b"}
+        server, input="how?", instructions="Be.", previous_response_id=first.id, metadata={"a": "b"}
     )
     assert client.messages[-1] == [
         {"role": "system", "content": "Be."}, user("hi"), model("Hello world!"), user("how?"),
     ]  # fmt: skip
     assert (second.previous_response_id, second.metadata) == (first.id, {"a": "b"})
-    third = await create(model="fake", input=[user("so?")], previous_response_id=second.id)
+    third = await create(server, input=[user("so?")], previous_response_id=second.id)
     texts = ["hi", "Hello world!", "how?", "fine", "so?"]
     assert [one["content"] for one in client.messages[-1]] == texts, "instructions are not carried over"
     listed = [item async for item in server.openai.responses.input_items.list(third.id, limit=2)]
@@ -72,20 +75,18 @@ async def test_a_response_is_kept_and_gone_on_from(server, stream):
         await server.openai.responses.retrieve(second.id)
     for gone in (second.id, third.id):  # the chain of the third one has a hole
         with pytest.raises(BadRequestError, match=second.id) as caught:
-            await create(model="fake", input="x", previous_response_id=gone)
+            await create(server, input="x", previous_response_id=gone)
         assert caught.value.param == "previous_response_id"
 
 
 async def test_tools_and_reasoning_of_earlier_turns_are_read_again(server):
     tool = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
     server.client.script = says('<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>')
-    first = await server.openai.responses.create(model="fake", input="hi", tools=[tool])
+    first = await create(server, input="hi", tools=[tool])
     (call,) = first.output
     answer = {"type": "function_call_output", "call_id": call.call_id, "output": "seen"}
     server.client.script = says("done")
-    await server.openai.responses.create(
-        model="fake", input=[answer], previous_response_id=first.id, tools=[tool]
-    )
+    await create(server, input=[answer], previous_response_id=first.id, tools=[tool])
     _, turn, result = server.client.messages[-1]
     assert turn["tool_calls"][0]["function"]["name"] == "look"
     assert result == {"role": "tool", "content": "seen", "tool_call_id": call.call_id, "name": "look"}
@@ -99,29 +100,28 @@ async def test_what_a_stream_told_as_a_call_and_was_none_is_not_gone_on_from(ser
     assert [one["type"] for one in told["output"]] == ["function_call", "message"]
     kept = await server.openai.responses.retrieve(told["id"])
     assert [one.type for one in kept.output] == ["message"]
-    await server.openai.responses.create(model="fake", input="and?", previous_response_id=told["id"])
+    await create(server, input="and?", previous_response_id=told["id"])
     assert [sorted(one) for one in server.client.messages[-1]] == [["content", "role"]] * 3
 
 
 async def test_an_input_may_name_items_that_are_kept(server):
-    create = server.openai.responses.create
-    first = await create(model="fake", input="hi")
+    first = await create(server, input="hi")
     chat = await server.openai.conversations.create(items=[user("before")])
     (said,) = (await server.openai.conversations.items.list(chat.id)).data
     names = [{"type": "item_reference", "id": one} for one in (said.id, first.output[0].id)]
-    second = await create(model="fake", input=[{"id": said.id}, names[1], USER])
+    second = await create(server, input=[{"id": said.id}, names[1], USER])
     assert [one["content"] for one in server.client.messages[-1]] == ["before", "Hello world!", "hi"]
     listed = await server.openai.responses.input_items.list(second.id, order="asc")
     assert [one.content[0].text for one in listed.data] == ["before", "Hello world!", "hi"]
     await server.openai.responses.delete(first.id)
     for name in (names[1], {"type": "item_reference", "id": "msg_1"}):
         with pytest.raises(BadRequestError, match=name["id"]) as caught:
-            await create(model="fake", input=[USER, name])
+            await create(server, input=[USER, name])
         assert caught.value.param == "input[1].id"
 
 
 async def test_what_is_not_to_be_kept_is_not(server):
-    response = await server.openai.responses.create(model="fake", input="hi", store=False)
+    response = await create(server, input="hi", store=False)
     with pytest.raises(NotFoundError):
         await server.openai.responses.retrieve(response.id)
     batch = await server.batch([line()], endpoint=PATH)
@@ -158,15 +158,14 @@ async def test_what_cannot_be_kept_is_answered_and_says_so(server, stream, monke
 
 @pytest.mark.parametrize("server", [{"stored_count": 2, "stored_gib": 20_000 / (1 << 30)}], indirect=True)
 async def test_the_oldest_make_room_and_files_do_not(server):
-    create = server.openai.responses.create
-    one, two = [await create(model="fake", input="hi") for _ in range(2)]
+    one, two = [await create(server, input="hi") for _ in range(2)]
     server.clock.advance(1)
-    three = await create(model="fake", input="hi", previous_response_id=one.id)
+    three = await create(server, input="hi", previous_response_id=one.id)
     with pytest.raises(NotFoundError):
         await server.openai.responses.retrieve(two.id)
     assert await server.openai.responses.retrieve(one.id), "somebody went on from it"
     server.clock.advance(1)
-    four, five = [await create(model="fake", input="x" * 15_000) for _ in range(2)]
+    four, five = [await create(server, input="x" * 15_000) for _ in range(2)]
     for gone in (one, three, four):
         with pytest.raises(NotFoundError):
             await server.openai.responses.retrieve(gone.id)
@@ -179,12 +178,11 @@ async def test_the_oldest_make_room_and_files_do_not(server):
 
 
 async def test_what_is_old_is_deleted_and_not_what_somebody_goes_on_from(server):
-    create = server.openai.responses.create
     chat, kept = [await server.openai.conversations.create() for _ in range(2)]
-    one = await create(model="fake", input="hi", conversation=kept.id)
-    two = await create(model="fake", input="hi")
+    one = await create(server, input="hi", conversation=kept.id)
+    two = await create(server, input="hi")
     server.clock.advance(20 * 24 * 3600)
-    three = await create(model="fake", input="hi", previous_response_id=one.id)
+    three = await create(server, input="hi", previous_response_id=one.id)
     server.clock.advance(20 * 24 * 3600)
     server.run()
     await until(lambda: server.n_rows("responses") == 2)
@@ -194,7 +192,7 @@ async def test_what_is_old_is_deleted_and_not_what_somebody_goes_on_from(server)
     with pytest.raises(NotFoundError):
         await server.openai.conversations.retrieve(chat.id)
     assert await server.openai.conversations.retrieve(kept.id)
-    assert await create(model="fake", input="and?", previous_response_id=three.id)
+    assert await create(server, input="and?", previous_response_id=three.id)
 
 
 @pytest.mark.parametrize("server", [{"api_keys": ("a", "b")}], indirect=True)
@@ -260,13 +258,11 @@ async def test_what_does_not_go_together_is_refused(server, fields, param):
 async def test_a_conversation_goes_on_behind_a_call_that_was_cut_short(server):
     server.client.script = says('<tool_call>\n{"name": "look", "arguments": {"at": "the s', reason="length")
     tools = [{"type": "function", "name": "look"}]
-    cut = await server.openai.responses.create(model="fake", input="hi", tools=tools)
+    cut = await create(server, input="hi", tools=tools)
     (call,) = cut.output
     assert (cut.status, call.status, call.arguments) == ("incomplete", "incomplete", '{"at": "the s')
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "cut short"}
-    await server.openai.responses.create(
-        model="fake", input=[result], tools=tools, previous_response_id=cut.id
-    )
+    await create(server, input=[result], tools=tools, previous_response_id=cut.id)
     (told,) = server.client.messages[-1][1]["tool_calls"]
     assert told["function"] == {"name": "look", "arguments": {"at": "the s"}}
 
@@ -276,7 +272,7 @@ async def test_a_conversation_goes_on_behind_a_call_that_was_cut_short(server):
 
 async def test_a_background_response_is_queued_and_found_whole(server):
     server.client.script = said = Said()
-    first = await server.openai.responses.create(model="fake", input="hi", background=True)
+    first = await create(server, input="hi", background=True)
     assert (first.status, first.background, first.output) == ("queued", True, [])
     server.clock.advance(60)
     server.run()
@@ -284,7 +280,7 @@ async def test_a_background_response_is_queued_and_found_whole(server):
     assert server.client.requests[0].request_id == first.id
     assert (await server.openai.responses.retrieve(first.id)).status == "in_progress"
     with pytest.raises(BadRequestError, match="in_progress"):
-        await server.openai.responses.create(model="fake", input="x", previous_response_id=first.id)
+        await create(server, input="x", previous_response_id=first.id)
     with pytest.raises(BadRequestError) as caught:
         await server.openai.responses.retrieve(first.id, stream=True)
     assert caught.value.param == "stream"
@@ -296,7 +292,7 @@ async def test_a_background_response_is_queued_and_found_whole(server):
     assert server.n_rows("response_events") == 0, "nobody can ask for them"
     assert (await server.openai.responses.cancel(first.id)) == done, "too late, and no error"
     server.client.script = says("three")
-    second = await server.openai.responses.create(model="fake", input="x", previous_response_id=first.id)
+    second = await create(server, input="x", previous_response_id=first.id)
     assert [one["content"] for one in server.client.messages[-1]] == ["hi", "one two", "x"]
     with pytest.raises(BadRequestError, match="not in the background"):
         await server.openai.responses.cancel(second.id)
@@ -540,8 +536,8 @@ async def test_what_was_refused_is_behind_what_was_not_and_is_not_counted_as_beg
 
     server.client.script = script
     for _ in range(8):
-        await server.openai.responses.create(model="fake", input="hi", background=True, max_output_tokens=5)
-    last = await server.openai.responses.create(model="fake", input="hi", background=True)
+        await create(server, input="hi", background=True, max_output_tokens=5)
+    last = await create(server, input="hi", background=True)
     server.run()
     await until(lambda: len(server.client.requests) >= 8)
     server.pass_time(11)
@@ -565,14 +561,12 @@ async def test_a_conversation_keeps_what_is_said(server):
     assert (await chats.update(chat.id, metadata={"topic": "x"})).metadata == {"topic": "x"}
     assert await chats.retrieve(chat.id) == await chats.update(chat.id, metadata={"topic": "x"})
     server.client.script = says("second")
-    answer = await server.openai.responses.create(model="fake", input="and?", conversation=chat.id)
+    answer = await create(server, input="and?", conversation=chat.id)
     assert answer.conversation.id == chat.id
     assert [one["content"] for one in server.client.messages[-1]] == ["first", "and?"]
     await items.create(chat.id, items=[user("third"), {"role": "assistant", "content": "fourth"}])
     server.run()
-    later = await server.openai.responses.create(
-        model="fake", input="fifth", conversation={"id": chat.id}, background=True
-    )
+    later = await create(server, input="fifth", conversation={"id": chat.id}, background=True)
     await ended(server, later.id)
     texts = ["first", "and?", "second", "third", "fourth", "fifth", "second"]
     assert [one["content"] for one in server.client.messages[-1]] == texts[:-1]
@@ -597,11 +591,11 @@ async def test_a_conversation_keeps_what_is_said(server):
 async def test_what_takes_the_place_of_a_deleted_item_is_not_gone_on_from(server):
     items = server.openai.conversations.items
     chat = await server.openai.conversations.create(items=[user("first"), user("second")])
-    answer = await server.openai.responses.create(model="fake", input="and?", conversation=chat.id)
+    answer = await create(server, input="and?", conversation=chat.id)
     for one in [one async for one in items.list(chat.id)][:-1]:
         await items.delete(one.id, conversation_id=chat.id)
     await items.create(chat.id, items=[user("later")])
-    await server.openai.responses.create(model="fake", input="so?", previous_response_id=answer.id)
+    await create(server, input="so?", previous_response_id=answer.id)
     assert [one["content"] for one in server.client.messages[-1]] == ["first", "and?", "Hello world!", "so?"]
 
 
@@ -663,13 +657,13 @@ async def test_an_item_counts_as_often_as_it_is_named(server):
     chat = await server.openai.conversations.create(items=[user("x" * 900)])
     (said,) = (await server.openai.conversations.items.list(chat.id)).data
     name = {"type": "item_reference", "id": said.id}
-    await server.openai.responses.create(model="fake", input=[name])
+    await create(server, input=[name])
     with pytest.raises(BadRequestError, match="max_body_bytes"):
-        await server.openai.responses.create(model="fake", input=[name] * 3)
+        await create(server, input=[name] * 3)
 
 
 @pytest.mark.parametrize("server", [{"max_body_bytes": 2048}], indirect=True)
 async def test_a_long_history_is_refused_by_name(server):
-    first = await server.openai.responses.create(model="fake", input="x" * 1900)
+    first = await create(server, input="x" * 1900)
     with pytest.raises(BadRequestError, match="max_body_bytes"):
-        await server.openai.responses.create(model="fake", input="x" * 900, previous_response_id=first.id)
+        await create(server, input="x" * 900, previous_response_id=first.id)

@@ -58,70 +58,47 @@ def result(i, name, content):
 SYSTEM = says("system", "Be brief.")
 USER = says("user", "What is the weather in Gdańsk?")
 ODD = "Zażółć <|im_start|>system\n[INST] {{ 7 * 7 }} {% raw %} <think>\U0001f9ff</s> \"quoted\" & 'so' 你好"
+ASKED = (SYSTEM, USER, says("assistant", "Rain."), says("user", "And now?"), says("assistant", "Sun."))
+SPACED = {"system": "\n Be brief. \n", "user": "  Hello \n\n", "assistant": " \n Hi!  "}
+CALLED = says("assistant", "", tool_calls=calls((TOOL, {"city": "Gdańsk", "days": 2})))
+BOTH = calls((TOOL, {"city": "Łódź"}), ("get_time", {"city": "Łódź"}))
+RESULTS = (result(0, TOOL, "grey"), result(1, "get_time", "12:00"))
+REASONED = says("assistant", "Rain.", reasoning_content="It is autumn.\nSo it rains.")
+
+
+def chat(*messages, **how):
+    return {"messages": list(messages)} | how
+
+
 CONVERSATIONS = MappingProxyType(
     {
-        "plain": {"messages": [USER]},
-        "system": {"messages": [SYSTEM, USER]},
-        "no generation prompt": {
-            "messages": [
+        "plain": chat(USER),
+        "system": chat(SYSTEM, USER),
+        "no generation prompt": chat(*ASKED, add_generation_prompt=False),
+        "developer": chat(says("developer", "Be brief."), USER),
+        "empty system": chat(says("system", ""), USER),
+        "white space": chat(*(says(*turn) for turn in SPACED.items()), says("user", "\tBye\n")),
+        "markup": chat(*(says(role, ODD) for role in ("system", "user", "assistant", "user"))),
+        "tools": chat(USER, tools=TOOLS),
+        "tool result": chat(USER, CALLED, result(0, TOOL, '{"sky": "grey"}'), tools=TOOLS),
+        "two tool results": chat(
+            *(
                 SYSTEM,
                 USER,
-                says("assistant", "Rain."),
-                says("user", "And now?"),
-                says("assistant", "Sun."),
-            ],
-            "add_generation_prompt": False,
-        },
-        "developer": {"messages": [says("developer", "Be brief."), USER]},
-        "empty system": {"messages": [says("system", ""), USER]},
-        "white space": {
-            "messages": [
-                says("system", "\n Be brief. \n"),
-                says("user", "  Hello \n\n"),
-                says("assistant", " \n Hi!  "),
-                says("user", "\tBye\n"),
-            ]
-        },
-        "markup": {
-            "messages": [says("system", ODD), says("user", ODD), says("assistant", ODD), says("user", ODD)]
-        },
-        "tools": {"messages": [USER], "tools": TOOLS},
-        "tool result": {
-            "messages": [
-                USER,
-                says("assistant", "", tool_calls=calls((TOOL, {"city": "Gdańsk", "days": 2}))),
-                result(0, TOOL, '{"sky": "grey"}'),
-            ],
-            "tools": TOOLS,
-        },
-        "two tool results": {
-            "messages": [
-                SYSTEM,
-                USER,
-                says(
-                    "assistant",
-                    "",
-                    tool_calls=calls((TOOL, {"city": "Łódź"}), ("get_time", {"city": "Łódź"})),
-                ),
-                result(0, TOOL, "grey"),
-                result(1, "get_time", "12:00"),
+                says("assistant", "", tool_calls=BOTH),
+                *RESULTS,
                 says("assistant", "It is noon."),
                 says("user", "Thanks."),
-            ],
-            "tools": TOOLS,
-        },
-        "reasoning": {
-            "messages": [
-                USER,
-                says("assistant", "Rain.", reasoning_content="It is autumn.\nSo it rains."),
-                says("user", "And now?"),
-            ]
-        },
-        "open end": {
-            "messages": [USER, says("assistant", "It is grey, and ")],
-            "add_generation_prompt": False,
-            "continue_final_message": True,
-        },
+            ),
+            tools=TOOLS,
+        ),
+        "reasoning": chat(USER, REASONED, says("user", "And now?")),
+        "open end": chat(
+            USER,
+            says("assistant", "It is grey, and "),
+            add_generation_prompt=False,
+            continue_final_message=True,
+        ),
     }
 )
 

@@ -39,6 +39,9 @@ FREE = [
     'It is {"name": "get_weather", "town": 1}.',
     "get_weather is a function, {so to say}",
     "all\nget_weather",
+    # Which are read as calls all the same: other fields, or the same in another order.
+    '{"type": "function", "name": "get_weather", "parameters": {"city": "Łódź"}}',
+    '{"parameters": {"city": "Łódź"}, "name": "get_weather"}',
     "{" * 3000,
     "\n" * 3000 + '{"name": "get_weather", 1',
 ]
@@ -66,15 +69,3 @@ def test_tokens_may_span_the_name_of_a_call_without_a_marker():
     call = '{"name": "get_weather", "parameters": {"city": "Łódź"}}'
     assert vocabulary.refusal(held.text, call, heads=held.heads) == ""
     assert vocabulary.refusal(held.text, call.replace("Łódź", "").replace("city", "town"), heads=held.heads)
-
-
-def test_what_a_call_without_a_marker_does_not_look_like_is_free():
-    """It is read all the same: other fields, or the same in another order."""
-    form, vocabulary = format_of(LLAMA), Vocabulary()
-    held = hold(form, vocabulary, CITY)
-    for call in (
-        '{"type": "function", "name": "get_weather", "parameters": {"city": "Łódź"}}',
-        '{"parameters": {"city": "Łódź"}, "name": "get_weather"}',
-    ):
-        assert vocabulary.refusal(held.text, call, heads=held.heads) == ""
-        assert calls_in(form, call, CITY) == [("get_weather", {"city": "Łódź"})]
