@@ -7,7 +7,6 @@ import pytest
 
 from cobali_ray.chat.answer_events import ParsedAnswer
 from cobali_ray.chat.derivation import derive
-from cobali_ray.chat.format import Kind
 from cobali_ray.chat.splitter import Splitter
 from cobali_ray.chat.template import CHATML, ChatTemplate
 
@@ -81,27 +80,17 @@ def test_tools_stand_in_the_system_turn_one_a_line(wrapped):
     ]
 
 
-def test_the_format_is_found_out():
-    assert (FORM.native, FORM.renders_calls, FORM.calls.kind, FORM.calls.parallel) == (
-        True,
-        True,
-        Kind.JSON,
-        True,
-    )
-    assert (FORM.calls.start, FORM.calls.end) == ("<tool_call>", "</tool_call>")
-    assert (FORM.reasoning_start, FORM.content_start, FORM.noise) == ("", "", ())
-    assert FORM.turn_end == FORM.call_turn_end == "<|im_end|>\n"
-
-
 @pytest.mark.parametrize("content", ["", None, "Let me look."])
 @pytest.mark.parametrize("written", [dict, json.dumps], ids=["dict", "text"])
 def test_calls_are_read_back_as_they_were(content, written):
+    assert FORM.native
+    assert FORM.turn_end == FORM.call_turn_end == "<|im_end|>\n"
     calls = [(name, arguments) for name in ("get_weather", "now") for arguments in ARGUMENTS]
     for some in ([call] for call in calls), [calls]:
         for these in some:
             turn = called(*((name, written(arguments)) for name, arguments in these), content=content)
             text = TEMPLATE.render([USER, turn], tools=[WEATHER, NOW], add_generation_prompt=False)
-            _, _, answer = text.removesuffix("<|im_end|>\n").rpartition(PROMPT)
+            _, _, answer = text.removesuffix(FORM.turn_end).rpartition(PROMPT)
             splitter = Splitter(FORM, prompt=PROMPT, tools=[WEATHER, NOW])
             found = ParsedAnswer().add([*splitter.feed(answer), *splitter.end()])
             assert [(call.name, json.loads(call.arguments)) for call in found.calls.values()] == these

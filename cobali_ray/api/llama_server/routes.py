@@ -42,18 +42,16 @@ class LlamaServer:
 
     def routes(self) -> Routes:
         routes = Routes("llama-server")
-        generates = generation_responses()
-        for path, endpoint, body, responses in (
-            ("/completion", self.complete, NativeBody, generates),
-            ("/completions", self.complete, NativeBody, generates),
-            ("/infill", self.infill, InfillBody, generates | errors(501)),
-            ("/chat/completions", self._generation.chat, ChatBody, generates),
-            ("/apply-template", self.apply_template, ChatBody, errors(*BODY_STATUSES)),
-            ("/embedding", self.embed, NativeEmbeddingBody, errors(*BODY_STATUSES, 504, 507)),
-            ("/embeddings", self.embed, NativeEmbeddingBody, errors(*BODY_STATUSES, 504, 507)),
-            ("/v1/chat/completions/input_tokens", self.count, ChatBody, errors(*BODY_STATUSES)),
-        ):
-            routes.post(path, endpoint, body, responses)
+        generates, reads = generation_responses(), errors(*BODY_STATUSES)
+        vectors = errors(*BODY_STATUSES, 504, 507)
+        routes.post("/completion", self.complete, NativeBody, generates)
+        routes.post("/completions", self.complete, NativeBody, generates)
+        routes.post("/infill", self.infill, InfillBody, generates | errors(501))
+        routes.post("/chat/completions", self._generation.chat, ChatBody, generates)
+        routes.post("/apply-template", self.apply_template, ChatBody, reads)
+        routes.post("/embedding", self.embed, NativeEmbeddingBody, vectors)
+        routes.post("/embeddings", self.embed, NativeEmbeddingBody, vectors)
+        routes.post("/v1/chat/completions/input_tokens", self.count, ChatBody, reads)
         routes.get("/props", self.props, responses=errors(*MODEL_STATUSES))
         return routes
 

@@ -87,15 +87,12 @@ class Ollama:
         routes = Routes("ollama")
         wrong = partial(errors, body=OllamaErrorBody)
         answers = tells(NDJSON.decode()) | wrong(*BODY_STATUSES, 409, 504, 507)
-        posts: tuple[tuple[str, Callable[..., Any], Any, Any], ...] = (
-            ("/api/chat", self.chat, OllamaChatBody, answers),
-            ("/api/generate", self.generate, OllamaGenerateBody, answers),
-            ("/api/embed", self.embed, OllamaEmbedBody, wrong(*BODY_STATUSES, 504, 507)),
-            ("/api/embeddings", self.embed_one, OllamaEmbedBody, wrong(*BODY_STATUSES, 504, 507)),
-            ("/api/show", self.show, OllamaModelBody, wrong(*BODY_STATUSES)),
-        )
-        for path, endpoint, body, responses in posts:
-            routes.post(path, endpoint, body, responses)
+        vectors = wrong(*BODY_STATUSES, 504, 507)
+        routes.post("/api/chat", self.chat, OllamaChatBody, answers)
+        routes.post("/api/generate", self.generate, OllamaGenerateBody, answers)
+        routes.post("/api/embed", self.embed, OllamaEmbedBody, vectors)
+        routes.post("/api/embeddings", self.embed_one, OllamaEmbedBody, vectors)
+        routes.post("/api/show", self.show, OllamaModelBody, wrong(*BODY_STATUSES))
         routes.get("/api/tags", self.tags, responses=wrong(401, 500, 503))
         routes.get("/api/ps", self.running, responses=wrong(401, 500, 503))
         routes.get("/api/version", self.version, responses=wrong(401, 500))
