@@ -505,15 +505,11 @@ async def test_background_responses_take_tokens_of_their_key_and_wait_for_them(t
     await server.stop()
 
 
-async def test_a_refused_background_response_holds_up_no_other_key(tmp_path, judges):
-    (keys := tmp_path / "keys.yaml").write_text("keys:\n  a: {key: a}\n  b: {key: b}\n")
-    server = Server(tmp_path / "store", judges)
-    server.settings = {"api_keys_file": keys}
-    await server.start()
-
+@pytest.mark.parametrize("server", [{"api_keys": ("a", "b")}], indirect=True)
+async def test_a_refused_background_response_holds_up_no_other_key(server):
     def script(request):
-        answer = ends_with(QueueFullError("requests", 1, 60.0)) if request.tenant == "a" else says("hi")
-        yield from answer(request)
+        full = request.tenant == "key-1"
+        yield from (ends_with(QueueFullError("requests", 1, 60.0)) if full else says("hi"))(request)
 
     server.client.script = script
     alice, bob = server.openai_as("a"), server.openai_as("b")
@@ -526,7 +522,6 @@ async def test_a_refused_background_response_holds_up_no_other_key(tmp_path, jud
     n = len(server.client.requests)
     server.pass_time(11)
     await until(lambda: len(server.client.requests) > n)
-    await server.stop()
 
 
 async def test_what_was_refused_is_behind_what_was_not_and_is_not_counted_as_begun(server):
