@@ -24,25 +24,18 @@ class _UnreachableError(Exception):
     """The hub did not answer as a hub; a copy in the cache may serve. `args[0]` is the user's message."""
 
 
-def download(
-    reference: HubReference,
-    *,
-    endpoint: str | None = None,
-    cache_dir: Path | None = None,
-    progress: Callable[[str, float], None] | None = None,
-    timeout_s: float = PROBE_TIMEOUT_S,
-) -> Path:
+def download(reference: HubReference, progress: Callable[[str, float], None] | None = None) -> Path:
     """Return the file of `reference` in huggingface_hub's cache, downloaded first if need be.
 
-    `endpoint` and `cache_dir` default to huggingface_hub's own (HF_ENDPOINT, HF_HOME); without `progress` it
-    shows its own bar. When the hub cannot be reached, the copy in the cache serves. huggingface_hub by itself
-    asks again for some 25 s before it gives up, so one question with a limit of `timeout_s` goes ahead.
+    Hub and cache are huggingface_hub's own (HF_ENDPOINT, HF_HOME); without `progress` it shows its own bar.
+    When the hub cannot be reached, the copy in the cache serves. huggingface_hub by itself asks again for
+    some 25 s before it gives up, so one question with a limit of PROBE_TIMEOUT_S goes ahead.
 
     Raises:
         ModelNotFoundError: saying which of repository, revision, file and network is at fault, and the cure.
         ConfigError: naming `HF_HOME`, when the disk is full or the cache cannot be written.
     """
-    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     def fetch(*, local_files_only: bool) -> Path:
@@ -50,18 +43,15 @@ def download(
             reference.repo_id,
             reference.filename,
             revision=reference.revision,
-            endpoint=endpoint,
-            cache_dir=cache_dir,
             local_files_only=local_files_only,
-            etag_timeout=timeout_s,
+            etag_timeout=PROBE_TIMEOUT_S,
             tqdm_class=None if progress is None else _bar(reference.filename, progress),
         )
         return Path(path)
 
-    host = endpoint or constants.ENDPOINT
     try:
-        _probe(reference, host, timeout_s)
-        return _translated(lambda: fetch(local_files_only=False), host)
+        _probe(reference)
+        return _translated(lambda: fetch(local_files_only=False))
     except _UnreachableError as error:
         try:
             return fetch(local_files_only=True)
@@ -71,13 +61,7 @@ def download(
             ) from error
 
 
-def choose_file(
-    repository: HubRepository,
-    *,
-    endpoint: str | None = None,
-    cache_dir: Path | None = None,
-    timeout_s: float = PROBE_TIMEOUT_S,
-) -> HubReference:
+def choose_file(repository: HubRepository) -> HubReference:
     """Return the file of a repository that has the quant which is meant; of a split model, the first.
 
     When the hub cannot be reached, what is in the cache decides.
@@ -87,13 +71,13 @@ def choose_file(
     """
     from huggingface_hub import HfApi, constants
 
-    host, repo_id, revision = endpoint or constants.ENDPOINT, repository.repo_id, repository.revision
+    repo_id, revision = repository.repo_id, repository.revision
     of = f"the repository '{repo_id}'"
     try:
-        with _explained(host, repo_id, revision, f"'{repository}'"):
-            info = HfApi(endpoint=host).model_info(repo_id, revision=revision, timeout=timeout_s)
+        with _explained(repository):
+            info = HfApi().model_info(repo_id, revision=revision, timeout=PROBE_TIMEOUT_S)
     except _UnreachableError as error:
-        models = cached_models(Path(cache_dir or constants.HF_HUB_CACHE), repo_id, revision or "main")
+        models = cached_models(Path(constants.HF_HUB_CACHE), repo_id, revision or "main")
         if not models:
             raise ModelNotFoundError(
                 "model", f"'{repository}': {error}; no copy is in the cache either"
@@ -122,32 +106,33 @@ def cached_file(reference: HubReference | HubRepository) -> Path | None:
     return Path(here[0]) if len(here) == len(paths) else None
 
 
-def _probe(reference: HubReference, host: str, timeout_s: float) -> None:
+def _probe(reference: HubReference) -> None:
     """Ask once whether the file is there."""
-    from huggingface_hub import errors, get_hf_file_metadata, hf_hub_url
+    from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_url
 
     repo_id, revision = reference.repo_id, reference.revision
     try:
-        with _explained(host, repo_id, revision, f"'{reference}'"):
-            url = hf_hub_url(repo_id, reference.filename, revision=revision, endpoint=host)
-            answer = get_hf_file_metadata(url, timeout=timeout_s, endpoint=host)
+        with _explained(reference):
+            url = hf_hub_url(repo_id, reference.filename, revision=revision)
+            answer = get_hf_file_metadata(url, timeout=PROBE_TIMEOUT_S)
     except errors.RemoteEntryNotFoundError as error:
         at = f" at revision '{revision}'" if revision else ""
         message = (
             f"the repository '{repo_id}' has no file '{reference.filename}'{at}: "
-            f"its files are listed at {host}/{repo_id}/tree/{revision or 'main'}"
+            f"its files are listed at {constants.ENDPOINT}/{repo_id}/tree/{revision or 'main'}"
         )
         raise ModelNotFoundError("model", message) from error
     if answer.commit_hash is None or answer.etag is None:
-        raise _not_a_hub(host)
+        raise _not_a_hub()
 
 
 @contextlib.contextmanager
-def _explained(host: str, repo_id: str, revision: str | None, what: str) -> Iterator[None]:
+def _explained(reference: HubReference | HubRepository) -> Iterator[None]:
     """Say in our words why the hub does not answer a question; a file that is not there passes through."""
     import httpx2
-    from huggingface_hub import errors
+    from huggingface_hub import constants, errors
 
+    host, repo_id = constants.ENDPOINT, reference.repo_id
     try:
         yield
     except errors.RemoteEntryNotFoundError:
@@ -163,27 +148,32 @@ def _explained(host: str, repo_id: str, revision: str | None, what: str) -> Iter
         )
         raise ModelNotFoundError("model", message) from error
     except errors.RevisionNotFoundError as error:
-        message = f"the repository '{repo_id}' has no revision '{revision}': name a branch, a tag or a commit"
+        message = (
+            f"the repository '{repo_id}' has no revision '{reference.revision}': "
+            "name a branch, a tag or a commit"
+        )
         raise ModelNotFoundError("model", message) from error
     except errors.HfHubHTTPError as error:
         status = error.response.status_code
         if status in _TRY_LATER_STATUSES:
             raise _UnreachableError(f"{host} returned status {status}; try again later") from error
-        message = f"{host} refused {what} with status {status}: check HF_TOKEN and that it has access"
+        message = f"{host} refused '{reference}' with status {status}: check HF_TOKEN and that it has access"
         raise ModelNotFoundError("model", message) from error
     except errors.HFValidationError as error:
-        raise ConfigError("model", f"{what}: {error}") from error
+        raise ConfigError("model", f"'{reference}': {error}") from error
     except (httpx2.TransportError, OSError) as error:
-        raise _unreachable(host, error) from error
+        raise _unreachable(error) from error
     except ValueError as error:  # what came is not JSON
-        raise _not_a_hub(host) from error
+        raise _not_a_hub() from error
 
 
-def _not_a_hub(host: str) -> _UnreachableError:
-    return _UnreachableError(f"{host} answers, but is not a model hub; check HF_ENDPOINT and the proxy")
+def _not_a_hub() -> _UnreachableError:
+    from huggingface_hub.constants import ENDPOINT
+
+    return _UnreachableError(f"{ENDPOINT} answers, but is not a model hub; check HF_ENDPOINT and the proxy")
 
 
-def _translated(fetch: Callable[[], Path], host: str) -> Path:
+def _translated(fetch: Callable[[], Path]) -> Path:
     """Run a download whose file is known to exist; what goes wrong now is the network or the disk."""
     import httpx2
     from huggingface_hub import errors
@@ -195,10 +185,10 @@ def _translated(fetch: Callable[[], Path], host: str) -> Path:
     except UserWarning as error:
         raise _disk_full(str(error).partition(". ")[2].rstrip(".")) from error
     except (httpx2.HTTPError, errors.LocalEntryNotFoundError) as error:
-        raise _unreachable(host, error) from error
+        raise _unreachable(error) from error
     except OSError as error:
         if error.errno is None:  # huggingface_hub's own: the file came short
-            raise _unreachable(host, error) from error
+            raise _unreachable(error) from error
         if error.errno == errno.ENOSPC:
             raise _disk_full("the disk is full; what has been downloaded is kept") from error
         raise ConfigError(
@@ -212,10 +202,12 @@ def _disk_full(why: str) -> ConfigError:
     )
 
 
-def _unreachable(host: str, error: Exception) -> _UnreachableError:
-    why = why_of(error)
+def _unreachable(error: Exception) -> _UnreachableError:
+    from huggingface_hub.constants import ENDPOINT
+
+    why = why_of(error)[:200]
     return _UnreachableError(
-        f"{host} cannot be reached, or broke off ({why[:200]}); check the network, proxy and HF_ENDPOINT"
+        f"{ENDPOINT} cannot be reached, or broke off ({why}); check the network, proxy and HF_ENDPOINT"
     )
 
 

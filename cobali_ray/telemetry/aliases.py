@@ -57,39 +57,29 @@ ADMISSION_REASONS = ("queue_full_requests", "queue_full_tokens", "draining", "lo
 
 
 def vllm_families(snapshot: Snapshot) -> Iterator[Metric]:
-    who, labels, last = (snapshot.model_name,), ("model_name",), snapshot.last
+    """Yield them as they are without the label model_name."""
+    last = snapshot.last
     for name, value in (
         ("num_requests_running", last.n_running),
         ("num_requests_waiting", last.n_queued),
         ("kv_cache_usage_perc", last.kv_usage),
     ):
-        yield gauge(f"vllm:{name}", f"Alias: {name}.", "model_name", {snapshot.model_name: value})
-    waiting = GaugeMetricFamily(
-        "vllm:num_requests_waiting_by_reason",
+        yield GaugeMetricFamily(f"vllm:{name}", f"Alias: {name}.", value)
+    text, waiting = (
         "Alias: waiting requests; all wait for capacity.",
-        labels=(*labels, "reason"),
+        {"capacity": last.n_queued, "deferred": 0},
     )
-    waiting.add_metric((*who, "capacity"), last.n_queued)
-    waiting.add_metric((*who, "deferred"), 0)
-    yield waiting
+    yield gauge("vllm:num_requests_waiting_by_reason", text, "reason", waiting)
     for name, ours in VLLM_COUNTERS.items():
-        text, totals = f"Alias of cobali_{ours}_total.", {snapshot.model_name: snapshot.totals[ours]}
-        yield counter(f"vllm:{name}", text, "model_name", totals)
-    success = CounterMetricFamily(
-        "vllm:request_success", "Alias of cobali_requests_total.", labels=(*labels, "finished_reason")
-    )
-    for reason, outcomes in FINISHED_REASONS.items():
-        success.add_metric((*who, reason), sum(snapshot.requests[outcome] for outcome in outcomes))
-    yield success
-    rejected = CounterMetricFamily(
-        "vllm:admission_rejections", "Alias of cobali_refusals_total.", labels=(*labels, "reason")
-    )
-    for reason in ADMISSION_REASONS:
-        rejected.add_metric((*who, reason), snapshot.refusals[reason])
-    yield rejected
+        yield CounterMetricFamily(f"vllm:{name}", f"Alias of cobali_{ours}_total.", snapshot.totals[ours])
+    ended = {
+        reason: sum(snapshot.requests[outcome] for outcome in outcomes)
+        for reason, outcomes in FINISHED_REASONS.items()
+    }
+    yield counter("vllm:request_success", "Alias of cobali_requests_total.", "finished_reason", ended)
+    refused = {reason: snapshot.refusals[reason] for reason in ADMISSION_REASONS}
+    yield counter("vllm:admission_rejections", "Alias of cobali_refusals_total.", "reason", refused)
     for name, (ours, theirs) in VLLM_HISTOGRAMS.items():
         view = snapshot.histogram(ours)
         view = view if theirs is None else view.resampled(theirs)
-        family = HistogramMetricFamily(f"vllm:{name}", f"Alias of cobali_{ours}.", labels=labels)
-        family.add_metric(who, buckets(view), view.sum)
-        yield family
+        yield HistogramMetricFamily(f"vllm:{name}", f"Alias of cobali_{ours}.", buckets(view), view.sum)

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.exposition import ALLOWUTF8
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.registry import Collector
 
 from cobali_ray import __version__
 from cobali_ray.core.views.stats import DeviceView
 from cobali_ray.telemetry.aliases import vllm_families
-from cobali_ray.telemetry.families import buckets, counter, gauge, of_engine
+from cobali_ray.telemetry.families import buckets, counter, gauge, labelled
 from cobali_ray.telemetry.names import HISTOGRAMS, KINDS, PHASES, HttpAnswer
 from cobali_ray.telemetry.snapshot import Snapshot
 from cobali_ray.telemetry.tenants import MEASURES
 from cobali_ray.telemetry.usage import ProcessUsage, usage_families
 
-Encoder: TypeAlias = Callable[[CollectorRegistry], bytes]
+Encoder: TypeAlias = Callable[[Collector], bytes]
 
 openmetrics: Encoder = partial(generate_openmetrics, escaping=ALLOWUTF8)
 """Writes OpenMetrics, which has exemplars; by default prometheus_client makes `vllm_` of `vllm:` there."""
@@ -83,33 +84,29 @@ def render_all(
     `processes` are those of the server that are no engine; they have no label `engine`, nor have `others`.
     `encode` writes the format: Prometheus's, version 0.0.4, or `openmetrics`.
     """
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_ServerCollector(engines, [*usage_families(processes), *others]))
-    return encode(registry)
+    joined: dict[str, Metric] = {}
+    for family in chain(*map(_of, engines), usage_families(processes), others):
+        if (first := joined.setdefault(family.name, family)) is not family:
+            first.samples += family.samples
+    return encode(_Families(joined.values()))
 
 
-class _ServerCollector:
-    """What prometheus_client calls a custom collector."""
+class _Families(Collector):
+    """Families for prometheus_client, which asks a collector for them."""
 
-    def __init__(self, engines: Sequence[EngineMetrics], others: Sequence[Metric]) -> None:
-        self._engines, self._others = engines, others
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
 
-    def collect(self) -> Iterator[Metric]:
-        joined: dict[str, Metric] = {}
-        families = chain.from_iterable(map(_of, self._engines))
-        for family in chain(families, self._others):
-            if (first := joined.setdefault(family.name, family)) is not family:
-                first.samples += family.samples
-        yield from joined.values()
+    def collect(self) -> Iterable[Metric]:
+        return self._families
 
 
 def _of(counts: EngineMetrics) -> Iterator[Metric]:
     if counts.presence is not None:
-        yield from of_engine(
-            counts.presence.engine_id, [*_presence(counts.presence), _http_family(counts.answers)]
-        )
+        families = [*_presence(counts.presence), _http_family(counts.answers)]
+        yield from labelled(families, engine=counts.presence.engine_id)
     if counts.snapshot is not None:
-        yield from of_engine(counts.snapshot.engine_id, _families(counts.snapshot))
+        yield from labelled(_families(counts.snapshot), engine=counts.snapshot.engine_id)
 
 
 def _presence(presence: Presence) -> Iterator[Metric]:
@@ -135,7 +132,7 @@ def _families(snapshot: Snapshot) -> Iterator[Metric]:
     if snapshot.usage is not None:
         yield from usage_families([snapshot.usage])
     yield from _devices(snapshot.devices)
-    yield from vllm_families(snapshot)
+    yield from labelled(vllm_families(snapshot), model_name=snapshot.model_name)
 
 
 def _counters(snapshot: Snapshot) -> Iterator[Metric]:

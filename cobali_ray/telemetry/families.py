@@ -50,9 +50,9 @@ def batch_families(statuses: Mapping[str, int], lines: Mapping[str, int]) -> lis
     ]
 
 
-def of_engine(engine_id: str, families: Iterable[Metric]) -> Iterator[Metric]:
-    """Add the label `engine` to every sample."""
+def labelled(families: Iterable[Metric], **labels: str) -> Iterator[Metric]:
+    """Add these labels to every sample."""
     for family in families:
         for sample in family.samples:
-            sample.labels["engine"] = engine_id  # each sample has a dictionary of its own
+            sample.labels.update(labels)  # each sample has a dictionary of its own
         yield family

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from huggingface_hub import constants
 
 from cobali_ray.errors import ConfigError, ModelNotFoundError
 from cobali_ray.models.hub import cached_file, choose_file, download
@@ -37,6 +38,8 @@ class StandInHub(BaseHTTPRequestHandler):
 
     def answer(self):
         hub = self.server
+        if self.path == "/api/agent-harnesses":  # huggingface_hub wants to know by what it is used
+            return self.refuse(404)
         hub.asked.append((self.command, self.path))
         if hub.status is not None:
             return self.refuse(hub.status)
@@ -84,36 +87,36 @@ class StandInHub(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def hub():
+def hub(monkeypatch, tmp_path):
+    """A hub on loopback, which huggingface_hub takes for its own, with an empty cache."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), StandInHub)
     server.asked, server.status, server.is_a_hub, server.n_served = [], None, True, len(CONTENT)
     server.listed = ["README.md", FILE.filename, "m-Q4_K_M.gguf", *PARTS, "mmproj-m-f16.gguf"]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
+    use_hub(monkeypatch, server.server_port)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     yield server
     server.shutdown()
     server.server_close()
     thread.join()
 
 
-@pytest.fixture
-def fetch(hub, tmp_path):
-    endpoint = f"http://127.0.0.1:{hub.server_port}"
-
-    def fetch(reference=FILE, **changes):
-        return download(
-            reference, **{"endpoint": endpoint, "cache_dir": tmp_path, "timeout_s": 60.0, **changes}
-        )
-
-    return fetch
+def use_hub(monkeypatch, port, timeout_s=60.0):
+    """Have huggingface_hub ask a hub at this port."""
+    endpoint = f"http://127.0.0.1:{port}"
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, endpoint)
+    for name, value in (("ENDPOINT", endpoint), ("HUGGINGFACE_CO_URL_TEMPLATE", template)):
+        monkeypatch.setattr(constants, name, value)
+    monkeypatch.setattr("cobali_ray.models.hub.PROBE_TIMEOUT_S", timeout_s)
 
 
-def test_a_file_is_fetched_once_and_progress_is_told(hub, fetch):
+def test_a_file_is_fetched_once_and_progress_is_told(hub):
     heard = []
-    path = fetch(progress=lambda what, done: heard.append((what, done)))
+    path = download(FILE, lambda what, done: heard.append((what, done)))
     assert path.read_bytes() == CONTENT
     assert heard[-1] == ("downloading folder/m.gguf", 1.0)
-    assert fetch() == path
+    assert download(FILE) == path
     assert [method for method, _ in hub.asked].count("GET") == 1
 
 
@@ -133,8 +136,8 @@ def test_the_command_fetches_before_anything_is_served(hub, tmp_path):
 
 
 @pytest.mark.parametrize("revision", ["v1", COMMIT])
-def test_a_revision_is_asked_for(hub, fetch, revision):
-    assert fetch(HubReference(FILE.repo_id, FILE.filename, revision)).read_bytes() == CONTENT
+def test_a_revision_is_asked_for(hub, revision):
+    assert download(HubReference(FILE.repo_id, FILE.filename, revision)).read_bytes() == CONTENT
     assert {path for _, path in hub.asked} == {f"/owner/repo/resolve/{revision}/folder/m.gguf"}
 
 
@@ -152,75 +155,65 @@ def test_a_revision_is_asked_for(hub, fetch, revision):
         pytest.param(HubReference("owner/repo", "n.gguf", "v1"), "at revision 'v1'", id="file-at-revision"),
     ],
 )
-def test_the_error_names_what_is_at_fault(hub, fetch, reference, says):
+def test_the_error_names_what_is_at_fault(hub, reference, says):
     with pytest.raises(ModelNotFoundError, match=says) as caught:
-        fetch(reference)
+        download(reference)
     assert caught.value.setting == "model"
     assert len(hub.asked) == 1, "what is known after one question is not asked again"
 
 
-def test_a_name_the_hub_could_not_have_is_refused(fetch):
+@pytest.mark.usefixtures("hub")
+def test_a_name_the_hub_could_not_have_is_refused():
     with pytest.raises(ConfigError, match="--"):
-        fetch(HubReference("owner/re--po", "m.gguf"))
+        download(HubReference("owner/re--po", "m.gguf"))
 
 
 @pytest.mark.parametrize(
-    ("status", "says", "n_asked"),
+    ("changes", "says"),
     [
-        pytest.param(503, "returned status 503; try again later", 1, id="hub-is-down"),
-        pytest.param(418, "refused .* status 418", 1, id="hub-refuses"),
+        pytest.param({"status": 503}, "returned status 503; try again later", id="hub-is-down"),
+        pytest.param({"status": 418}, "refused .* status 418", id="hub-refuses"),
+        pytest.param({"is_a_hub": False}, "is not a model hub; check HF_ENDPOINT", id="no-hub"),
     ],
 )
-def test_a_hub_that_answers_badly_is_asked_once(hub, fetch, status, says, n_asked):
-    hub.status = status
+def test_a_hub_that_answers_badly_is_asked_once(hub, changes, says):
+    vars(hub).update(changes)
     with pytest.raises(ModelNotFoundError, match=says):
-        fetch()
-    assert len(hub.asked) == n_asked, "huggingface_hub alone would ask for 25 s"
+        download(FILE)
+    assert len(hub.asked) == 1, "huggingface_hub alone would ask for 25 s"
 
 
-def test_a_web_server_that_is_no_hub_is_found_out(hub, fetch):
-    hub.is_a_hub = False
-    with pytest.raises(ModelNotFoundError, match="is not a model hub; check HF_ENDPOINT"):
-        fetch()
-
-
-def test_without_a_network_the_copy_in_the_cache_serves(hub, fetch):
-    path = fetch()
+def test_without_a_network_the_copy_in_the_cache_serves(hub):
+    path = download(FILE)
     hub.status = 503
-    assert fetch() == path
+    assert download(FILE) == path
 
 
-def test_a_port_where_nobody_listens_is_a_network_fault(fetch):
+@pytest.mark.usefixtures("hub")
+def test_a_hub_that_cannot_be_reached_or_never_answers_is_given_up(monkeypatch):
+    use_hub(monkeypatch, free_port())
     with pytest.raises(ModelNotFoundError, match=r"cannot be reached, .*; no copy is in the cache either"):
-        fetch(endpoint=f"http://127.0.0.1:{free_port()}")
-
-
-def test_a_hub_that_never_answers_is_given_up(fetch):
+        download(FILE)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        use_hub(monkeypatch, silent.getsockname()[1], timeout_s=0.05)
         with pytest.raises(ModelNotFoundError, match="cannot be reached"):
-            fetch(endpoint=endpoint, timeout_s=0.05)
+            download(FILE)
 
 
-def test_a_cache_that_cannot_be_written_is_not_called_a_network_fault(fetch, tmp_path):
+@pytest.mark.usefixtures("hub")
+def test_a_cache_that_cannot_be_written_is_not_called_a_network_fault(monkeypatch, tmp_path):
     (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "file"))
     with pytest.raises(ConfigError, match="cannot be saved") as caught:
-        fetch(cache_dir=tmp_path / "file")
+        download(FILE)
     assert caught.value.setting == "HF_HOME"
 
 
-@pytest.fixture
-def choose(hub, tmp_path):
-    endpoint = f"http://127.0.0.1:{hub.server_port}"
-
-    def choose(quant=None, repo="owner/repo", revision=None, **changes):
-        settings = {"endpoint": endpoint, "cache_dir": tmp_path, "timeout_s": 60.0, **changes}
-        return choose_file(HubRepository(repo, quant, revision), **settings).filename
-
-    return choose
+def choose(quant=None, repo="owner/repo", revision=None):
+    return choose_file(HubRepository(repo, quant, revision)).filename
 
 
-def test_a_quant_picks_the_file_of_a_repository(hub, choose):
+def test_a_quant_picks_the_file_of_a_repository(hub):
     assert choose("q4_k_m") == "m-Q4_K_M.gguf"
     assert choose("Q8_0") == PARTS[0]
     assert choose() == "m-Q4_K_M.gguf", "the usual quant"
@@ -235,12 +228,12 @@ def test_a_quant_picks_the_file_of_a_repository(hub, choose):
         choose(repo="owner/nobody")
 
 
-def test_without_a_network_the_cache_tells_which_files_there_are(hub, choose, fetch, tmp_path):
+def test_without_a_network_the_cache_tells_which_files_there_are(hub, tmp_path):
     hub.status = 503
     with pytest.raises(ModelNotFoundError, match="try again later; no copy is in the cache either"):
         choose()
     hub.status = None
-    fetch()
+    download(FILE)
     hub.status = 503
     assert choose() == FILE.filename
     refs = tmp_path / "models--owner--repo/refs"
@@ -275,7 +268,7 @@ def test_a_split_model_of_which_a_part_is_missing_is_not_here(monkeypatch, tmp_p
     assert cached_file(first) == tmp_path / PARTS[0]
 
 
-def test_a_full_disk_is_found_out_before_the_download(fetch, monkeypatch, hub):
+def test_a_full_disk_is_found_out_before_the_download(monkeypatch, hub):
     from huggingface_hub import file_download
 
     monkeypatch.setattr(file_download.shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
@@ -283,6 +276,6 @@ def test_a_full_disk_is_found_out_before_the_download(fetch, monkeypatch, hub):
         warnings.catch_warnings(action="default"),
         pytest.raises(ConfigError, match=r"no room .*Free some space, or set it to") as caught,
     ):
-        fetch()
+        download(FILE)
     assert caught.value.setting == "HF_HOME"
     assert "GET" not in [method for method, _ in hub.asked]
