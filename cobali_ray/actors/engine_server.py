@@ -328,10 +328,11 @@ class EngineServer:
             return UnloadedError()
         view = await asyncio.wrap_future(model.loop.ask(Engine.cache_view))
         seen, settings = model.telemetry.collector.snapshot(), self._settings.model_dump(mode="json")
+        requests, tokens = seen.counters["prefix_requests"], seen.counters["prefix_tokens"]
         return replace(
             view,
-            tier_requests=seen.tier_requests,
-            tier_tokens=seen.tier_tokens,
+            tier_requests={tier: int(n) for tier, n in requests.items()},
+            tier_tokens={tier: int(n) for tier, n in tokens.items()},
             settings={name: settings[name] for name in CACHE_SETTINGS},
         )
 

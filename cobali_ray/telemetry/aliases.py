@@ -73,11 +73,11 @@ def vllm_families(snapshot: Snapshot) -> Iterator[Metric]:
     for name, ours in VLLM_COUNTERS.items():
         yield CounterMetricFamily(f"vllm:{name}", f"Alias of cobali_{ours}_total.", snapshot.totals[ours])
     ended = {
-        reason: sum(snapshot.requests[outcome] for outcome in outcomes)
+        reason: sum(snapshot.counters["requests"][outcome] for outcome in outcomes)
         for reason, outcomes in FINISHED_REASONS.items()
     }
     yield counter("vllm:request_success", "Alias of cobali_requests_total.", "finished_reason", ended)
-    refused = {reason: snapshot.refusals[reason] for reason in ADMISSION_REASONS}
+    refused = {reason: snapshot.counters["refusals"][reason] for reason in ADMISSION_REASONS}
     yield counter("vllm:admission_rejections", "Alias of cobali_refusals_total.", "reason", refused)
     for name, (ours, theirs) in VLLM_HISTOGRAMS.items():
         view = snapshot.histogram(ours)

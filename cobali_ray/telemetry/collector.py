@@ -11,27 +11,29 @@ from typing import TypeVar
 from prometheus_client.samples import Exemplar
 
 from cobali_ray.core.request.embedding import EmbeddingRequest
-from cobali_ray.core.request.events import TIERS, End
+from cobali_ray.core.request.events import End, RequestStats
 from cobali_ray.core.request.life import Life
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.core.views.stats import TickStats
-from cobali_ray.telemetry.exposition import TOTALS
 from cobali_ray.telemetry.histogram import Histogram
 from cobali_ray.telemetry.lives import Lives, LivesView
 from cobali_ray.telemetry.names import (
+    ANYONE,
+    COUNTERS,
     HISTOGRAMS,
     KINDS,
+    MAX_TENANTS,
     ONLY_ENGINE,
-    OUTCOMES,
+    OTHERS,
     PHASES,
     REFUSALS,
+    TOTALS,
     HttpTime,
     exemplar_labels,
     outcome_of,
-)  # fmt: skip
+)
 from cobali_ray.telemetry.snapshot import Snapshot
-from cobali_ray.telemetry.tenants import Tenants
 
 T = TypeVar("T")
 
@@ -100,15 +102,14 @@ class Collector:
         }
         self._of_ticks = [self._histograms[key] for key in _OBSERVED]
         self._ring: list[TickStats | None] = [None] * ring
-        self._lives, self._tenants = Lives(ring), Tenants()
+        self._lives = Lives(ring)
         self._embedding: dict[str, EmbeddingRequest] = {}
         """Open requests for vectors."""
         self._n_ticks = 0
         self._totals: dict[str, float] = dict.fromkeys(TOTALS, 0)
-        self._tier_requests: dict[str, int] = dict.fromkeys(TIERS, 0)
-        self._tier_tokens: dict[str, int] = dict.fromkeys(TIERS, 0)
-        self._predictions = {"predicted": 0.0, "real": 0.0}
-        self._requests, self._refusals = dict.fromkeys(OUTCOMES, 0), dict.fromkeys(REFUSALS, 0)
+        self._counters: dict[str, dict[str, float]] = {
+            name: dict.fromkeys(spec.values, 0) for name, spec in COUNTERS.items()
+        }
         self._target_s = self._max_idle_s = 0.0
         self._pauses = Pauses(now())
         self._last = TickStats(tick_id=-1, started_s=0.0, n_idle=limits.n_slots, n_cells=limits.n_cells)
@@ -118,6 +119,10 @@ class Collector:
 
     def _observe(self, name: str, value: float, labels: dict[str, str] | None = None) -> None:
         self._histograms[name, ""].observe(value, labels)
+
+    def _count(self, name: str, value: str, n: float = 1) -> None:
+        counts = self._counters[name]
+        counts[value] = counts.get(value, 0) + n
 
     def on_submit(self, sequence: Sequence) -> None:
         """Take an open request, to look at until its end."""
@@ -150,8 +155,8 @@ class Collector:
             if stats.predicted_s:
                 error = abs(stats.predicted_s - stats.total_s) / max(stats.total_s, 1e-9)
                 self._observe("tick_prediction_error_ratio", error)
-                self._predictions["predicted"] += stats.predicted_s
-                self._predictions["real"] += stats.total_s
+                self._count("tick_prediction_seconds", "predicted", stats.predicted_s)
+                self._count("tick_prediction_seconds", "real", stats.total_s)
             self._target_s = stats.target_s or self._target_s
             if stats.n_embedded:
                 self._observe("embedding_pass_seconds", stats.embed_s)
@@ -184,9 +189,9 @@ class Collector:
     def on_end(self, end: End) -> None:
         stats = end.stats
         with self._writing:
-            self._requests[outcome_of(end)] += 1
+            self._count("requests", outcome_of(end))
             if (request := self._embedding.pop(end.request_id, None)) is not None:
-                self._tenants.add(request.tenant, request.priority, stats, computed=end.error is None)
+                self._count_tenant(request.tenant, request.priority, stats, computed=end.error is None)
                 if stats.queue_s is not None:
                     self._observe("embedding_queue_seconds", stats.queue_s)
                 if end.error is None:
@@ -197,14 +202,14 @@ class Collector:
                 tenant, priority, trace = sequence.account.tenant, sequence.priority, sequence.request.trace
             else:  # it was never seen
                 tenant, priority, trace = "", 0, None
-            self._tenants.add(tenant, priority, stats)
+            self._count_tenant(tenant, priority, stats, computed=stats.ttft_s is not None)
             labels = exemplar_labels(end.request_id, trace)
             if stats.ttft_s is not None:  # its prompt was computed
                 self._totals["prompt_tokens"] += stats.n_prompt
                 self._totals["cached_prompt_tokens"] += stats.n_cached
-                self._tier_requests[stats.cached_from] += 1
-                self._tier_tokens[stats.cached_from] += stats.n_cached
-                self._tier_tokens["none"] += stats.n_prompt - stats.n_cached
+                self._count("prefix_requests", stats.cached_from)
+                self._count("prefix_tokens", stats.cached_from, stats.n_cached)
+                self._count("prefix_tokens", "none", stats.n_prompt - stats.n_cached)
             computed = stats.prefill_s is not None and stats.decode_s is not None
             for name, value in (
                 ("intake_seconds", stats.intake_s),
@@ -223,6 +228,17 @@ class Collector:
                 if value is not None:
                     self._observe(name, value, labels)
 
+    def _count_tenant(self, tenant: str, priority: int, stats: RequestStats, *, computed: bool) -> None:
+        """Count a request that ended. `computed`: whether its prompt was."""
+        name, known = tenant or ANYONE, self._counters["tenant_requests"]
+        if name not in known and len(known) >= MAX_TENANTS:
+            name = OTHERS
+        self._count("tenant_requests", name)
+        self._count("tenant_prompt_tokens", name, stats.n_prompt - stats.n_cached if computed else 0)
+        self._count("tenant_output_tokens", name, stats.n_output)
+        self._count("tenant_queue_seconds", name, stats.e2e_s if stats.queue_s is None else stats.queue_s)
+        self._count("class_preemptions", str(priority), stats.n_preempted)
+
     def on_http(self, waited: Mapping[HttpTime, list[Exemplar]]) -> None:
         """Take what clients waited for, as the ingress processes measured it."""
         with self._writing:
@@ -233,7 +249,7 @@ class Collector:
     def on_refusal(self, reason: str) -> None:
         """Count one refusal at the door; a reason that REFUSALS lacks counts as "other"."""
         with self._writing:
-            self._refusals[reason if reason in self._refusals else "other"] += 1
+            self._count("refusals", reason if reason in REFUSALS else "other")
 
     def snapshot(self) -> Snapshot:
         """Return a copy of everything but the ring; what a tick adds is in it whole or not at all."""
@@ -280,16 +296,9 @@ class Collector:
             disk_bytes=self._disk_bytes,
             began_unix_s=self._began_unix_s,
             last=replace(self._last, target_s=target_s, chunks=(), gaps_s=(), ttfts_s=(), plan=None),
-            predictions=dict(self._predictions),
             histograms={key: histogram.view() for key, histogram in self._histograms.items()},
             totals={**self._totals, "idle_seconds": self._pauses.idle_s(now_s)},
-            tier_requests=dict(self._tier_requests),
-            tier_tokens=dict(self._tier_tokens),
-            tenants=self._tenants.counts(),
-            class_preemptions=self._tenants.preemptions(),
-            requests=dict(self._requests),
-            refusals=dict(self._refusals),
-            last_tick_age_s=self._pauses.age_s(now_s),
+            counters={name: dict(counts) for name, counts in self._counters.items()},
         )
 
 
@@ -324,8 +333,3 @@ class Pauses:
         """Return the time without work."""
         since_s = self._idle_since
         return self._idle_s + (0.0 if since_s is None else max(0.0, now_s - since_s))
-
-    def age_s(self, now_s: float) -> float:
-        """Return the time since the last tick while there is work, 0 otherwise."""
-        end_s = self._tick_end
-        return 0.0 if end_s is None or self._idle_since is not None else max(0.0, now_s - end_s)

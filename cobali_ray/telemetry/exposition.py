@@ -19,37 +19,14 @@ from cobali_ray import __version__
 from cobali_ray.core.views.stats import DeviceView
 from cobali_ray.telemetry.aliases import vllm_families
 from cobali_ray.telemetry.families import buckets, counter, gauge, labelled
-from cobali_ray.telemetry.names import HISTOGRAMS, KINDS, PHASES, HttpAnswer
+from cobali_ray.telemetry.names import COUNTERS, HISTOGRAMS, KINDS, PHASES, TOTALS, HttpAnswer
 from cobali_ray.telemetry.snapshot import Snapshot
-from cobali_ray.telemetry.tenants import MEASURES
 from cobali_ray.telemetry.usage import ProcessUsage, usage_families
 
 Encoder: TypeAlias = Callable[[Collector], bytes]
 
 openmetrics: Encoder = partial(generate_openmetrics, escaping=ALLOWUTF8)
 """Writes OpenMetrics, which has exemplars; by default prometheus_client makes `vllm_` of `vllm:` there."""
-
-TOTALS = {
-    "prompt_tokens": "Prompt tokens of requests that got a first token, including those found in the cache.",
-    "cached_prompt_tokens": "Prompt tokens found in the cache: in a slot, in host memory or on disk.",
-    "output_tokens": "Output tokens sampled.",
-    "adapter_changes": "Forward passes that used another LoRA adapter than the pass before.",
-    "drafted_tokens": "Tokens computed speculatively, as a guess at the next tokens of a stream.",
-    "accepted_tokens": "Speculative tokens that turned out right.",
-    "host_cache_hits": "Requests that continued from a prefix in host memory, including preempted ones.",
-    "host_cache_restored_tokens": "Tokens restored from host memory to a slot.",
-    "host_cache_saved_tokens": "Tokens saved from a slot to host memory.",
-    "host_cache_evicted_tokens": "Tokens dropped from host memory to make room.",
-    "disk_cache_hits": "Requests whose prefix was read from disk.",
-    "disk_cache_read_tokens": "Tokens read from disk into host memory.",
-    "disk_cache_written_tokens": "Tokens written to disk.",
-    "continued": "Requests that this engine took over from one that died.",
-    "preemptions": "Sequences that lost their slot and continue later.",
-    "graphs_reused": "Forward passes that reused llama.cpp's compute graph.",
-    "embedded_texts": "Texts embedded or scored.",
-    "embedded_tokens": "Tokens of texts embedded or scored.",
-    "idle_seconds": "Seconds in which the engine had no work.",
-}
 
 
 class Presence(NamedTuple):
@@ -143,20 +120,8 @@ def _counters(snapshot: Snapshot) -> Iterator[Metric]:
     yield counter("cobali_tokens", "Tokens computed, by kind: decode or prefill.", "kind", tokens)
     phases = {phase: snapshot.histogram("tick_phase_seconds", phase).sum for phase in PHASES}
     yield counter("cobali_phase_seconds", "Seconds spent in each phase of a tick.", "phase", phases)
-    text = "Seconds of the ticks that had a prediction: predicted, and real (measured)."
-    yield counter("cobali_tick_prediction_seconds", text, "kind", snapshot.predictions)
-    text = "Requests that got a first token, by where the beginning of their prompt was cached."
-    yield counter("cobali_prefix_requests", text, "tier", snapshot.tier_requests)
-    text = "Prompt tokens by where they were cached; none: computed."
-    yield counter("cobali_prefix_tokens", text, "tier", snapshot.tier_tokens)
-    yield counter(
-        "cobali_requests", "Requests that have ended, by how they ended.", "outcome", snapshot.requests
-    )
-    yield counter("cobali_refusals", "Requests refused on arrival, by reason.", "reason", snapshot.refusals)
-    for name, text in MEASURES.items():
-        yield counter(f"cobali_{name}", text, "tenant", snapshot.tenants[name])
-    text = "Preemptions by priority class, counted when the request ends."
-    yield counter("cobali_class_preemptions", text, "priority", snapshot.class_preemptions)
+    for name, spec in COUNTERS.items():
+        yield counter(f"cobali_{name}", spec.help, spec.label, snapshot.counters[name])
     for name, text in TOTALS.items():
         yield CounterMetricFamily(f"cobali_{name}", text, snapshot.totals[name])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
-from cobali_ray.core.request.events import End, FinishReason
+from cobali_ray.core.request.events import TIERS, End, FinishReason
 from cobali_ray.core.request.request import TraceLink
 from cobali_ray.errors import Outcome
 from cobali_ray.telemetry import bounds
@@ -19,6 +19,10 @@ REFUSALS = (
     "context_length_exceeded", "invalid_value", "other",
 )  # fmt: skip
 """What the engine's door refuses for: the `reason` of an error. One that is not here counts as `other`."""
+MAX_TENANTS = 50
+"""Names that have series of their own; tenants that come later are counted together."""
+ANYONE, OTHERS = "anyone", "others"
+"""Names in series: for requests without a key, and for tenants beyond MAX_TENANTS."""
 
 HttpTime: TypeAlias = Literal["ttft_seconds", "e2e_seconds"]
 """The histograms that the HTTP side fills: what a client waits for."""
@@ -115,6 +119,62 @@ HISTOGRAMS = (
     Spec("request_output_tokens", "Output tokens of a request.", bounds.REQUEST_TOKENS),
 )
 """Every histogram family. No bound depends on an engine's settings: boards add engines up by bucket."""
+
+
+class CounterSpec(NamedTuple):
+    """A counter with one label."""
+
+    label: str
+    help: str
+    values: tuple[str, ...] = ()
+    """Those that are there from the beginning, at 0."""
+
+
+COUNTERS = {
+    "tick_prediction_seconds": CounterSpec(
+        "kind",
+        "Seconds of the ticks that had a prediction: predicted, and real (measured).",
+        ("predicted", "real"),
+    ),
+    "prefix_requests": CounterSpec(
+        "tier", "Requests that got a first token, by where the beginning of their prompt was cached.", TIERS
+    ),
+    "prefix_tokens": CounterSpec("tier", "Prompt tokens by where they were cached; none: computed.", TIERS),
+    "requests": CounterSpec("outcome", "Requests that have ended, by how they ended.", OUTCOMES),
+    "refusals": CounterSpec("reason", "Requests refused on arrival, by reason.", REFUSALS),
+    "tenant_requests": CounterSpec("tenant", "Requests that have ended, by tenant."),
+    "tenant_prompt_tokens": CounterSpec("tenant", "Prompt tokens computed, cached ones left out, by tenant."),
+    "tenant_output_tokens": CounterSpec("tenant", "Output tokens, by tenant."),
+    "tenant_queue_seconds": CounterSpec(
+        "tenant", "Seconds that requests waited for their first slot, by tenant."
+    ),
+    "class_preemptions": CounterSpec(
+        "priority", "Preemptions by priority class, counted when the request ends.", ("0",)
+    ),
+}
+"""Every counter with a label, by its name without `cobali_` and `_total`."""
+TOTALS = {
+    "prompt_tokens": "Prompt tokens of requests that got a first token, including those found in the cache.",
+    "cached_prompt_tokens": "Prompt tokens found in the cache: in a slot, in host memory or on disk.",
+    "output_tokens": "Output tokens sampled.",
+    "adapter_changes": "Forward passes that used another LoRA adapter than the pass before.",
+    "drafted_tokens": "Tokens computed speculatively, as a guess at the next tokens of a stream.",
+    "accepted_tokens": "Speculative tokens that turned out right.",
+    "host_cache_hits": "Requests that continued from a prefix in host memory, including preempted ones.",
+    "host_cache_restored_tokens": "Tokens restored from host memory to a slot.",
+    "host_cache_saved_tokens": "Tokens saved from a slot to host memory.",
+    "host_cache_evicted_tokens": "Tokens dropped from host memory to make room.",
+    "disk_cache_hits": "Requests whose prefix was read from disk.",
+    "disk_cache_read_tokens": "Tokens read from disk into host memory.",
+    "disk_cache_written_tokens": "Tokens written to disk.",
+    "continued": "Requests that this engine took over from one that died.",
+    "preemptions": "Sequences that lost their slot and continue later.",
+    "graphs_reused": "Forward passes that reused llama.cpp's compute graph.",
+    "embedded_texts": "Texts embedded or scored.",
+    "embedded_tokens": "Tokens of texts embedded or scored.",
+    "idle_seconds": "Seconds in which the engine had no work.",
+}
+"""And every one without a label."""
 
 
 def outcome_of(end: End) -> str:

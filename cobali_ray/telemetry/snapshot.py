@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cobali_ray.core.request.limits import EngineLimits
@@ -31,22 +30,10 @@ class Snapshot:
     """By family name and label value ("" where there is no label)."""
     totals: dict[str, float]
     """Counters without a label, by name without `cobali_` and `_total`."""
-    predictions: dict[str, float]
-    """Seconds of all ticks that had a prediction: `predicted`, `real`."""
-    tier_requests: dict[str, int]
-    """Requests whose prompt was computed, by where its beginning came from."""
-    tier_tokens: dict[str, int]
-    """Their prompt tokens; `none`: those that were computed."""
-    tenants: dict[str, Mapping[str, float]]
-    """What tenants took: by measure, by name."""
-    class_preemptions: dict[str, int]
-    """Preemptions of ended requests, by class."""
-    requests: dict[str, int]
-    """By outcome."""
-    refusals: dict[str, int]
-    """By reason."""
-    last_tick_age_s: float
-    """Since the end of the last tick while there is work, 0 when idle."""
+    counters: dict[str, dict[str, float]]
+    """Those with a label: by name, by label value."""
+    last_tick_age_s: float = 0.0
+    """Since the end of the last tick while there is work, 0 when idle; the engine's loop knows it."""
     usage: ProcessUsage | None = None
     """What the engine's process takes; None where nobody asked the system."""
     devices: tuple[DeviceView, ...] = ()

@@ -80,7 +80,7 @@ class Setup:
         """Wait until the engine has counted these ends, and no others."""
 
         async def are_counted():
-            requests = (await self.handle.server.snapshot()).requests
+            requests = (await self.handle.server.snapshot()).counters["requests"]
             return {outcome: n for outcome, n in requests.items() if n} == outcomes
 
         await until(are_counted)

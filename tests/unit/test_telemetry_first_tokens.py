@@ -30,7 +30,7 @@ def test_it_counts_long_before_the_answer_ends(overlaps):
     for _ in range(3):
         s.tick()
     snapshot = s.collector.snapshot()
-    assert sum(snapshot.requests.values()) == 0, "no request has ended"
+    assert sum(snapshot.counters["requests"].values()) == 0, "no request has ended"
     assert ttft(s).count == 1
     assert ttft(s).sum == pytest.approx(first_tokens(s)[0])
     s.run()
@@ -59,5 +59,5 @@ def test_an_answer_that_began_elsewhere_has_its_first_token_there(overlaps):
     s = Setup(overlaps=overlaps)
     s.submit("a~1", "hello", max_tokens=9, sent_tokens=(7, 8), attempt=1)
     s.run()
-    assert s.collector.snapshot().requests["length"] == 1
+    assert s.collector.snapshot().counters["requests"]["length"] == 1
     assert ttft(s).count == 0

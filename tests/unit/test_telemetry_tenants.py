@@ -5,7 +5,7 @@ from telemetry_records import LIFE, make_collector, render
 from cobali_ray.core.request.events import End
 from cobali_ray.core.request.request import Request
 from cobali_ray.core.request.sequence import Sequence
-from cobali_ray.telemetry.tenants import ANYONE, MAX_TENANTS, OTHERS
+from cobali_ray.telemetry.names import ANYONE, MAX_TENANTS, OTHERS
 
 
 def enter(collector, request_id, **kwargs):
@@ -35,6 +35,6 @@ def test_names_are_bounded():
     for i in range(MAX_TENANTS + 5):
         enter(collector, f"r{i}", tenant=f"t{i}")
         collector.on_end(End(f"r{i}", "stop", None, LIFE))
-    counts = collector.snapshot().tenants["tenant_requests"]
+    counts = collector.snapshot().counters["tenant_requests"]
     assert len(counts) == MAX_TENANTS + 1
     assert counts[OTHERS] == 5
