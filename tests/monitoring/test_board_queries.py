@@ -18,8 +18,9 @@ from tools.monitoring import find
 DASHBOARDS = Path(__file__).parents[2] / "dashboards"
 PROMTOOL = find("promtool")
 pytestmark = pytest.mark.skipif(PROMTOOL is None, reason="no promtool: `make monitoring-tools` fetches it")
-AT_S = 600
+AT_S = 200
 STEP_S = 20  # the least step of the boards' heatmaps
+EVERYONE = dict.fromkeys(("$model_name", "$node", "$instance", "$engine"), ".+")
 INLINE = {"plan": 1.0, "forward": 6.0, "sample": 1.0, "publish": 2.0}  # of a tick of 11 ms
 OVERLAP = {"plan": 1.0, "forward": 8.0, "sample": 1.0, "publish": 5.0}  # publish inside forward: 10.5 ms
 
@@ -30,45 +31,32 @@ def targets(board, title):
     return panel["targets"]
 
 
-def query(folder, series, expr, at_s=AT_S):
-    """Return the values of a query, by promtool's complaint that there should have been none."""
-    text = (
-        expr.replace("$__rate_interval", "60s")
-        .replace("$__interval", f"{STEP_S}s")
-        .replace("$instance", ".+")
-        .replace("$engine", ".+")
-        .replace("$model_name", ".+")
-        .replace("$node", ".+")
-    )
-    test = {"expr": text, "eval_time": f"{at_s}s", "exp_samples": []}
-    tests = [{"interval": "5s", "input_series": series, "promql_expr_test": [test]}]
-    file = folder / "query.yml"
-    file.write_text(yaml.safe_dump({"evaluation_interval": "5s", "tests": tests}))
-    done = subprocess.run([PROMTOOL, "test", "rules", file], capture_output=True, text=True, check=False)
-    said = done.stdout + done.stderr
-    (got,) = re.findall(r"^ *got: ?(.*)$", said, re.MULTILINE)
-    return [float(value) for value in re.findall(r"\} ([^\s,]+)", got)]
-
-
-def ask(folder, series, exprs, chosen):
-    """Return what each query says about these choices, all in one run."""
-    file = folder / "queries.yml"
-    chosen = {"$__rate_interval": "60s", "$__interval": "20s", "$__range": "60s", "$slo_ttft": "2", **chosen}
-    chosen["$slo_itl"] = "0.1"
+def ask(folder, series, exprs, chosen, at_s=AT_S):
+    """Return what each query says about these choices, by promtool's complaint that it should say nothing."""
+    variables = {"$__rate_interval": "60s", "$__interval": f"{STEP_S}s", "$__range": "60s", "$slo_ttft": "2"}
+    variables |= {"$slo_itl": "0.1"} | chosen
     tests = []
     for number, expr in enumerate(exprs):
         text = expr
-        for variable, value in chosen.items():
+        for variable, value in variables.items():
             text = text.replace(variable, value)
         # Never empty, and with a number that finds its answer.
         text = f'label_replace({text}, "query", "{number}", "", "")'
-        tests.append({"expr": text, "eval_time": "200s", "exp_samples": [{"labels": "none", "value": 0}]})
+        wrong = [{"labels": "none", "value": 0}]
+        tests.append({"expr": text, "eval_time": f"{at_s}s", "exp_samples": wrong})
     group = {"interval": "5s", "input_series": series, "promql_expr_test": tests}
+    file = folder / "queries.yml"
     file.write_text(yaml.safe_dump({"evaluation_interval": "5s", "tests": [group]}))
     done = subprocess.run([PROMTOOL, "test", "rules", file], capture_output=True, text=True, check=False)
     answers = re.findall(r"^ *got: ?(.*)$", done.stdout + done.stderr, re.MULTILINE)
     assert len(answers) == len(exprs), done.stdout + done.stderr
     return answers
+
+
+def query(folder, series, expr, at_s=AT_S):
+    """Return the values of one query about everything."""
+    (answer,) = ask(folder, series, [expr], EVERYONE, at_s)
+    return list(numbers(answer).values())
 
 
 def numbers(answer):
@@ -184,9 +172,6 @@ def asked():
     ]
     unlike = ("vector(", "ray_node_", 'part=~"ingress|front_end"')  # about no engine
     return sorted({expr for expr in exprs if not any(one in expr for one in unlike)})
-
-
-EVERYONE = dict.fromkeys(("$model_name", "$node", "$instance", "$engine"), ".+")
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,9 @@ from cobali_ray.models.commands import app
 
 @pytest.fixture
 def cobali_models(tmp_path):
-    def run(*words):
-        return CliRunner().invoke(app, [*words], env={"COBALI_CACHE": str(tmp_path), "COLUMNS": "120"})
+    def run(*words, columns=120):
+        env = {"COBALI_CACHE": str(tmp_path), "COLUMNS": str(columns)}
+        return CliRunner().invoke(app, [*words], env=env)
 
     return run
 
@@ -25,26 +26,15 @@ def test_list_shows_what_is_made(cobali_models):
 
 
 def test_models_with_random_weights_are_listed_only_if_asked_for(cobali_models):
-    def listed(*words):
-        return [row["reference"] for row in json.loads(cobali_models("list", "--json", *words).stdout)]
-
-    assert listed() == ["builtin:tiny"]
-    assert "builtin:synthetic-tiny" in listed("--all")
+    assert [row["reference"] for row in json.loads(cobali_models("list", "--json").stdout)] == [
+        "builtin:tiny"
+    ]
     assert "synthetic" not in cobali_models("list").stdout
 
 
-def test_a_name_is_whole_on_a_narrow_terminal(tmp_path):
-    shown = (
-        CliRunner()
-        .invoke(app, ["list", "--all"], env={"COBALI_CACHE": str(tmp_path), "COLUMNS": "80"})
-        .stdout
-    )
-    assert "\nbuiltin:synthetic-qwen2.5-0.5b:Q5_K_M " in shown
-    shown = (
-        CliRunner()
-        .invoke(app, ["list", "--all"], env={"COBALI_CACHE": str(tmp_path), "COLUMNS": "40"})
-        .stdout
-    )
+def test_a_name_is_whole_on_a_narrow_terminal(cobali_models):
+    assert "\nbuiltin:synthetic-qwen2.5-0.5b:Q5_K_M " in cobali_models("list", "--all", columns=80).stdout
+    shown = cobali_models("list", "--all", columns=40).stdout
     assert "\nbuiltin:synthetic-qwen2.5-0.5b:Q5_K_M\n  Q5_K_M  -" in shown
     told = " ".join(shown.split())
     assert told.startswith("builtin:tiny Q8_0 4.9 MB a chat model of 4.5 million parameters, trained ")

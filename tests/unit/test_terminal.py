@@ -418,32 +418,30 @@ def test_settings_are_checked_by_the_server():
         answering(respond).check("/v1/chat/completions", {"temperature": "hot"})
 
 
-def broken(_):
-    raise httpx2.ReadError("cut")
+def failing(error):
+    def respond(_):
+        raise error
+
+    return respond
 
 
-def full(_):
-    return httpx2.Response(429, json={"error": {"message": "Too\nmany."}})
+away, cut = failing(httpx2.ConnectError("refused")), failing(httpx2.ReadError("cut"))
 
 
-def foreign(_):
-    return httpx2.Response(404, text="<html>")
-
-
-def away(_):
-    raise httpx2.ConnectError("refused")
+def answer(*args, **kwargs):
+    return lambda _: httpx2.Response(*args, **kwargs)
 
 
 @pytest.mark.parametrize(
     ("respond", "kind", "says"),
     [
         pytest.param(away, NoServerError, "no server answers at http://here:1; start one", id="nobody"),
-        pytest.param(broken, NoAnswerError, "stopped answering: cut", id="cut"),
+        pytest.param(cut, NoAnswerError, "stopped answering: cut", id="cut"),
+        pytest.param(answer(401), ConfigError, "give --key, or set COBALI_API_KEY", id="key"),
         pytest.param(
-            lambda _: httpx2.Response(401), ConfigError, "give --key, or set COBALI_API_KEY", id="key"
+            answer(429, json={"error": {"message": "Too\nmany."}}), NoAnswerError, r"^Too many\.$", id="full"
         ),
-        pytest.param(full, NoAnswerError, r"^Too many\.$", id="full"),
-        pytest.param(foreign, NoAnswerError, "is that a cobali server", id="other"),
+        pytest.param(answer(404, text="<html>"), NoAnswerError, "is that a cobali server", id="other"),
     ],
 )
 def test_what_goes_wrong_says_what_to_change(respond, kind, says):
@@ -455,20 +453,15 @@ def test_what_goes_wrong_says_what_to_change(respond, kind, says):
 
 def test_an_error_in_the_middle_of_a_stream_is_told():
     lines = 'data: {"choices": [{"text": "a"}]}\n\ndata: {"error": {"message": "The engine stopped."}}\n\n'
-    stream = answering(lambda _: httpx2.Response(200, text=lines)).stream("/v1/completions", {})
+    stream = answering(answer(200, text=lines)).stream("/v1/completions", {})
     assert next(stream) == AnswerPiece("a")
     with pytest.raises(NoAnswerError, match="The engine stopped"):
         next(stream)
 
 
-def test_an_address_that_is_none_is_refused():
-    with pytest.raises(ConfigError, match="not an address such as"):
-        ServerClient("localhost:8000", None)
-
-
 def listing(*names):
     told = [{"id": name, "capabilities": ["completion"]} for name in names]
-    return lambda _: httpx2.Response(200, json={"data": [*told, {"id": "e", "capabilities": ["embedding"]}]})
+    return answer(200, json={"data": [*told, {"id": "e", "capabilities": ["embedding"]}]})
 
 
 @pytest.fixture
@@ -480,11 +473,11 @@ def find(monkeypatch):
         yield f"http://started:{model}"
 
     def find(respond, model, url):
-        def answer(request):
+        def either(request):
             own = str(request.url).startswith("http://started")
             return listing("own")(request) if own else respond(request)
 
-        transport = httpx2.MockTransport(answer)
+        transport = httpx2.MockTransport(either)
         monkeypatch.setattr(servers, "ServerClient", lambda url, key: ServerClient(url, key, transport))
         monkeypatch.setattr(servers, "_started", started)
         with server_for(model, url=url, key=None, console=Console()) as (asker, name):
@@ -512,7 +505,7 @@ def test_a_server_is_found_or_started(find, model, url, respond, found):
         ("other", listing("m", "n"), "has no model 'other'; it has m, n"),
         (None, away, "no server answers at http://x:1"),
         (None, listing(), "has no model that writes text"),
-        (None, lambda _: httpx2.Response(200, text="<html>"), "does not serve models"),
+        (None, answer(200, text="<html>"), "does not serve models"),
     ],
 )
 def test_a_server_that_was_named_is_the_only_one(find, model, respond, says):
