@@ -12,8 +12,6 @@ from gguf import GGUFWriter
 
 SIDE, PATCH, WIDTH, HEADS, FFN, LAYERS = 32, 8, 64, 4, 128, 2
 N_PATCHES = (SIDE // PATCH) ** 2
-N_ROWS = {"mlp": N_PATCHES, "gemma3": N_PATCHES // 4}
-"""Rows of any image; those of `qwen2vl_merger` depend on its size."""
 
 
 def write_projector(path, kind, *, n_out=256, seed=0):

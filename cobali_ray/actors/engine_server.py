@@ -266,7 +266,7 @@ class EngineServer:
             self._counted[address] = number
             self._answers.update(answers)
             if waited and model is not None:
-                model.loop.look(partial(model.telemetry.collector.on_http, waited))
+                model.loop.look(partial(model.collector.on_http, waited))
         knows_me = previous is not None and previous.incarnation_id == me
         wire_key = self._pusher.meet(address, known=knows_me)
         if knows_me:
@@ -315,7 +315,7 @@ class EngineServer:
             return None
         # The loop knows of a tick under way; the collector gets it when it is over.
         age_s, usage = model.loop.state().last_tick_age_s, usage_of(psutil.Process(), "engine")
-        seen, devices = model.telemetry.collector.snapshot(), model.devices.look()
+        seen, devices = model.collector.snapshot(), model.devices.look()
         return replace(seen, last_tick_age_s=age_s, usage=usage, devices=devices)
 
     async def http_answers(self) -> dict[HttpAnswer, int]:
@@ -327,7 +327,7 @@ class EngineServer:
         if (model := self._host.model) is None:
             return UnloadedError()
         view = await asyncio.wrap_future(model.loop.ask(Engine.cache_view))
-        seen, settings = model.telemetry.collector.snapshot(), self._settings.model_dump(mode="json")
+        seen, settings = model.collector.snapshot(), self._settings.model_dump(mode="json")
         requests, tokens = seen.counters["prefix_requests"], seen.counters["prefix_tokens"]
         return replace(
             view,
@@ -340,7 +340,7 @@ class EngineServer:
         """Return the progress of a tenant's requests of this name; none without a model."""
         if (model := self._host.model) is None:
             return []
-        lives = model.telemetry.collector.find(name, tenant)
+        lives = model.collector.find(name, tenant)
         places: dict[str, Place] = {}
         if any(life.state == "queued" for life in lives):
             places = await asyncio.wrap_future(model.loop.ask(Engine.places))

@@ -26,7 +26,6 @@ from cobali_ray.models.files import parts_of
 from cobali_ray.settings import EngineSettings
 from cobali_ray.telemetry.collector import Collector
 from cobali_ray.telemetry.log import TickLog
-from cobali_ray.telemetry.observer import Telemetry
 
 _log = structlog.get_logger(__name__)
 
@@ -49,7 +48,7 @@ class LoadedModel:
     """An engine's tick loop, its telemetry, and the files of its slots."""
 
     facts: ModelFacts
-    telemetry: Telemetry
+    collector: Collector
     feeder: TickFeeder
     devices: DeviceWatcher
     room: str
@@ -114,9 +113,8 @@ class LoadedModel:
         }  # fmt: skip
         card = _card(engine, settings, path)
         self.facts = ModelFacts(identity, card, runs)
-        collector = self._collector(engine)
-        self.telemetry = Telemetry(collector, log)
-        self.feeder = self._feed(engine, collector)
+        self.collector = self._collector(engine, log)
+        self.feeder = self._feed(engine)
         self.devices, self.room = engine.backend.devices, _room(limits, settings)
         _log.info(
             "engine_open",
@@ -128,9 +126,9 @@ class LoadedModel:
             prefill_chunk=limits.prefill_chunk,
             selector=settings.selector,
         )
-        return engine, self.telemetry
+        return engine, self.collector
 
-    def _collector(self, engine: Engine) -> Collector:
+    def _collector(self, engine: Engine, log: TickLog | None) -> Collector:
         return Collector(
             engine.limits,
             engine_id=self._engine_id,
@@ -138,13 +136,14 @@ class LoadedModel:
             node=self._node,
             disk_bytes=self._settings.kept.disk_bytes,
             began_unix_s=self._began_unix_s,
+            tick_log=log,
             now=self._clock.now,
         )
 
-    def _feed(self, engine: Engine, collector: Collector) -> TickFeeder:
+    def _feed(self, engine: Engine) -> TickFeeder:
         limits = engine.limits
         return TickFeeder(
-            collector,
+            self.collector,
             self._clock,
             limits={
                 "model": self._settings.names[0],

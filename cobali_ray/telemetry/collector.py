@@ -18,6 +18,7 @@ from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.core.views.stats import TickStats
 from cobali_ray.telemetry.histogram import Histogram
 from cobali_ray.telemetry.lives import Lives, LivesView
+from cobali_ray.telemetry.log import TickLog
 from cobali_ray.telemetry.names import (
     ANYONE,
     COUNTERS,
@@ -93,10 +94,12 @@ class Collector:
         disk_bytes: int = 0,
         began_unix_s: float = 0.0,
         ring: int = RING,
+        tick_log: TickLog | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limits, self.engine_id, self._model_name, self.node = limits, engine_id, model_name, node
         self._disk_bytes, self._began_unix_s, self._now = disk_bytes, began_unix_s, now
+        self._tick_log = tick_log
         self._histograms = {
             (spec.name, value): Histogram(spec.bounds) for spec in HISTOGRAMS for value in spec.values
         }
@@ -137,7 +140,10 @@ class Collector:
             self._totals["continued"] += request.attempt > 0
 
     def on_tick(self, stats: TickStats) -> None:
-        """Take one tick's record. It is kept, so its `gaps_s` must not be written to afterwards."""
+        """Take one tick's record. It is kept, so its `gaps_s` must not be written to afterwards.
+
+        If there is a log of ticks, it gets its line.
+        """
         with self._writing:
             self._ring[self._n_ticks % len(self._ring)] = stats
             self._n_ticks += 1
@@ -166,6 +172,8 @@ class Collector:
             if gap_s is not None:
                 self._observe("tick_gap_seconds", gap_s)
             self._last, self._is_idle = stats, False
+        if self._tick_log is not None:
+            self._tick_log.write(stats)
 
     def on_idle(
         self, n_cells: int, n_queued: int = 0, n_queued_tokens: int = 0, n_texts_queued: int = 0

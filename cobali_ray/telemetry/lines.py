@@ -44,17 +44,14 @@ def request_line(event: Event, width: int) -> Text:
 
     In columns where all of them fit, else close together, and then as many as fit.
     """
-    fields = _fields(event)
-    line = GAP.join(text.ljust(least) for text, _, least in fields).rstrip()
-    if len(line) <= width:
-        return _joined([(text.ljust(least), style) for text, style, least in fields])
-    n_used, kept = 0, list[tuple[str, str]]()
-    for text, style, _ in fields:
-        n_used += len(text) + (len(GAP) if kept else 0)
-        if kept and n_used > width:
-            break
-        kept.append((text, style))
-    return _joined(kept)
+    fields, gap = _fields(event), Text(GAP, no_wrap=True, overflow="ellipsis")
+    line = gap.join(Text(text.ljust(least), style) for text, style, least in fields)
+    line.rstrip()
+    close = [Text(text, style) for text, style, _ in fields]
+    while len(line) > width and close:
+        line = gap.join(close)
+        close.pop()
+    return line
 
 
 def more_line(n_more: int, statuses: Mapping[Any, int]) -> Text:
@@ -105,14 +102,6 @@ def _status_style(status: Any) -> str:
     if not isinstance(status, int) or status >= 500:
         return "red"
     return "yellow" if status >= 400 else "green"
-
-
-def _joined(fields: list[tuple[str, str]]) -> Text:
-    line = Text(no_wrap=True, overflow="ellipsis")
-    for i, (text, style) in enumerate(fields):
-        line.append(GAP if i else "").append(text, style=style)
-    line.rstrip()
-    return line
 
 
 def _time(event: Event) -> str:

@@ -19,6 +19,8 @@ from cobali_ray.core.views.stats import TickStats
 from cobali_ray.errors import ConfigError
 from cobali_ray.telemetry.names import ONLY_ENGINE
 
+_log = structlog.get_logger(__name__)
+
 TICK_FIELDS: Final = tuple(field.name for field in fields(TickStats) if field.name not in {"plan", "ttfts_s"})
 """The fields of a tick's record beside its spans."""
 OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_UTC_Z
@@ -87,7 +89,7 @@ class TickLog:
     """Append one JSON line per tick to a file: `timestamp` (ISO, UTC), `engine_id`, all numbers of TickStats.
 
     Unbuffered: a line is whole and on its way to the disk when `write` returns, also if the process is
-    killed afterwards. Raises ConfigError where the file cannot be opened, and OSError where not written.
+    killed afterwards. Raises ConfigError where the file cannot be opened.
     """
 
     def __init__(
@@ -98,17 +100,28 @@ class TickLog:
         utc_now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._engine_id, self._utc_now = engine_id, utc_now
-        self.path = Path(path)
+        self._path = Path(path)
         try:
-            self._file = self.path.open("ab", buffering=0)
+            self._file = self._path.open("ab", buffering=0)
         except OSError as error:
             raise ConfigError("log_ticks", f"{path} cannot be written: {error.strerror}") from error
 
     def write(self, stats: TickStats) -> None:
-        """Append one record; ValueError once closed."""
+        """Append one record, unless it is closed. Where that fails, it says so and is closed."""
+        if self._file.closed:
+            return
         record: dict[str, Any] = {"timestamp": self._utc_now(), "engine_id": self._engine_id}
         record |= {name: getattr(stats, name) for name in TICK_FIELDS}
-        self._file.write(orjson.dumps(record, default=_plain, option=OPTIONS | orjson.OPT_APPEND_NEWLINE))
+        line = orjson.dumps(record, default=_plain, option=OPTIONS | orjson.OPT_APPEND_NEWLINE)
+        try:
+            self._file.write(line)
+        except OSError as error:
+            facts = {"setting": "log_ticks", "file": str(self._path), "error": str(error)}
+            what = "no tick is written until the model is loaded anew; name a file on another disk"
+            with suppress(OSError, ValueError):  # a disk that is full for one log may be so for the other
+                _log.error("tick_log_stopped", **facts, detail=what)
+            with suppress(OSError):
+                self.close()
 
     def close(self) -> None:
         """Close the file; again does nothing."""

@@ -6,14 +6,18 @@ import io
 import threading
 from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import orjson
 import pytest
 import structlog
-from telemetry_records import make_tick
+from structlog.testing import capture_logs
+from telemetry_records import make_collector, make_tick
 
 from cobali_ray.telemetry.log import TICK_FIELDS, TickLog, configure_logging
+
+FULL = Path("/dev/full")
 
 
 @pytest.fixture
@@ -110,13 +114,41 @@ def test_tick_log(tmp_path, gaps_s):
     assert first["forward_s"] == 0.016
 
 
-def test_tick_log_appends_and_closes(tmp_path):
+def test_tick_log_appends_and_takes_nothing_once_closed(tmp_path):
     path = tmp_path / "ticks.jsonl"
     for tick_id in (1, 2):
         log = TickLog(path)
         log.write(make_tick(tick_id))
         log.close()
         log.close()
-        with pytest.raises(ValueError, match="closed"):
-            log.write(make_tick(3))
+        log.write(make_tick(3))
     assert [orjson.loads(line)["tick_id"] for line in path.read_bytes().splitlines()] == [1, 2]
+
+
+def n_ticks(collector):
+    return collector.snapshot().histogram("tick_seconds").count
+
+
+def test_a_log_that_works_gets_every_tick(tmp_path):
+    with closing(TickLog(tmp_path / "ticks.jsonl")) as log:
+        collector = make_collector(tick_log=log)
+        for tick_id in range(3):
+            collector.on_tick(make_tick(tick_id))
+    assert n_ticks(collector) == (tmp_path / "ticks.jsonl").read_bytes().count(b"\n") == 3
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("said", [True, False], ids=["said-once", "the-log-of-events-is-full-as-well"])
+def test_a_log_on_a_full_disk_is_given_up_and_ticks_are_counted_on(out, said):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with closing(TickLog(FULL)) as log, capture_logs() as logs:
+        if not said:
+            structlog.configure(processors=[full])
+        collector = make_collector(tick_log=log)
+        for tick_id in range(3):
+            collector.on_tick(make_tick(tick_id))
+    assert n_ticks(collector) == 3
+    facts = [(line["event"], line["log_level"], line["setting"], line["file"]) for line in logs]
+    assert facts == [("tick_log_stopped", "error", "log_ticks", str(FULL))] * said

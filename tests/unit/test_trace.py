@@ -366,21 +366,6 @@ def test_watching_lasts_as_long_as_asked():
     assert watcher.recording.n_ticks == 3
 
 
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [
-        pytest.param(401, "--key", id="key"),
-        pytest.param(404, "answers 404", id="another-server"),
-        pytest.param(503, "answers 503", id="loading"),
-    ],
-)
-def test_what_a_server_refuses_is_said(status, words):
-    server = FakeServer()
-    server.status = status
-    with pytest.raises(ConfigError, match=words):
-        watching.begin([server.watcher()])
-
-
 def test_a_saved_answer_becomes_a_trace(tmp_path, out):
     s = busy()
     s.run()

@@ -83,9 +83,17 @@ def test_a_new_engine_that_is_gone_again_at_once_loses_none_of_its_ticks(trouble
     assert watcher.recording.n_ticks == 1 + n_ticks
 
 
-@pytest.mark.parametrize("trouble", TROUBLES)
-def test_before_anything_was_recorded_it_is_an_error(trouble):
-    with pytest.raises(ConfigError, match="--url"):
+@pytest.mark.parametrize(
+    ("trouble", "words"),
+    [
+        pytest.param(httpx2.Response(401), "--key", id="key"),
+        pytest.param(httpx2.Response(404), "answers 404", id="another-server"),
+        pytest.param(httpx2.Response(503), "--url: .*answers 503", id="loading"),
+        pytest.param(httpx2.ConnectError("refused"), "--url", id="no-server"),
+    ],
+)
+def test_before_anything_was_recorded_it_is_an_error(trouble, words):
+    with pytest.raises(ConfigError, match=words):
         watching.begin([Moody(q0=trouble).watcher()])
 
 
