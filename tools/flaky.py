@@ -8,20 +8,22 @@ Usage: python -m tools.flaky [FILE ...] [--times 20] [--busy 2] [--nice]
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 ROOT = Path(__file__).resolve().parent.parent
 BUSY = "while True: pass"
 LAST_LINES = 60
 """Of what pytest wrote when a run failed."""
+FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
+SKIPPED = re.compile(r"^(?:\d+ \w+, )*(\d+) skipped", re.MULTILINE)
+"""What pytest's summary says of a test, and of all."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -77,34 +79,14 @@ def run_often(file: Path, times: int) -> Counter[str]:
 
 def run_once(file: Path) -> tuple[list[str], int]:
     """Return which tests of a file failed, and how many were skipped."""
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "--show-capture=no"]
-        done = subprocess.run(
-            [*command, "-p", "no:cacheprovider", f"--junitxml={report}", str(file)],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        names, n_skipped = outcomes(report.read_text(encoding="utf-8")) if report.exists() else ([], 0)
+    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--show-capture=no", "-p", "no:cacheprovider"]
+    done = subprocess.run([*command, str(file)], cwd=ROOT, capture_output=True, text=True, check=False)
+    names = list(dict.fromkeys(FAILED.findall(done.stdout)))
     if done.returncode and not names:
         names = [f"{file}: pytest ended with {done.returncode}"]
     if names:
         print("\n".join(done.stdout.splitlines()[-LAST_LINES:]), flush=True)
-    return names, n_skipped
-
-
-def outcomes(report: str) -> tuple[list[str], int]:
-    """Read which tests failed out of a report in JUnit's format, and how many were skipped."""
-    cases = list(ET.fromstring(report).iter("testcase"))  # noqa: S314 - pytest wrote it just now
-    bad = {f"{c.get('classname')}::{c.get('name')}": None for c in cases if {"failure", "error"} & tags(c)}
-    return list(bad), sum("skipped" in tags(case) for case in cases)
-
-
-def tags(case: ET.Element) -> set[str]:
-    """Return what is said of a test."""
-    return {child.tag for child in case}
+    return names, sum(map(int, SKIPPED.findall(done.stdout)))
 
 
 if __name__ == "__main__":

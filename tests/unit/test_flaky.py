@@ -35,7 +35,7 @@ def test_failures_are_counted_by_test(tmp_path, capsys):
     out = capsys.readouterr().out
     assert f"{file}: 1 failures, 1 skipped" in out
     (line,) = [line for line in out.splitlines() if line.startswith("  1 of 2 ")]
-    assert line.endswith("test_file::test_every_second_time")
+    assert line.endswith("test_file.py::test_every_second_time")
 
 
 def test_a_file_that_cannot_be_run_has_failed(tmp_path, capsys):
