@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -50,8 +50,6 @@ class Histogram:
     __slots__ = ("_bounds", "_counts", "_edges", "_exemplars", "_sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        if not bounds or any(a >= b for a, b in pairwise(bounds)):
-            raise ValueError(f"bucket bounds must rise, got {bounds}")
         self._bounds, self._edges = tuple(bounds), np.array(bounds, dtype=np.float64)
         self._counts, self._sum = [0] * (len(bounds) + 1), 0.0
         self._exemplars: dict[int, Exemplar] = {}

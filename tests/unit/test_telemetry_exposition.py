@@ -55,6 +55,7 @@ def test_every_histogram_is_cumulative_and_adds_up(text):
         for samples in members.values():
             buckets = [(float(s.labels["le"]), s.value) for s in samples if s.name == f"{family.name}_bucket"]
             assert buckets == sorted(buckets), family.name
+            assert len(dict(buckets)) == len(buckets), "each bound is there once"
             assert buckets[-1][0] == inf
             total = next(s.value for s in samples if s.name == f"{family.name}_count")
             assert buckets[-1][1] == total, family.name
