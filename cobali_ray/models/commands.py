@@ -87,7 +87,7 @@ def list_models(
       cobali serve ollama://qwen2.5:0.5b
       cobali serve qwen2.5:0.5b
     """
-    rows = [row for row in _rows() if everything or not _is_random(row)]
+    rows = _rows(everything=everything)
     if as_json:
         _print_json(rows)
         return
@@ -113,10 +113,6 @@ def list_models(
     console.print(table)
 
 
-def _is_random(row: dict[str, Any]) -> bool:
-    return row["source"] == "builtin" and str(row["name"]).startswith(SYNTHETIC)
-
-
 def list_console() -> Console:
     """Return a console for lists, as wide as the terminal; in a pipe or a file, nothing on it is cut."""
     from rich.console import Console
@@ -125,8 +121,8 @@ def list_console() -> Console:
     return Console(markup=False, highlight=False, width=None if fits else PIPE_WIDTH)
 
 
-def _rows() -> list[dict[str, Any]]:
-    """Return what is known of every model, downloads first; of a file that cannot be read, why."""
+def _rows(*, everything: bool) -> list[dict[str, Any]]:
+    """Return what is known of models, downloads first; of a file that cannot be read, why."""
     from cobali_ray.models import registry
     from cobali_ray.models.local import local_models
 
@@ -150,6 +146,7 @@ def _rows() -> list[dict[str, Any]]:
     return rows + [
         {"reference": model.reference, "source": "builtin", **dataclasses.asdict(model)}
         for model in registry.available()
+        if everything or not model.name.startswith(SYNTHETIC)
     ]
 
 

@@ -1,9 +1,10 @@
-"""What the package imports against what pyproject.toml declares."""
+"""What both packages import: from others what pyproject.toml declares, from each other in no circle."""
 
 import ast
 import re
 import sys
 import tomllib
+from graphlib import TopologicalSorter
 from importlib.metadata import distribution
 from itertools import chain
 
@@ -86,3 +87,31 @@ def test_the_laboratory_imports_what_it_or_the_server_declares():
         if module.partition(".")[0] != "cobali_workloads"
     }
     assert {module for module in modules if provider(module, known) is None} == set()
+
+
+def modules_of(package):
+    """Return the full name of each module of a package."""
+    return {
+        path: ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
+        for path in imports(package)
+    }
+
+
+def own_modules(node, known):
+    """Return which modules of ours an `import` means."""
+    if isinstance(node, ast.Import):
+        return {alias.name for alias in node.names} & known
+    below = {f"{node.module}.{alias.name}" for alias in node.names} & known
+    return below or {node.module} & known
+
+
+def test_no_module_imports_by_whatever_way_one_that_imports_it_not_for_types_either():
+    names = modules_of(SERVER) | modules_of(LABORATORY)
+    known = set(names.values())
+    graph = {
+        names[path]: set().union(*(own_modules(node, known) for node in nodes)) - {names[path]}
+        for package in (SERVER, LABORATORY)
+        for path, nodes in imports(package).items()
+    }
+    assert len(graph) > 300
+    TopologicalSorter(graph).prepare()  # a circle is an error that names it
