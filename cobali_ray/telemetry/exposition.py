@@ -62,7 +62,7 @@ def render_all(
     `encode` writes the format: Prometheus's, version 0.0.4, or `openmetrics`.
     """
     joined: dict[str, Metric] = {}
-    for family in chain(*map(_of, engines), usage_families(processes), others):
+    for family in chain(*map(_of, engines), *map(usage_families, processes), others):
         if (first := joined.setdefault(family.name, family)) is not family:
             first.samples += family.samples
     return encode(_Families(joined.values()))
@@ -107,8 +107,9 @@ def _families(snapshot: Snapshot) -> Iterator[Metric]:
     yield from _gauges(snapshot)
     yield from _histograms(snapshot)
     if snapshot.usage is not None:
-        yield from usage_families([snapshot.usage])
-    yield from _devices(snapshot.devices)
+        yield from usage_families(snapshot.usage)
+    for device in snapshot.devices:  # an engine on a CPU has none
+        yield from labelled(_device(device), device=device.name)
     yield from labelled(vllm_families(snapshot), model_name=snapshot.model_name)
 
 
@@ -129,9 +130,8 @@ def _counters(snapshot: Snapshot) -> Iterator[Metric]:
 def _gauges(snapshot: Snapshot) -> Iterator[Metric]:
     last, limits = snapshot.last, snapshot.limits
     text = "Model, version and machine of the engine; the value is always 1."
-    info = GaugeMetricFamily("cobali_info", text, labels=("model", "version", "node"))
-    info.add_metric((snapshot.model_name, __version__, snapshot.node), 1)
-    yield info
+    info = [GaugeMetricFamily("cobali_info", text, 1)]
+    yield from labelled(info, model=snapshot.model_name, version=__version__, node=snapshot.node)
     states = {"idle": last.n_idle, "prefilling": last.n_prefilling, "generating": last.n_generating}
     yield gauge("cobali_slots", "Slots by state: idle, prefilling, generating.", "state", states)
     n_used, n_kept = last.n_cells_used, last.n_cells_idle
@@ -187,21 +187,13 @@ def _histograms(snapshot: Snapshot) -> Iterator[Metric]:
         yield family
 
 
-def _devices(devices: Sequence[DeviceView]) -> Iterator[Metric]:
-    """Yield what is known of each; an engine on a CPU has none."""
+def _device(device: DeviceView) -> Iterator[Metric]:
     text = "1 while the engine computes on the device, 0 while it computes without it."
-    up = GaugeMetricFamily("cobali_device_up", text, labels=("device", "kind"))
-    text = "Memory of a device: used by any process, and free."
-    memory = GaugeMetricFamily("cobali_device_memory_bytes", text, labels=("device", "state"))
-    text = "Seconds in which a device computed; absent if that is not known."
-    busy = CounterMetricFamily("cobali_device_busy_seconds", text, labels=("device",))
-    for device in devices:
-        up.add_metric((device.name, device.kind), device.there)
-        if device.there:
-            memory.add_metric((device.name, "used"), device.total_bytes - device.free_bytes)
-            memory.add_metric((device.name, "free"), device.free_bytes)
-        if device.busy_s is not None:
-            busy.add_metric((device.name,), device.busy_s)
-    yield up
-    yield memory
-    yield busy
+    yield gauge("cobali_device_up", text, "kind", {device.kind: device.there})
+    if device.there:
+        text = "Memory of a device: used by any process, and free."
+        memory = {"used": device.total_bytes - device.free_bytes, "free": device.free_bytes}
+        yield gauge("cobali_device_memory_bytes", text, "state", memory)
+    if device.busy_s is not None:
+        text = "Seconds in which a device computed; absent if that is not known."
+        yield CounterMetricFamily("cobali_device_busy_seconds", text, device.busy_s)

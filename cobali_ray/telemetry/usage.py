@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import psutil
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-_LABELS = ("part", "pid")
+from cobali_ray.telemetry.families import labelled
 
 
 class ProcessUsage(NamedTuple):
@@ -31,13 +31,13 @@ def usage_of(process: psutil.Process, part: str) -> ProcessUsage:
         return ProcessUsage(part, process.pid, process.memory_info().rss, times.user + times.system)
 
 
-def usage_families(processes: Sequence[ProcessUsage]) -> Iterator[Metric]:
-    memory = GaugeMetricFamily("cobali_process_memory_bytes", "Resident memory of a process.", labels=_LABELS)
-    text = "CPU seconds of a process, on all CPUs."
-    cpu = CounterMetricFamily("cobali_process_cpu_seconds", text, labels=_LABELS)
-    for process in processes:
-        who = (process.part, str(process.pid))
-        memory.add_metric(who, process.memory_bytes)
-        cpu.add_metric(who, process.cpu_s)
-    yield memory
-    yield cpu
+def usage_families(process: ProcessUsage) -> Iterator[Metric]:
+    families = [
+        GaugeMetricFamily(
+            "cobali_process_memory_bytes", "Resident memory of a process.", process.memory_bytes
+        ),
+        CounterMetricFamily(
+            "cobali_process_cpu_seconds", "CPU seconds of a process, on all CPUs.", process.cpu_s
+        ),
+    ]
+    return labelled(families, part=process.part, pid=str(process.pid))
