@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -20,6 +19,7 @@ import numpy as np
 import structlog
 
 from cobali_ray.backend import library
+from cobali_ray.backend.config import FLASH, LlamaConfig
 from cobali_ray.backend.kept import Measured, MeasuredCells, kept_or_measured
 
 _log = structlog.get_logger(__name__)
@@ -37,7 +37,6 @@ UNREACHABLE_CELLS = 1 << 40
 """What stands for no limit: more cells than any slot has."""
 _CLEARLY = 0.95
 """Plain attention is chosen where it takes less than this share of the other's time, as a mean."""
-_ON, _OFF = 1, 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,33 +55,20 @@ class AttentionTimes:
         return self.off_s[0] * self.off_s[1] < _CLEARLY**2 * self.on_s[0] * self.on_s[1]
 
 
-def measured(
-    lc: Any,
-    model: Any,
-    *,
-    path: Path,
-    n_ctx: int,
-    n_threads: int,
-    types: tuple[int, int],
-    folder: Path | None,
-) -> AttentionTimes | None:
-    """Return the times for slots of `n_ctx` tokens, from `folder` or else measured now.
+def measured(lc: Any, model: Any, config: LlamaConfig) -> AttentionTimes | None:
+    """Return the times for slots of so many tokens, as they were kept or else measured now.
 
     None where it is not measured: a slow model, or one whose cells cannot be copied to another sequence.
     """
     began = time.monotonic()
     n_cells = N_ROWS
-    while 2 * n_cells <= min(n_ctx // 2, MAX_CELLS):
+    while 2 * n_cells <= min(config.n_ctx // 2, MAX_CELLS):
         n_cells *= 2
-    facts = (n_cells, n_threads, types, N_ROWS, lc.llama_print_system_info().decode())
+    facts = (n_cells, config.n_threads, config.ggml_types, N_ROWS, lc.llama_print_system_info().decode())
     times, was_kept = kept_or_measured(
-        folder,
-        "attention",
-        path,
-        facts,
-        AttentionTimes,
-        lambda kept: kept or _measure(lc, model, n_cells=n_cells, n_threads=n_threads, types=types),
-    )
+        config.measurements, "attention", config.path, facts, AttentionTimes,
+        lambda kept: kept or _measure(lc, model, config, n_cells),
+    )  # fmt: skip
     _log.info(
         "flash_attention",
         chosen="off" if times is not None and times.off_wins else "auto",
@@ -100,11 +86,8 @@ def _ms(seconds: Sequence[float]) -> list[float]:
     return [round(1000 * s, 3) for s in seconds]
 
 
-def _measure(
-    lc: Any, model: Any, *, n_cells: int, n_threads: int, types: tuple[int, int]
-) -> AttentionTimes | None:
-    shape = (n_cells, n_threads, types)
-    with _trial(lc, model, _ON, *shape) as on, _trial(lc, model, _OFF, *shape) as off:
+def _measure(lc: Any, model: Any, config: LlamaConfig, n_cells: int) -> AttentionTimes | None:
+    with _trial(lc, model, config, n_cells, "on") as on, _trial(lc, model, config, n_cells, "off") as off:
         if on is None or off is None:
             return None
         empty_s = off.alone_s()
@@ -114,11 +97,9 @@ def _measure(
                 return None
             n_filled *= 2
         cells_s = off.alone_s() - empty_s
-        pass_cells = (
-            UNREACHABLE_CELLS
-            if cells_s <= 0
-            else min(int(n_cells * empty_s / cells_s) + 1, UNREACHABLE_CELLS)
-        )
+        pass_cells = UNREACHABLE_CELLS
+        if cells_s > 0:
+            pass_cells = min(int(n_cells * empty_s / cells_s) + 1, UNREACHABLE_CELLS)
         began = time.monotonic()
         rounds: list[tuple[float, ...]] = []
         while not rounds or (len(rounds) < _MAX_ROUNDS and time.monotonic() - began < _ENOUGH_S):
@@ -129,20 +110,20 @@ def _measure(
 
 @contextmanager
 def _trial(
-    lc: Any, model: Any, flash: int, n_cells: int, n_threads: int, types: tuple[int, int]
+    lc: Any, model: Any, config: LlamaConfig, n_cells: int, flash_attn: str
 ) -> Iterator[_Trial | None]:
     """Open a small context for as long as the `with` lasts; None where llama.cpp opens none."""
     params = lc.llama_context_default_params()
     params.n_ctx = n_cells + 2 * N_ROWS
     params.n_batch = params.n_ubatch = N_ROWS
     params.n_seq_max = params.n_outputs_max = 2
-    params.n_threads = params.n_threads_batch = n_threads
-    params.flash_attn_type = flash
-    params.type_k, params.type_v = types
+    params.n_threads = params.n_threads_batch = config.n_threads
+    params.flash_attn_type = FLASH[flash_attn]
+    params.type_k, params.type_v = config.ggml_types
     params.kv_unified = params.no_perf = True
     context = lc.llama_init_from_model(model, params)
     try:
-        trial = _Trial(lc, context, n_threads) if context else None
+        trial = _Trial(lc, context, config.n_threads) if context else None
         yield trial if trial is not None and trial.begin() else None
     finally:
         if context:

@@ -25,7 +25,6 @@ class DeviceWatch:
         self._asking: threading.Thread | None = None
 
     def look(self) -> tuple[DeviceView, ...]:
-        """Return their last known state, a moment old."""
         idle = self._asking is None or not self._asking.is_alive()
         if idle and self._views and time.monotonic() - self._updated_s >= FRESH_S:
             self._asking = threading.Thread(target=self._ask, daemon=True, name="devices")
@@ -33,11 +32,9 @@ class DeviceWatch:
         return self._views
 
     def could_be_whole(self) -> bool:
-        """Whether a worker that the engine goes without answers by now. Blocks for a few seconds."""
         return bool(self._devices.missing) and self._devices.all_answer(self._config)
 
     def on_loss(self, report: Callable[[str], None]) -> None:
-        """Have a thread call this with what was lost and why, just before the process ends for that."""
         if self._devices.loss is not None:
             self._devices.loss.report = report
 

@@ -13,6 +13,7 @@ from cobali_ray.backend.fit import fitting, too_large
 from cobali_ray.backend.llama import LlamaBackend
 from cobali_ray.backend.loading import load_model
 from cobali_ray.backend.port import Backend, DeviceWatcher, Embedder, Words
+from cobali_ray.backend.projector import Projector
 from cobali_ray.backend.vocab import Vocab
 from cobali_ray.core.plan.adapters import Adapter
 from cobali_ray.core.request.limits import MIN_SCORED_ROWS, Grain
@@ -69,7 +70,8 @@ class EmbeddingBackend:
         self.words: Words = (vocab := Vocab(model))
         self.piece = vocab.piece
         self.n_vocab, self.end_tokens, self.sampling = vocab.n_vocab, vocab.end_tokens, NEUTRAL
-        self.n_slots, self.n_scored_rows, self.projector = 1, MIN_SCORED_ROWS, None
+        self.n_slots, self.n_scored_rows = 1, MIN_SCORED_ROWS
+        self.projector: Projector | None = None
         self.adapters: tuple[Adapter, ...] = ()
         self.n_ctx_slot = self.n_cells = self.n_batch = self._embedder.kind.n_most
         self.grain, self.generates, self.overlaps, self.has_head = Grain(), False, False, False

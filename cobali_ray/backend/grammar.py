@@ -17,7 +17,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property, partial
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -293,11 +292,11 @@ class Matcher:
         *,
         field: Field,
         end_token: int,
-        triggers: Sequence[str] = (),
-        heads: tuple[str, ...] = (),
-        piece: Callable[[int], bytes] = lambda _: b"",
-        spell: Callable[[bytes], list[int] | None] = lambda _: None,
-        spellings: Mapping[int, list[int]] = MappingProxyType({}),
+        triggers: Sequence[str],
+        heads: tuple[str, ...],
+        piece: Callable[[int], bytes],
+        spell: Callable[[bytes], list[int] | None],
+        spellings: Mapping[int, list[int]],
     ) -> None:
         """`piece` gives what a token shows, `spell` tokens of a text, `spellings` those of shown tokens.
 

@@ -50,7 +50,7 @@ def kept_or_measured(
     measurement = measure(kept)
     if measurement and measurement is not kept:
         _write(file, msgspec.json.encode(measurement))
-    return measurement, measurement is kept
+    return measurement, kept is not None and measurement is kept
 
 
 def _processor() -> list[str]:

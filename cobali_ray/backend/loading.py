@@ -63,15 +63,7 @@ def plain_attention(
     """
     if not config.measures_attention or lc.llama_model_n_swa(model) > 0 or not attends(lc, model):
         return None
-    times = attention.measured(
-        lc,
-        model,
-        path=config.path,
-        n_ctx=config.n_ctx,
-        n_threads=config.n_threads,
-        types=config.ggml_types,
-        folder=config.measurements,
-    )
+    times = attention.measured(lc, model, config)
     scores = n_ubatch * config.n_ctx * int(lc.llama_model_n_head(model)) * _SCORE_BYTES
     available = memory.available_bytes()
     fits = available is None or _kv_bytes(lc, model, config) + scores <= available

@@ -50,31 +50,10 @@ def kv_bytes(lc: Any, model: Any, n_cells: int, *, type_k: CellType = "f16", typ
     latent = library.metadata(lc, model, f"{name}.attention.kv_lora_rank")
     if latent or lc.llama_model_is_recurrent(model) or lc.llama_model_is_hybrid(model):
         return 0
+    n_heads = int(lc.llama_model_n_layer(model) * lc.llama_model_n_head_kv(model))
     key, value = widths(lc, model)
-    return n_cells * cell_bytes(
-        n_layers=lc.llama_model_n_layer(model),
-        n_heads_kv=lc.llama_model_n_head_kv(model),
-        key_width=key,
-        value_width=value,
-        type_k=type_k,
-        type_v=type_v,
-    )
-
-
-def cell_bytes(
-    *,
-    n_layers: int,
-    n_heads_kv: int,
-    key_width: int,
-    value_width: int,
-    type_k: CellType = "f16",
-    type_v: CellType = "f16",
-) -> int:
-    """Return the bytes of one cell: the keys and values of one token in every layer."""
-    heads = n_layers * n_heads_kv
-    return (
-        number_bytes(heads * key_width, type_k) + number_bytes(heads * value_width, type_v) + HOST_CELL_BYTES
-    )
+    tensors = number_bytes(n_heads * key, type_k) + number_bytes(n_heads * value, type_v)
+    return n_cells * (tensors + HOST_CELL_BYTES)
 
 
 def number_bytes(n: int, kind: CellType) -> int:

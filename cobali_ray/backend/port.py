@@ -8,9 +8,10 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from cobali_ray.backend.batch import ImagePart, ImageRows, TickBatch
+from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.logprobs import PromptRows
 from cobali_ray.backend.markers import Markers
+from cobali_ray.backend.projector import Projector
 from cobali_ray.backend.sampling import RowSampler, SampleResult
 from cobali_ray.chat.format import Format
 from cobali_ray.chat.template import ChatTemplate
@@ -118,24 +119,6 @@ class Embedder(Protocol):
         """
 
 
-class ImageEncoder(Protocol):
-    """What turns images into rows that a model takes for tokens."""
-
-    @property
-    def whole(self) -> bool:
-        """Whether one pass must compute all rows of a part."""
-
-    @property
-    def spatial(self) -> bool:
-        """Whether rows share positions, so that slots with an image cannot be kept outside the cache."""
-
-    def read(self, image: bytes) -> list[ImagePart] | None:
-        """Return the parts of an image; None if it cannot be read. Any thread may call it."""
-
-    def encode(self, image: bytes) -> list[ImageRows]:
-        """Return the rows of each part that has any. One thread at a time. Raises BackendError."""
-
-
 class DeviceWatcher(Protocol):
     """What tells the state of a backend's devices. Any thread may call it."""
 
@@ -194,10 +177,8 @@ class Backend(Protocol):
     """The adapters that `use` takes."""
 
     devices: DeviceWatcher
-
-    @property
-    def projector(self) -> ImageEncoder | None:
-        """What turns images into rows; None: the model sees none."""
+    projector: Projector | None
+    """What turns images into rows; None: the model sees none."""
 
     def use(self, adapter: str) -> None:
         """Compute what follows under the adapter with this key, one of `adapters`; "" is none."""

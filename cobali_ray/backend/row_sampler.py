@@ -87,11 +87,6 @@ class RowSampler:
             self._seed = 2 * seed if seed >= 0 else -2 * seed - 1
             self._random = random.Random(self._seed)
 
-    def resume(self, sent_tokens: Sequence[int]) -> None:
-        """Go on behind output tokens that were drawn elsewhere. A matcher has to take them too."""
-        for token in sent_tokens:
-            self.take(token)
-
     def forced(self) -> int | None:
         """Return the token that comes next whatever the row says, if there is one.
 

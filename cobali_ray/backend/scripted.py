@@ -21,6 +21,7 @@ from cobali_ray.backend.logprobs import MAX_SCORED, PromptRows
 from cobali_ray.backend.markers import Markers
 from cobali_ray.backend.pass_rows import n_rows_of, use_rows
 from cobali_ray.backend.port import DeviceWatcher, Embedder, InfillMarks, IsCancelled, Words, never_cancelled
+from cobali_ray.backend.projector import Projector
 from cobali_ray.backend.sampling import RowSampler, SampleResult
 from cobali_ray.chat.derivation import derive
 from cobali_ray.chat.format import Format
@@ -115,7 +116,7 @@ class ScriptedBackend:
         self.devices: DeviceWatcher = NoDevices()
         self.words: Words = ByteVocab()
         self.generates, self.embedder = True, embedder
-        self.projector = None
+        self.projector: Projector | None = None
         self._rows = _logit_rows(seed, end_probability).copy()  # tests write to them
         self._strict = strict
         self._tick_s, self._sleep, self._now = tick_s, sleep, now
@@ -354,8 +355,7 @@ class ScriptedBackend:
         return bytes([token_id]) if token_id < N_BYTES else b""
 
     def n_reused(self) -> int:
-        """Return 0: there is no graph."""
-        return 0
+        return 0  # there is no graph
 
     def close(self) -> None:
         """Do nothing."""
@@ -365,11 +365,9 @@ class NoDevices:
     """Nothing is computed on a device."""
 
     def look(self) -> tuple[DeviceView, ...]:
-        """Return nothing."""
         return ()
 
     def could_be_whole(self) -> bool:
-        """Say that nothing is missing."""
         return False
 
     def on_loss(self, report: Callable[[str], None]) -> None:
@@ -440,7 +438,6 @@ class ByteVocab:
         return list(data)
 
     def pair(self, query: str, document: str, *, n_most: int | None = None) -> list[int]:
-        """Return the bytes of both, and a line's end between them."""
         return self.tokenize(f"{query}\n{document}", n_most=n_most)
 
     def detokenize(

@@ -57,22 +57,14 @@ def _core(root: Path, cpu: int) -> str:
     return siblings.read_text().strip() if siblings.exists() else str(cpu)
 
 
-def choose_wait(setting: ThreadsWait, *, n_threads: int, n_cpus: int) -> Wait:
-    """Return how threads should wait.
-
-    `auto` spins briefly where every thread has a CPU, whatever the load at this moment: neighbours come
-    and go, and a wait of some microseconds is right with and without them. More threads than CPUs must
-    sleep, because the thread waited for cannot run while others spin.
-    """
-    if setting != "auto":
-        return setting
-    return "brief" if n_threads <= n_cpus else "passive"
-
-
 def apply_wait(
     setting: ThreadsWait, *, n_threads: int, environ: MutableMapping[str, str] | None = None
 ) -> Wait:
     """Set libgomp's wait policy in the environment; return what was chosen.
+
+    `auto` spins briefly where every thread has a CPU, whatever the load at this moment: neighbours come
+    and go, and a wait of some microseconds is right with and without them. More threads than CPUs must
+    sleep, because the thread waited for cannot run while others spin.
 
     An OMP_WAIT_POLICY or GOMP_SPINCOUNT that the operator exported wins over `auto`. Call it before
     llama_cpp is imported: libgomp reads the environment once, when it loads.
@@ -83,7 +75,8 @@ def apply_wait(
         return "brief"
     if setting == "auto" and exported:
         return "passive" if exported == "passive" else "active"
-    chosen = choose_wait(setting, n_threads=n_threads, n_cpus=n_at_once())
+    auto: Wait = "brief" if n_threads <= n_at_once() else "passive"
+    chosen = auto if setting == "auto" else setting
     # Not OMP_WAIT_POLICY=active: that would spin for minutes after the last tick. libgomp's default spins
     # for milliseconds and then sleeps, which is what "active" should mean for a server.
     environ.pop("OMP_WAIT_POLICY", None)

@@ -107,7 +107,6 @@ class Vocab:
 
     @cached_property
     def form(self) -> Format:
-        """How the template has the model write reasoning and tool calls, derived from a few renderings."""
         return derive(self.chat)
 
     @cached_property
@@ -198,11 +197,7 @@ class Vocab:
         return tokens
 
     def pair(self, query: str, document: str, *, n_most: int | None = None) -> list[int]:
-        """Return the tokens of a query and a document, as models that rank want them.
-
-        By the template that the file names `rerank`; else between the tokens that it adds to texts.
-        Raises TooManyTokensError.
-        """
+        # By the template that the file names `rerank`; else between the tokens that it adds to texts.
         if self._ranking:
             text = _FIELDS.sub(lambda field: query if field[1] == "query" else document, self._ranking)
             return self.tokenize(text, add_special=False, n_most=n_most)
@@ -281,7 +276,6 @@ class Vocab:
         return b"".join(pieces).decode("utf-8", "replace")
 
     def piece(self, token_id: int) -> bytes:
-        """Return the bytes a token shows in an answer; control tokens show none."""
         piece = self._pieces[token_id]
         if piece is None:
             piece = self._pieces[token_id] = self._token_piece(token_id, special=False)

@@ -244,13 +244,11 @@ def _largest_context(
     return min(bounds if n_trained else [*bounds, DEFAULT_N_CTX])
 
 
-def find_need(settings: EngineSettings, path: Path | None) -> CacheNeed | None:
+def find_need(settings: EngineSettings, path: Path) -> CacheNeed | None:
     """Return what a cache will take here, by its model's file or else by llama.cpp's own account.
 
     Only the latter loads llama.cpp. None: neither tells. Raises ConfigError for a file that cannot be read.
     """
-    if path is None:
-        return None
     metadata, drafts = read_header(path).metadata, settings.speculation == "auto"
     if (need := need_of(metadata, settings)) is not None or _only_embeds(metadata):
         return need

@@ -113,8 +113,6 @@ class Disk:
 
     def close(self) -> None:
         """Write what is queued, as far as there is time; nothing is read or written afterwards."""
-        if self._part_by_s is None:
-            self.flush()
         if self._writer is not None and self._part_by_s is not None:
             done = threading.Event()
             self._write(done.set)

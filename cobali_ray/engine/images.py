@@ -18,7 +18,7 @@ from typing import TypeAlias
 import structlog
 
 from cobali_ray.backend.batch import ImagePart, ImageRows
-from cobali_ray.backend.port import ImageEncoder
+from cobali_ray.backend.projector import Projector
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.media import Image, Rows, ids_of
 from cobali_ray.core.request.request import Request
@@ -41,7 +41,7 @@ RowsOf: TypeAlias = Mapping[tuple[bytes, int], ImageRows]
 class ImageReader:
     """The images of requests. `expand` is for any thread, `encode` for one."""
 
-    def __init__(self, projector: ImageEncoder | None, limits: EngineLimits) -> None:
+    def __init__(self, projector: Projector | None, limits: EngineLimits) -> None:
         self._projector, self._max_rows = projector, limits.token_budget - limits.n_slots
         self._parts: dict[_Key, list[ImagePart]] = {}
         self._rows: OrderedDict[_Key, list[ImageRows]] = OrderedDict()
@@ -75,7 +75,7 @@ class ImageReader:
                 prompt += part.tokens
         return replace(request, prompt=tuple(prompt), rows=tuple(rows), turns=tuple(turns), n_plain=n_plain)
 
-    def _read(self, projector: ImageEncoder, image: Image, key: _Key) -> list[ImagePart]:
+    def _read(self, projector: Projector, image: Image, key: _Key) -> list[ImagePart]:
         parts = self._parts.get(key)
         if parts is None:
             parts = projector.read(image.data)

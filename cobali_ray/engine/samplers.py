@@ -52,7 +52,8 @@ class Samplers:
             row.reasoning = ReasoningMonitor(
                 budget, partial(self.pieces.of, shown_tokens=request.shown_tokens)
             )
-        row.resume(request.sent_tokens)
+        for token in request.sent_tokens:
+            row.take(token)
         if ready:
             row.matcher = self.matcher(request)
         self._of[request.request_id] = row
