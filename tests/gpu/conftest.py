@@ -20,7 +20,8 @@ from cobali_ray.ports import free_port
 
 sys.path.append(str(Path(__file__).parents[1] / "model"))  # whose conversations and models are used here
 
-from test_archs import alone_on, models  # noqa: F401 - fixtures
+from archs import models  # noqa: F401 - fixtures
+from test_archs import alone_on  # noqa: F401
 from test_llama_adapters import adapters  # noqa: F401
 from test_llama_images import files  # noqa: F401
 

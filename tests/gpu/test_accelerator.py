@@ -125,26 +125,6 @@ def test_a_grammar_holds(devices):
         validate(json.loads(report.texts[i]), SCHEMA)
 
 
-def test_an_adapter_changes_what_it_changes_on_the_cpu(tiny, adapters, where):
-    tokens, found = ask("r", "", 50).prompt, []
-    for settings in ({}, where):
-        config = LlamaConfig(
-            path=tiny, n_slots=2, n_ctx=256, n_batch=256, n_threads=1, flash_attn="on",
-            adapters=tuple(adapters.values()), **settings,
-        )  # fmt: skip
-        with closing(open_llama(config)) as backend:
-            batch = TickBatch(backend.n_batch)
-            for name in ("one", "two", "none"):
-                backend.clear()
-                backend.use(adapters[name].key)
-                batch.fill((Span(0, 0, 50, sample=True),), [array("i", tokens)])
-                backend.forward(batch)
-                found.append(backend._read_logits(1)[0].copy())
-    for cpu, device in zip(found[:3], found[3:], strict=True):
-        assert np.abs(cpu - device).max() < 0.05 * np.abs(cpu).max()
-    assert not np.allclose(found[3], found[4])
-
-
 def test_streams_of_several_adapters_say_what_each_says_on_the_cpu(tiny, adapters, where):
     """The adapter changes between passes, of which the last may still be under way."""
     config = LlamaConfig(

@@ -4,12 +4,14 @@ Two to four layers of width 64. Their windows are 32 tokens, so that short promp
 such that the next token depends on all that a token sees: a cell too few shows in the logits.
 """
 
+import functools
 import math
 import os
 import zlib
 from dataclasses import dataclass, field
 
 import numpy as np
+import pytest
 from arch_layers import (
     D_INNER,
     D_STATE,
@@ -315,7 +317,9 @@ def _drawn(name, shape):
     return drawn * np.float32(gain / np.sqrt(shape[0]))
 
 
-_VOCABULARY = []
+@functools.cache
+def _vocabulary():
+    return TrainedVocabulary().load(N_VOCAB)
 
 
 def _begin(path, family):
@@ -329,9 +333,7 @@ def _begin(path, family):
             list: writer.add_array,
         }
         add[type(value)](f"{family.arch}.{key}", value)
-    if not _VOCABULARY:
-        _VOCABULARY.append(TrainedVocabulary().load(N_VOCAB))
-    add_vocabulary(writer, _VOCABULARY[0])
+    add_vocabulary(writer, _vocabulary())
     return writer
 
 
@@ -345,6 +347,13 @@ def write(path, name):
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    """Return a function that gives a family's model, which is written once."""
+    folder = tmp_path_factory.mktemp("archs")
+    return functools.cache(lambda family: write(folder / f"{family}.gguf", family))
 
 
 def write_header(path, family):

@@ -4,6 +4,7 @@ import ctypes
 import functools
 
 import pytest
+from archs import models  # noqa: F401 - a fixture
 
 from cobali_ray.backend import library, threads, vocab
 from cobali_ray.backend.config import LlamaConfig

@@ -40,19 +40,6 @@ N_CTX = 256
 TYPES = {"f16": 1, "q8_0": 8}
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    """Write each family's model once."""
-    folder, made = tmp_path_factory.mktemp("archs"), {}
-
-    def model(family):
-        if family not in made:
-            made[family] = archs.write(folder / f"{family}.gguf", family)
-        return made[family]
-
-    return model
-
-
 @pytest.fixture
 def alone_on():
     """Open llama.cpp alone on a model; it is closed when the test ends."""
@@ -336,41 +323,8 @@ def test_a_conversation_whose_answers_are_preempted_finds_what_it_had(models, tm
             prompt = (*turns[-1].tokens, *drawn(200 + turn, n_message))
         assert [one.n_preempted for one in turns] == [1] * 10
         assert min(one.n_cached / one.n_prompt for one in turns[1:]) >= 0.9
-        n_others, n_again = (
-            20 * 60,
-            2,
-        )  # the token sampled last: with the message, and where the answer goes on
+        n_others, n_again = 20 * 60, 2  # the token sampled last: with the message, and where it goes on
         assert served.total("n_prefill") <= 150 + n_others + 10 * (n_message + n_again)
-
-
-@pytest.mark.parametrize("family", WITH_STATES)
-def test_edits_and_branches_compute_less_than_a_turn(models, tmp_path, family):
-    n_message, n_answer, n_turns = 80, 32, 10
-    settings = {"n_ctx": 2048, "n_slots": 2, "speculation": "off"}
-    with closing(Served(models(family), tmp_path, **settings)) as served:
-
-        def ask(name, prompt):
-            """Return the text with the answer, and how many tokens of its prompt were computed."""
-            text = served.ask(name, prompt, max_tokens=n_answer)
-            return text, len(prompt) - served.sequences[name].n_cached
-
-        text, prompts = (), []
-        for turn in range(n_turns):
-            prompts.append(text + drawn(turn, n_message))
-            text, _ = ask(f"turn {turn}", prompts[-1])
-        edited = {
-            "repeated": prompts[-1],
-            "last message": prompts[-1][:-n_message] + drawn(50, n_message),
-            "message in the middle": prompts[4][:-n_message] + drawn(51, n_message),
-            "first branch": text + drawn(53, n_message),
-        }
-        computed = {}
-        for name, prompt in edited.items():
-            text, computed[name] = ask(name, prompt)
-            if name == "message in the middle":
-                _, computed["turn after that"] = ask("turn after that", text + drawn(52, n_message))
-        assert computed.pop("repeated") == 2
-        assert set(computed.values()) == {n_message + 1}
 
 
 def test_a_copy_made_at_the_next_pass_is_of_the_donor_as_it_was(models):

@@ -54,8 +54,8 @@ def allocated(path, unified, n_drafted=0):
 
 @pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
 @pytest.mark.parametrize("family", archs.FAMILIES)
-def test_a_cache_takes_what_the_file_says(tmp_path, family, unified):
-    path = archs.write(tmp_path / "m.gguf", family)
+def test_a_cache_takes_what_the_file_says(models, family, unified):
+    path = models(family)
     need = cache_need(read_header(path).metadata)
     if need is None:
         assert archs.FAMILIES[family].arch in UNKNOWN
@@ -72,8 +72,8 @@ def test_a_cache_takes_what_the_file_says(tmp_path, family, unified):
 
 
 @pytest.mark.parametrize("family", ["hybrid-delta", "hybrid-convolution", "hybrid-mamba", "moe-head"])
-def test_what_drafts_take_is_counted(tmp_path, family):
-    path = archs.write(tmp_path / "m.gguf", family)
+def test_what_drafts_take_is_counted(models, family):
+    path = models(family)
     said = read_header(path).metadata
     need, plain = cache_need(said, n_drafted=3, head=True), cache_need(said)
     _, states = allocated(path, unified=False, n_drafted=3)
@@ -91,9 +91,9 @@ def tells_nothing(monkeypatch):
 @pytest.mark.parametrize("speculation", ["off", "auto"])
 @pytest.mark.parametrize("kv", ["split", "unified"])
 @pytest.mark.parametrize("family", archs.FAMILIES)
-def test_where_a_file_does_not_tell_llama_cpp_does(tmp_path, tells_nothing, family, kv, speculation):
+def test_where_a_file_does_not_tell_llama_cpp_does(models, tells_nothing, family, kv, speculation):
     """Slots of 8,192 tokens take what was worked out from longer ones."""
-    path = archs.write(tmp_path / "m.gguf", family)
+    path = models(family)
     settings = read_settings({
         "model": str(path), "n_slots": N_SLOTS, "n_ctx": 8192, "kv": kv, "speculation": speculation,
     })  # fmt: skip
@@ -125,8 +125,8 @@ def test_auto_follows_the_memory_whatever_the_architecture(tmp_path, monkeypatch
         open_backend(numbers, path)
 
 
-def test_what_a_token_takes_is_shown_of_every_architecture(tmp_path):
-    path = archs.write(tmp_path / "m.gguf", "compressed")
+def test_what_a_token_takes_is_shown_of_every_architecture(models):
+    path = models("compressed")
     shown = json.loads(CliRunner().invoke(app, ["show", str(path), "--json"]).stdout)
     need = find_need(read_settings({"model": str(path)}), path)
     assert (shown["cell_bytes"], shown["prompts_begin"]) == (need.cell_bytes, "never")

@@ -17,8 +17,7 @@ from dataclasses import replace
 import numpy as np
 import psutil
 import pytest
-from test_archs import Served, alone_on, converse, differences, drawn, models  # noqa: F401 - two are fixtures
-from test_llama_device import TICKS, Pair
+from test_archs import Served, alone_on, converse, differences, drawn  # noqa: F401 - a fixture
 from typer.testing import CliRunner
 
 from cobali_ray.actors import model_host
@@ -36,7 +35,6 @@ from cobali_ray.backend.rpc import greet
 from cobali_ray.backend.tunnel_key import make_key
 from cobali_ray.cli import app
 from cobali_ray.core.plan.plan import Span
-from cobali_ray.core.request.request import GREEDY
 from cobali_ray.engine.opening import MonotonicClock, llama_config, open_backend, worker_cache
 from cobali_ray.errors import ConfigError
 from cobali_ray.ports import free_port
@@ -89,19 +87,6 @@ def test_a_model_lies_partly_on_a_device(models, alone_on, tmp_path):  # noqa: F
     served.close()
 
 
-@pytest.mark.thorough  # test_llama_device.py has the CPU for a device
-def test_a_device_picks_candidates(open_tiny):
-    pair = Pair(open_tiny, devices=("worker",), n_gpu_layers=-1, worker_cache=worker_cache())
-    pair.expect(GREEDY, 0, 1, 2, 3)
-    spans = TICKS["prompts-of-unlike-length"]
-    pair.step(*spans)
-    slots = [slot_id for slot_id, *_ in spans]
-    pair.sample(*slots)
-    pair.step(*[(slot_id, length, 1, True) for slot_id, _, length, _ in spans])
-    pair.sample(*slots)
-    assert pair.attached
-
-
 def test_what_is_too_large_for_one_device_is_served_on_two(tiny):
     asked = {"n_slots": 8, "prefill_chunk": 128, "worker_memory_mib": 64, "n_threads": 1, "flash_attn": "on"}
     with pytest.raises(ConfigError, match=r"has 67\.1 MB free.* lower n_slots to 7") as refused:
@@ -113,7 +98,7 @@ def test_what_is_too_large_for_one_device_is_served_on_two(tiny):
     LlamaBackend(config, devices=devices).close()
 
 
-def test_a_prompt_keeps_two_devices_busy(models):  # noqa: F811
+def test_a_prompt_keeps_two_devices_busy(models):
     """Each computes a part of it while the other computes another: they take their time, by the clock."""
     n, path, tokens = 512, models("window-one-in-four"), array("i", drawn(1, 512))
     config = LlamaConfig(path=path, n_slots=2, n_ctx=512, n_batch=n, n_threads=1, flash_attn="on")
@@ -142,9 +127,7 @@ def both(one, other):
 
 @pytest.mark.parametrize(("family", "speculation"), [("dense", "off"), ("moe-head", "auto")])
 def test_what_a_model_takes_of_this_machine_is_its_file_and_the_cells_that_its_file_tells(
-    models,  # noqa: F811
-    family,
-    speculation,
+    models, family, speculation
 ):
     """Where it guesses with a head of its own, that and the head's cells are among them."""
     path = models(family)

@@ -1,4 +1,4 @@
-"""Grammars over real vocabularies: every end token counts, what is shown is what was checked."""
+"""Grammars over real vocabularies: every end token counts, and shown control tokens may begin one."""
 
 import json
 from functools import partial
@@ -7,7 +7,6 @@ import pytest
 from jsonschema import validate
 
 from cobali_ray.backend.grammar import check
-from cobali_ray.backend.vocab import Vocab
 from cobali_ray.core.request.request import Request, SamplingParams
 from cobali_ray.engine.opening import engine_on, open_backend
 from cobali_ray.models.registry import resolve
@@ -30,16 +29,17 @@ SCHEMA = {
 
 
 @pytest.fixture
-def run():
-    """Answer requests together on the shipped model; the device picks candidates."""
-    path = resolve("builtin:tiny")
-    settings = EngineSettings(model="builtin:tiny", n_slots=4, n_ctx=512, n_threads=1, device_sampling="on")
-    backend, vocab = open_backend(settings, path), Vocab.load(path)
+def run(request):
+    """Answer requests together on a model, the shipped one by default; the device picks candidates."""
+    name = getattr(request, "param", "builtin:tiny")
+    settings = EngineSettings(model=name, n_slots=4, n_ctx=512, n_threads=1, device_sampling="on")
+    backend = open_backend(settings, resolve(name))
+    words = backend.words
+    prompt = tuple(words.tokenize(words.chat.render([{"role": "user", "content": "Weather?"}])))
 
-    def go(asked, samplings):
-        prompt = tuple(vocab.tokenize(vocab.chat.render([{"role": "user", "content": "Weather?"}])))
+    def go(asked, samplings, **more):
         requests = [
-            Request(request_id=str(i), prompt=prompt, max_tokens=300, sampling=one, grammar=asked)
+            Request(request_id=str(i), prompt=prompt, max_tokens=300, sampling=one, grammar=asked, **more)
             for i, one in enumerate(samplings)
         ]
         return run_offline(partial(engine_on, backend, settings), requests)
@@ -47,7 +47,6 @@ def run():
     go.backend = backend
     yield go
     backend.close()
-    vocab.close()
 
 
 def test_every_finished_answer_is_valid(run):
@@ -80,3 +79,25 @@ def test_a_devices_candidates_are_not_enough(run):
     bound = run(check("p", "choice", json.dumps(["yes", "no"])).grammar, greedy)
     assert not run.backend._device.attached
     assert set(bound.texts.values()) <= {"yes", "no"}
+
+
+WHOLE = ('{"n":1}', '{"n":2}')
+
+
+@pytest.mark.parametrize("run", ["builtin:synthetic-tiny"], indirect=True)
+def test_control_tokens_are_shown_and_begin_a_grammar(run):
+    """Weights are random, so a bias makes the model say the control token; candidates suffice without one."""
+    (marker,) = run.backend.words.tokenize("<|im_start|>")
+    samplings = [SamplingParams(seed=seed, logit_bias=((marker, 5.0),)) for seed in range(6)]
+    samplings += [SamplingParams(seed=seed, top_k=20) for seed in range(6)]
+    schema = {"properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
+    asked = check("tools", "json_schema", json.dumps({"type": "object"} | schema), compact=True).grammar
+    report = run(asked._replace(triggers=("<|im_start|>",)), samplings, shown_tokens=(marker,))
+    assert not report.failed
+    begun = [text.partition("<|im_start|>")[2] for text in report.texts.values() if "<|im_start|>" in text]
+    assert begun
+    assert len(begun) < len(samplings)
+    assert any(rest in WHOLE for rest in begun)
+    assert all(any(whole.startswith(rest) for whole in WHOLE) for rest in begun)
+    unshown = run(None, samplings)
+    assert not any("<|im_start|>" in text for text in unshown.texts.values())

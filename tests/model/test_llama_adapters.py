@@ -9,7 +9,7 @@ import pytest
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
 
 from cobali_ray.backend.batch import TickBatch
-from cobali_ray.core.plan.adapters import RUN, Adapter
+from cobali_ray.core.plan.adapters import Adapter
 from cobali_ray.core.plan.pace import Pacer
 from cobali_ray.core.plan.plan import Span
 from cobali_ray.core.request.request import Request
@@ -81,11 +81,6 @@ def test_a_request_says_the_same_alone_and_beside_others_of_other_adapters(backe
     assert changed == [i for i in range(9) if i % 3], "an adapter says something else, and scale 0 does not"
 
 
-def test_an_adapter_of_scale_0_is_the_model_itself(backend, adapters):
-    request = ask("r", adapters["none"].key, 40)
-    assert run(backend, [request])[0] == run(backend, [replace(request, adapter="")])[0]
-
-
 def test_the_model_computes_to_the_last_bit_what_it_did_before_an_adapter(backend, adapters):
     tokens, batch = ask("r", "", 50).prompt, TickBatch(backend.n_batch)
 
@@ -119,13 +114,6 @@ def test_a_file_that_cannot_be_loaded_is_named(open_tiny, adapters, tmp_path, lo
         open_engine(settings, print)
     with pytest.raises(ConfigError, match=r"^adapters\.x: llama\.cpp cannot load"):
         open_tiny(adapters=(Adapter("x", "k", str(tmp_path / "nothing"), 1.0),))
-
-
-def test_a_run_of_streams_is_as_long_as_is_worth_a_change(backend, adapters):
-    keys = [adapters["one"].key, adapters["two"].key]
-    n_tokens = 4 * RUN
-    _, n_changes = run(backend, [ask(f"r{i}", keys[i % 2], 8, n_tokens + 1) for i in range(4)])
-    assert n_changes <= 2 * n_tokens / RUN + 2
 
 
 def activated(path, invocation, to):

@@ -280,18 +280,22 @@ def saved_in_blocks(backend, slot_id, n):
     return backend.save(slot_id, [(start, min(start + 64, n)) for start in range(0, n, 64)])
 
 
-OTHER_TYPES = [("q8_0", "k", False), ("q4_0", "v", False), ("q8_0", "v", True), ("bf16", "both", True)]
+PLAIN, FLASH, SHARED = {"flash_attn": "off"}, {"flash_attn": "on"}, {"flash_attn": "on", "unified": True}
+OTHER_TYPES = [
+    ("q8_0", "k", PLAIN), ("bf16", "both", PLAIN), ("q8_0", "k", FLASH), ("q4_0", "v", FLASH),
+    ("q8_0", "v", SHARED), ("bf16", "both", SHARED),
+]  # fmt: skip
 OTHER_TYPES += [
-    pytest.param(kind, "both", False, marks=pytest.mark.thorough)
+    pytest.param(kind, "both", FLASH, marks=pytest.mark.thorough)
     for kind in ("bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 ]
 
 
-@pytest.mark.parametrize(("kind", "asked", "unified"), OTHER_TYPES)
-def test_cells_of_other_types_are_cut_and_restored_too(open_tiny, kind, asked, unified):
+@pytest.mark.parametrize(("kind", "asked", "how"), OTHER_TYPES)
+def test_cells_of_other_types_are_cut_and_restored_too(open_tiny, kind, asked, how):
     types = {"type_k": "f16" if asked == "v" else kind, "type_v": "f16" if asked == "k" else kind}
-    backend = open_tiny(unified=unified, flash_attn="on", **types)
-    n_bytes = memory.cell_bytes(n_layers=4, n_heads_kv=2, key_width=64, value_width=64, **types) - 64
+    backend = open_tiny(**how, **types)
+    n_bytes = sum(memory.number_bytes(4 * 2 * 64, one) for one in types.values())
     assert backend.measure_cell() == n_bytes < 2048 + (kind == "bf16")
     bench = Bench(backend, [prompt(seed, 300) for seed in range(4)])
     bench.step((2, 0, 191, True))
@@ -301,23 +305,10 @@ def test_cells_of_other_types_are_cut_and_restored_too(open_tiny, kind, asked, u
     bench.sequences[1] = bench.sequences[2]
     backend.restore(1, cells, 150)
     logits = bench.step((1, 150, 50, True))[0]
-    if unified:
+    if how is SHARED:
         assert np.allclose(logits, whole, atol=0.2)
     else:
         assert np.array_equal(logits, whole)
-
-
-@pytest.mark.parametrize("kind", ["q8_0", "bf16"])
-def test_plain_attention_reads_keys_of_other_types(open_tiny, kind):
-    backend = open_tiny(type_k=kind, type_v="bf16" if kind == "bf16" else "f16")
-    assert backend.measure_cell()
-    bench = Bench(backend, [prompt(seed, 300) for seed in range(4)])
-    bench.step((2, 0, 191, True))
-    cells = saved_in_blocks(backend, 2, 191)
-    whole = bench.step((2, 191, 50, True))[0]
-    bench.sequences[1] = bench.sequences[2]
-    backend.restore(1, cells, 191)
-    assert np.array_equal(bench.step((1, 191, 50, True))[0], whole)
 
 
 def test_quantised_values_choose_flash_attention(open_tiny):
@@ -326,6 +317,18 @@ def test_quantised_values_choose_flash_attention(open_tiny):
     assert backend.grain.pass_cells is None, "nothing was measured"
     with pytest.raises(ConfigError, match=r"type_v: q8_0 needs flash_attn"):
         open_tiny(type_v="q8_0", flash_attn="off")
+
+
+def test_cells_that_are_computed_otherwise_are_of_another_kind(open_tiny):
+    def kind_of(**how):
+        backend = open_tiny(**how)
+        backend.measure_cell()
+        return backend.cell_kind()
+
+    ours = kind_of()
+    assert kind_of(n_slots=2, n_ctx=256) == ours
+    others = {kind_of(**how) for how in ({"flash_attn": "on"}, {"unified": True}, {"type_k": "q8_0"})}
+    assert len(others - {ours}) == 3
 
 
 def test_types_that_are_slow_on_a_cpu_are_told(open_tiny):

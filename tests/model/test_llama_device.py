@@ -14,7 +14,6 @@ from cobali_ray.backend.sampling import RowSampler
 from cobali_ray.core.plan.plan import Span
 from cobali_ray.core.request.request import GREEDY, Request, SamplingParams
 from cobali_ray.engine.opening import open_backend
-from cobali_ray.errors import InvariantError
 from cobali_ray.settings import read_settings
 
 pytestmark = pytest.mark.model
@@ -125,14 +124,6 @@ def test_a_row_needed_whole_detaches_the_chains_and_quiet_brings_them_back(open_
     assert np.array_equal(np.take_along_axis(rows, ids, axis=1), values), "new chains pick as the first did"
 
 
-def test_a_slot_sampled_for_another_than_expected_is_refused(open_tiny):
-    pair = Pair(open_tiny)
-    pair.expect(GREEDY, 0)
-    pair.step((0, 0, 10, True))
-    with pytest.raises(InvariantError, match="suffice"):
-        pair.device.sample([RowSampler(WHOLE, (), end_tokens=frozenset(), n_vocab=N_VOCAB)])
-
-
 def test_slots_nobody_spoke_for_give_whole_rows(open_tiny):
     pair = Pair(open_tiny)
     assert np.array_equal(pair.step((0, 0, 9, True)), pair.device._read_logits(1))
@@ -193,15 +184,6 @@ def both(path, requests, check=None, **changes):
         Run(path, requests, device_sampling="on", check=check, **asked),
         Run(path, requests, device_sampling="off", **asked),
     )
-
-
-def test_the_engine_gives_the_same_answers_either_way(tiny):
-    def attached(_engine, backend):
-        assert backend._device.attached
-
-    on_device, on_host = both(tiny, candidate_requests(10), attached, unified=True)
-    assert on_device.answers == on_host.answers
-    assert on_device.ends() == on_host.ends()
 
 
 def test_requests_of_every_kind_mix(tiny):

@@ -164,15 +164,6 @@ def picture(seed=0, size=(64, 48)):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_same_image_has_the_same_answer_and_another_image_another(bench, kind):
-    one = bench(kind, min_prefix=0)
-    first = one.answer(asked("a", TEXT, picture(0), BEHIND))
-    assert one.answer(asked("b", TEXT, picture(0), BEHIND)) == first
-    assert one.answer(asked("c", TEXT, picture(1), BEHIND)) != first
-    assert one.answer(asked("d", TEXT, BEHIND)) != first
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_an_image_seen_before_is_not_computed_again(bench, kind):
     one = bench(kind)
     ((first, end),) = one.ask(asked("a", TEXT, picture(), BEHIND))
@@ -344,14 +335,6 @@ def test_a_projector_for_another_model_is_refused(tmp_path, files):
     other = write_projector(tmp_path / "other.gguf", "mlp", n_out=512)
     with pytest.raises(ConfigError, match="mismatch"):
         Bench((files["mlp"][0], other))
-
-
-def test_an_image_is_encoded_once(bench):
-    one, n_encoded = bench("mlp"), []
-    encode = one.backend.projector.encode
-    one.backend.projector.encode = lambda image: n_encoded.append(image) or encode(image)
-    one.ask(*[asked(f"r{i}", TEXT, picture(i % 2), BEHIND) for i in range(6)])
-    assert len(n_encoded) == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -64,16 +64,10 @@ class Slots:
         return logits
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("archs")
-    return {name: archs.write(folder / f"{name}.gguf", name) for name in FAMILIES + WINDOWS}
-
-
 @pytest.fixture
 def slots(request, models):
     family, kind = request.param
-    slots = Slots(models[family], **KINDS[kind])
+    slots = Slots(models(family), **KINDS[kind])
     slots.kind = kind
     yield slots
     slots.backend.close()
@@ -120,7 +114,7 @@ def test_a_slot_goes_back_is_copied_and_filled_again(slots):
 
 
 def test_the_kind_of_cells_says_whether_their_vectors_were_rotated(models, monkeypatch):
-    slots = Slots(models["hybrid-delta"], type_k="q8_0")
+    slots = Slots(models("hybrid-delta"), type_k="q8_0")
     kinds = [slots.backend.cell_kind()]
     for said in ("0", "no", "1"):
         monkeypatch.setenv("LLAMA_ATTN_ROT_DISABLE", said)

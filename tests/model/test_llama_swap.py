@@ -2,13 +2,11 @@
 
 import random
 from array import array
-from dataclasses import replace
 
 import archs
 import numpy as np
 import pytest
 from test_llama_backend import Bench, prompt
-from test_llama_engine import N_CTX, Run, books_match, make_requests
 
 from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.llama import LlamaBackend
@@ -88,9 +86,10 @@ def test_cells_are_cut_copied_saved_and_restored_by_slot(open_tiny, flash_attn):
 @pytest.mark.parametrize(
     "family", ["moe", "latent", "hybrid-delta", "hybrid-mamba", "recurrent", "window", "compressed"]
 )
-def test_what_is_exchanged_is_the_same_to_the_bit_in_every_kind_of_cache(tmp_path, family):
-    path = archs.write(tmp_path / "m.gguf", family)
-    config = LlamaConfig(path=path, n_slots=4, n_ctx=128, n_batch=256, n_threads=1, flash_attn="off")
+def test_what_is_exchanged_is_the_same_to_the_bit_in_every_kind_of_cache(models, family):
+    config = LlamaConfig(
+        path=models(family), n_slots=4, n_ctx=128, n_batch=256, n_threads=1, flash_attn="off"
+    )
     backend, rng = LlamaBackend(config), random.Random(1)
     texts = [array("i", [rng.randrange(archs.N_VOCAB - 8) for _ in range(120)]) for _ in range(4)]
     bench = Bench(backend, texts)
@@ -99,36 +98,3 @@ def test_what_is_exchanged_is_the_same_to_the_bit_in_every_kind_of_cache(tmp_pat
         expected = logits_after(bench)
         assert all(np.array_equal(logits_after(bench, *exchanged), expected) for exchanged in HOW.values())
     backend.close()
-
-
-@pytest.fixture(scope="module")
-def requests():
-    """Some that begin alike, of different lengths, so that they come and go."""
-    made = make_requests(7, seed=2, shared=tuple(range(100, 180)))
-    return [replace(r, prompt=r.prompt[:150], max_tokens=(24, 4, 16, 9)[i % 4]) for i, r in enumerate(made)]
-
-
-@pytest.fixture(scope="module")
-def alone(tiny, requests):
-    return Run(tiny, requests, n_slots=1, chunk=N_CTX, budget=N_CTX)
-
-
-@pytest.mark.parametrize(
-    "min_prefix",
-    [pytest.param(0, id="no-reuse", marks=pytest.mark.thorough), pytest.param(32, id="all-tiers")],
-)
-def test_answers_do_not_depend_on_exchanges(tiny, monkeypatch, tmp_path, requests, alone, min_prefix):
-    """In the reproducible configuration, to the last bit."""
-    swaps, swap = [], LlamaBackend.swap
-    monkeypatch.setattr(LlamaBackend, "swap", lambda *pair: swaps.append(pair) or swap(*pair))
-    shape = {"n_slots": 7, "min_prefix": min_prefix, "arrive_every": 1, "pass_s": 1.0, "check": books_match}
-    tiers = {"n_host_cells": 10_000, "folder": tmp_path} if min_prefix else {}
-    first = Run(tiny, requests, **shape, **tiers)
-    assert len(swaps) >= 2
-    assert first.answers == alone.answers
-    assert first.ends() == alone.ends()
-    if min_prefix:
-        assert sum(s.n_cached for s in first.sequences.values()) > 400
-        again = Run(tiny, requests, **shape, **tiers)
-        assert sum(t.n_disk_hits for t in again.ticks if t)
-        assert again.answers == alone.answers

@@ -14,13 +14,10 @@ import tokenizers
 
 from cobali_ray.actors.processes import descendants, has_ended
 from cobali_ray.errors import BackendError
-from cobali_ray.models.builtin import Order
 from cobali_ray.models.registry import describe, resolve
 from cobali_workloads.models import bpe
 from cobali_workloads.models.quantize import quantize_file
-from cobali_workloads.models.shapes import ModelShape
-from cobali_workloads.models.synthetic import SyntheticModel
-from cobali_workloads.models.vocabulary import CONTROL_TOKENS, TrainedVocabulary
+from cobali_workloads.models.vocabulary import CONTROL_TOKENS
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.model
@@ -217,22 +214,6 @@ def test_llama_cpps_own_quantiser_is_deterministic_and_loads(cache, tmp_path):
     model = Model(tmp_path / "one", vocab_only=False)
     try:
         assert len(set(model.greedy(PROMPTS, 4))) == len(PROMPTS)
-    finally:
-        model.close()
-
-
-@pytest.mark.thorough  # the test above has llama.cpp's mix
-def test_a_k_quant_of_a_synthetic_model_is_llama_cpps_mix(cache):
-    """As the 1.5B shape is made, whose width K-quants divide too; here two layers of a small one."""
-    shape = ModelShape(n_layers=2, width=256, n_heads=2, n_kv_heads=1, ffn_width=512, n_vocab=4096)
-    small = SyntheticModel("small", "", shape, ("Q4_K_M",), lambda _: TrainedVocabulary())
-    path = small.provide("Q4_K_M", Order(cache_dir=cache, progress=lambda *_: None))
-    facts = describe(path)
-    assert facts["quant"] == "Q4_K_M"
-    assert set(facts["tensor_types"]) == {"F32", "Q4_K", "Q6_K"}
-    model = Model(path, vocab_only=False)
-    try:
-        assert len(set(model.greedy(PROMPTS[:2], 4))) == 2
     finally:
         model.close()
 

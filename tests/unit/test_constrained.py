@@ -191,10 +191,6 @@ def test_bias_and_penalties_weigh_among_what_is_allowed():
     assert [sample_rows(values.copy(), [made]).tokens[0] for _ in range(2)] == [ord("a"), ord("b")]
 
 
-def test_candidates_never_suffice_under_a_grammar():
-    assert not row(GREEDY, asked=grammar("regex", "a")).suffices(128)
-
-
 # -- where an answer ends -------------------------------------------------------------------------------
 
 

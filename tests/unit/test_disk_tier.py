@@ -12,6 +12,7 @@ import pytest
 import structlog
 from answers import OnEngine
 
+from cobali_ray.backend.cells import TensorGroup
 from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
 from cobali_ray.core.cache.disk_tier import WAIT_S, DiskTier
 from cobali_ray.core.cache.host_tier import name_behind
@@ -705,14 +706,17 @@ def test_what_the_writer_cannot_follow_is_not_kept(tmp_path, monkeypatch):
 
 
 def test_the_model_file_decides_and_other_settings_do_not(tmp_path):
-    def kind_of(**settings):
+    def kind_of(backend=None, **settings):
         settings = read_settings(
             {"model": SCRIPTED, "disk_cache_dir": tmp_path, "host_cache_mib": 8, **settings}
         )
-        engine = engine_on(ScriptedBackend(), settings, EventRecorder())
+        engine = engine_on(backend or ScriptedBackend(), settings, EventRecorder())
         return engine._disk._find()._home
 
     assert kind_of() == kind_of(n_slots=3, disk_cache_gib=0.5)
+    other = ScriptedBackend()
+    other.cell_kind = lambda: "cells of another build"
+    assert kind_of(other) != kind_of()
     assert read_settings({"model": SCRIPTED}).kept.disk_cache_dir is None
     settings = read_settings({"model": "x.gguf", "disk_cache_dir": tmp_path, "host_cache_mib": 8})
     found = []
@@ -722,6 +726,10 @@ def test_the_model_file_decides_and_other_settings_do_not(tmp_path):
             engine = engine_on(ScriptedBackend(), settings, EventRecorder(), path=tmp_path / "x.gguf")
         found.append(engine._disk._find()._home)
     assert found[0] == found[2] != found[1]
+
+
+def test_files_are_found_again_whatever_a_class_is_called():
+    assert repr(TensorGroup((b"ab",), 1, 34)) == "Group(words=(b'ab',), n_rows=1, width=34)"
 
 
 @pytest.mark.parametrize("changes", [{"host_cache_mib": 0}, {"min_prefix": 0}], ids=str)

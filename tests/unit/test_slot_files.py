@@ -25,22 +25,13 @@ WAIT_S = 60
 PROMPT = b"a long prompt that somebody wants to keep over a restart"
 
 
-class Onlooker:
-    def on_submit(self, sequence): ...
-    def on_tick(self, stats): ...
-    def on_end(self, end): ...
-    def on_refusal(self, reason): ...
-    def on_idle(self, n_cells): ...
-
-
 class Backend(ScriptedBackend):
-    """Waits in a pass where it is told to; and may not take cells."""
+    """Waits in a pass where it is told to."""
 
     def __init__(self, **scripted):
         super().__init__(**scripted)
         self.may_go, self.begun = threading.Event(), threading.Event()
         self.may_go.set()
-        self.takes = True
 
     def cell_kind(self):
         return 400 * "a layer of many, "
@@ -49,13 +40,6 @@ class Backend(ScriptedBackend):
         self.begun.set()
         assert self.may_go.wait(WAIT_S)
         super().forward(batch)
-
-    def restore(self, slot_id, cells, n_keep, state=None):
-        if not self.takes:
-            chain = self._hashes[slot_id]
-            assert not chain
-            raise self.trouble
-        super().restore(slot_id, cells, n_keep, state)
 
 
 class Releasing:
@@ -89,7 +73,7 @@ class Server:
 
         def build(sink):
             self.engine = Engine(self.backend, limits, clock, sink, check_every=1)
-            return self.engine, Onlooker()
+            return self.engine, None
 
         self.loop = EngineLoop(build, clock, self.publish)
         self.loop.start()
@@ -306,16 +290,6 @@ def test_files_of_another_model_or_for_longer_slots_are_refused(make):
         other.files.act("restore", 0, "kept")
 
 
-def test_cells_that_the_cache_does_not_take_leave_the_slot_empty(make):
-    server = make()
-    saved(server)
-    server.backend.takes, server.backend.trouble = False, BackendError("no")
-    with pytest.raises(SlotFileError, match="does not take"):
-        server.files.act("restore", 1, "kept")
-    assert [slot.n_tokens for slot in server.view().slots] == [len(PROMPT) + 3, 0]
-    assert server.run("b").n_cached == len(PROMPT) - 2
-
-
 @pytest.mark.parametrize("error", [MemoryError(), BackendError("no")])
 def test_a_slot_that_cannot_be_copied_is_refused_and_harms_nothing(make, monkeypatch, error):
     server = make()
@@ -332,6 +306,7 @@ def test_a_slot_that_cannot_be_copied_is_refused_and_harms_nothing(make, monkeyp
     monkeypatch.setattr(server.backend, "restore", fails)
     with pytest.raises(SlotFileError, match="does not take"):
         server.files.act("restore", 1, "kept")
+    assert [slot.n_tokens for slot in server.view().slots] == [len(PROMPT) + 3, 0]
     assert server.run("b").n_cached == len(PROMPT) - 2
 
 

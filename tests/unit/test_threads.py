@@ -5,7 +5,7 @@ import os
 import pytest
 from machine_files import v1, v2, write
 
-from cobali_ray.backend.threads import SPIN_COUNT, apply_wait, choose_wait, default_n_threads, n_at_once
+from cobali_ray.backend.threads import SPIN_COUNT, apply_wait, default_n_threads, n_at_once
 
 PASSIVE, ACTIVE, SPINS = (
     {"OMP_WAIT_POLICY": "PASSIVE"},
@@ -59,21 +59,6 @@ def test_threads_are_cores_within_affinity_and_quota(tmp_path, own, mount, group
 
 def test_this_machine_has_threads():
     assert 1 <= default_n_threads() <= n_at_once() <= len(os.sched_getaffinity(0))
-
-
-@pytest.mark.parametrize(
-    ("asked", "n_threads", "n_cpus", "expected"),
-    [
-        pytest.param("active", 8, 8, "active", id="asked-to-spin"),
-        pytest.param("passive", 1, 8, "passive", id="asked-to-sleep"),
-        pytest.param("auto", 4, 8, "brief", id="cpus-to-spare"),
-        pytest.param("auto", 8, 8, "brief", id="every-cpu-is-ours"),
-        pytest.param("auto", 1, 1, "brief", id="one-thread-waits-for-nobody"),
-        pytest.param("auto", 9, 8, "passive", id="more-threads-than-cpus"),
-    ],
-)
-def test_choose_wait(asked, n_threads, n_cpus, expected):
-    assert choose_wait(asked, n_threads=n_threads, n_cpus=n_cpus) == expected
 
 
 @pytest.mark.parametrize(
