@@ -116,8 +116,10 @@ def check_batch(
     Raises SlotFaultError for the slot at fault, BackendError for a malformed batch.
     """
     n_rows = _check_spans(batch, n_cached.tolist(), n_ctx_slot, n_batch)
-    if batch.token[: batch.n_tokens].view(np.uint32).max() >= n_vocab:  # a negative id is a large one
-        raise SlotFaultError(_slot_of_bad_token(batch, n_vocab), "a token outside the vocabulary")
+    tokens = batch.token[: batch.n_tokens].view(np.uint32)  # a negative id is a large one
+    if tokens.max() >= n_vocab:
+        slot_id = int(batch.slot[(tokens >= n_vocab).argmax()])
+        raise SlotFaultError(slot_id, "a token outside the vocabulary")
     return n_rows
 
 
@@ -142,8 +144,3 @@ def _check_spans(batch: TickBatch, n_cached: list[int], n_ctx_slot: int, n_batch
             f"{n_tokens} tokens in the spans, {batch.n_tokens} in the batch, {n_batch} allowed"
         )
     return n_rows
-
-
-def _slot_of_bad_token(batch: TickBatch, n_vocab: int) -> int:
-    tokens = batch.token[: batch.n_tokens]
-    return int(batch.slot[np.flatnonzero((tokens < 0) | (tokens >= n_vocab))[0]])

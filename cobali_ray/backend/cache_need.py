@@ -181,14 +181,12 @@ class _Metadata:
                 has = self.number(key, layer) > 0
                 if key == "attention.recurrent_layers":
                     return has
-                of_layers = self._value("feed_forward_length")
-                return not has and not (isinstance(of_layers, list) and self._mixes_nothing(layer))
+                # A layer without attention may be nothing but a feed-forward network.
+                by_layer = isinstance(self._value("feed_forward_length"), list)
+                alone = self.name.startswith("nemotron_h") and self.number("feed_forward_length", layer) > 0
+                return not has and not (by_layer and alone)
         interval = self.number("full_attention_interval") or INTERVALS.get(self.name, 0)
         return (layer + 1) % interval != 0 if interval else None
-
-    def _mixes_nothing(self, layer: int) -> bool:
-        """Whether a layer without attention is nothing but a feed-forward network."""
-        return self.name.startswith("nemotron_h") and self.number("feed_forward_length", layer) > 0
 
     def state_bytes(self, width: int) -> int:
         """Return the bytes of the state of one recurrent layer."""

@@ -29,7 +29,11 @@ class Projector:
     """The projector beside a model. `read` is for any thread, `encode` for one at a time."""
 
     def __init__(self, model: Any, path: Path, *, n_threads: int, on_gpu: bool) -> None:
-        self._mtmd = mtmd = _library()
+        try:
+            self._mtmd = mtmd = library.load_mtmd()
+        except FileNotFoundError:
+            why = "llama.cpp was built without mtmd; `make install` builds it"
+            raise ConfigError("mmproj", why) from None
         self._context = None
         params = mtmd.mtmd_context_params_default()
         params.use_gpu, params.n_threads, params.print_timings = on_gpu, n_threads, False
@@ -57,16 +61,14 @@ class Projector:
         """Return the parts of an image; None if it cannot be decoded."""
         mtmd = self._mtmd
         with self._chunks(image) as chunks:
-            return (
-                None
-                if chunks is None
-                else [
-                    ImagePart((), int(mtmd.mtmd_input_chunk_get_n_tokens(chunk)))
-                    if mtmd.mtmd_input_chunk_get_type(chunk) == _IMAGE
-                    else ImagePart(self._tokens(chunk))
-                    for chunk in chunks
-                ]
-            )
+            if chunks is None:
+                return None
+            return [
+                ImagePart((), int(mtmd.mtmd_input_chunk_get_n_tokens(chunk)))
+                if mtmd.mtmd_input_chunk_get_type(chunk) == _IMAGE
+                else ImagePart(self._tokens(chunk))
+                for chunk in chunks
+            ]
 
     def encode(self, image: bytes) -> list[ImageRows]:
         """Return the rows of each part that has any. Raises BackendError."""
@@ -129,10 +131,3 @@ class Projector:
         finally:
             mtmd.mtmd_input_chunks_free(chunks)
             mtmd.mtmd_bitmap_free(bitmap)
-
-
-def _library() -> Any:
-    try:
-        return library.load_mtmd()
-    except FileNotFoundError:
-        raise ConfigError("mmproj", "llama.cpp was built without mtmd; `make install` builds it") from None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 import random
+import secrets
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum, auto
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 _MAX_TOP_WIDTH = 1024
 _COLDEST = 1e-30  # below any difference of two float32 logits that matters, above where float32 divides by 0
 _NARROWEST = 1e-300  # below any probability: the likeliest token alone reaches it
-
-
-def _from_os() -> int:
-    return int.from_bytes(os.urandom(8))
 
 
 class SamplingPath(Enum):
@@ -56,7 +52,7 @@ class RowSampler:
         *,
         end_tokens: frozenset[int],
         n_vocab: int,
-        entropy: Callable[[], int] = _from_os,
+        entropy: Callable[[], int] = lambda: secrets.randbits(64),
     ) -> None:
         if not 0 < n_vocab <= MAX_VOCAB:
             raise InvariantError(f"a vocabulary of {n_vocab} tokens is outside 1..{MAX_VOCAB}")

@@ -43,11 +43,22 @@ def backend(open_tiny, adapters):
     return open_tiny(n_slots=6, adapters=tuple(adapters.values()))
 
 
+def engine_of(backend, events, settings=SETTINGS):
+    backend.clear()
+    return Engine(backend, limits_of(backend, settings), FakeClock(step_s=1e-4), events, pacer=Pacer(None))
+
+
+def computed(engine, request):
+    """Return a request's sequence once it is answered."""
+    sequence = engine.submit(request)
+    while engine.has_work:
+        engine.tick()
+    return sequence
+
+
 def run(backend, requests):
     """Return what an engine says to requests that come at once, and how often it changed its adapter."""
-    backend.clear()
-    events = EventRecorder()
-    engine = Engine(backend, limits_of(backend, SETTINGS), FakeClock(step_s=1e-4), events, pacer=Pacer(None))
+    engine = engine_of(backend, events := EventRecorder())
     for request in requests:
         engine.submit(request)
     while engine.has_work:
@@ -159,23 +170,13 @@ def test_an_activated_adapter_shares_what_comes_before_its_tokens(tiny, open_tin
         request("not-invoked", 5, 6, 7, 8),
         request("base-behind-it", 5, 6, *invocation, 9, adapter=None),
     ]
-    backend.clear()
-    events = EventRecorder()
-    engine = Engine(backend, limits_of(backend, settings), FakeClock(step_s=1e-4), events, pacer=Pacer(None))
+    engine = engine_of(backend, EventRecorder(), settings)
     together, cached = {}, {}
     for one in requests:
-        sequence = engine.submit(one)
-        while engine.has_work:
-            engine.tick()
+        sequence = computed(engine, one)
         together[one.request_id], cached[one.request_id] = sequence.tokens[one.n_prompt :], sequence.n_cached
     assert cached == {"base": 0, "invoked": 202, "again": 202, "not-invoked": 202, "base-behind-it": 202}
     for one in requests:
-        backend.clear()
-        alone = Engine(
-            backend, limits_of(backend, SETTINGS), FakeClock(step_s=1e-4), EventRecorder(), pacer=Pacer(None)
-        )
-        sequence = alone.submit(one)
-        while alone.has_work:
-            alone.tick()
+        sequence = computed(engine_of(backend, EventRecorder()), one)
         assert together[one.request_id] == sequence.tokens[one.n_prompt :], one.request_id
     assert together["invoked"] != together["base-behind-it"], "it changes what is said"

@@ -178,14 +178,6 @@ def candidate_requests(n):
     ]
 
 
-def both(path, requests, check=None, **changes):
-    asked = {"n_slots": 6, "chunk": 64, "budget": 72, "flash_attn": "on", "arrive_every": 2} | changes
-    return (
-        Run(path, requests, device_sampling="on", check=check, **asked),
-        Run(path, requests, device_sampling="off", **asked),
-    )
-
-
 def test_requests_of_every_kind_mix(tiny):
     states = []
     requests = candidate_requests(8) + [
@@ -197,6 +189,12 @@ def test_requests_of_every_kind_mix(tiny):
         )
         for request in make_requests(12)
     ]
-    on_device, on_host = both(tiny, requests, lambda _, backend: states.append(backend._device.attached))
+    asked = {"n_slots": 6, "chunk": 64, "budget": 72, "flash_attn": "on", "arrive_every": 2}
+
+    def note(_engine, backend):
+        states.append(backend._device.attached)
+
+    on_device = Run(tiny, requests, device_sampling="on", check=note, **asked)
+    on_host = Run(tiny, requests, device_sampling="off", **asked)
     assert on_device.answers == on_host.answers
     assert set(states) == {True, False}
