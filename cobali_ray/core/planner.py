@@ -85,6 +85,13 @@ class Planner:
         self._sort()
         return self._prompts
 
+    def spare_s(self) -> float:
+        """Return how long texts may take before the streams' next tokens; inf where there are no streams."""
+        if not self.streams:
+            return inf
+        decode_s = self.pacer.model.decode_s(len(self.streams), self._slots.n_cells_running)
+        return self.pacer.most_s(decode_s) - decode_s
+
     def next(self, now_s: float, *, streams_gave: bool) -> NextPass:
         """Return what would be computed now.
 

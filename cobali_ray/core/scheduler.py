@@ -1,15 +1,10 @@
 """Scheduler: which requests wait, run and end, and what the next pass computes. Pure: no clock, no thread.
 
-    events                                                      instructions
-    Submitted, Ready, Cancelled,            handle(event)       Truncate, Copy, Save, Restore, Forget,
-    Paused, Resumed, TickBegun, Embedded,  ──────────────►      SaveState, RestoreState, ForgetStates,
-    Refused, Sampled, Emitted, TickEnded,                       LoadBlocks, Hold, StoreBlocks, StoreState,
-    Failed, Moved, StatesMoved, Unrestored,                     Assign, Swap, Embed, Compute, Emit, Finish,
-    Filled, Emptied, BlocksListed,                              BackUp, Clear
-    BlocksWritten, BlocksLoaded, EngineStopping
+    events of messages.py  ───  handle(event)  ───►  instructions
 
 It owns the whole state of scheduling: the queues, what slots, host memory and the disk hold, the deadlines,
-the pass under way, the pacing. The engine carries out the instructions in order and decides nothing.
+the pass under way, the pacing. The engine carries out the instructions in order and decides nothing. What
+becomes of a request outside of passes is in books.py.
 """
 
 from __future__ import annotations
@@ -19,47 +14,31 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from itertools import islice
 from math import inf
-from typing import Any, TypeVar
+from typing import Any
 
 from cobali_ray.core import messages
-from cobali_ray.core.cache.placement import Placement
-from cobali_ray.core.cache.states import cuts_of, sparse_step
+from cobali_ray.core.books import RequestBooks
 from cobali_ray.core.cost.ticktime import EnginePace
 from cobali_ray.core.plan.goodput import Speculation
 from cobali_ray.core.plan.pace import Pacer
 from cobali_ray.core.plan.plan import Plan
-from cobali_ray.core.planner import Planner, Select, select_decoding
-from cobali_ray.core.queue.admission import DrainRate, displaced
-from cobali_ray.core.queue.counts import NO_TEXTS, Counts
-from cobali_ray.core.queue.fair import OUTPUT_COST, Accounts, yields
-from cobali_ray.core.queue.programs import Programs
-from cobali_ray.core.queue.text_passes import EmbeddingJob, TextPasses
-from cobali_ray.core.queue.waiting import MAX_PARKED, WaitingQueue
-from cobali_ray.core.request.embedding import EmbeddingKind, EmbeddingRequest
-from cobali_ray.core.request.events import End, FinishReason, RequestStats
+from cobali_ray.core.planner import Select, select_decoding
+from cobali_ray.core.queue.counts import NO_TEXTS
+from cobali_ray.core.queue.fair import OUTPUT_COST, yields
+from cobali_ray.core.queue.text_passes import EmbeddingJob
+from cobali_ray.core.queue.waiting import MAX_PARKED
+from cobali_ray.core.request.embedding import EmbeddingKind
+from cobali_ray.core.request.events import RequestStats
 from cobali_ray.core.request.lifecycle import Status, StatusChange
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.request import MAX_PRIORITY, Request
 from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.core.story import Story
-from cobali_ray.core.tiers import Tiers
-from cobali_ray.errors import (
-    BackendError,
-    CobaliError,
-    DeadlineExceededError,
-    InternalError,
-    InvariantError,
-    RequestCancelledError,
-)
+from cobali_ray.errors import BackendError, InternalError, InvariantError, RequestCancelledError
 
-_T = TypeVar("_T", Sequence, EmbeddingJob)
 MAX_PLACED = 32
 """Requests that get slots in one tick. Placing one takes up to some 10 microseconds a slot, and streams wait;
 a tick computes few prompts anyway."""
-_STAY_STEP = 0.1
-_STATE_MOVES = 4.0
-"""Times that moving a state takes which computing again must, for it to be saved: it is moved twice if it is
-of use at all, and the pass that ends where it lies is one more."""
 CHECK_EVERY = 4000
 """In production, `check` runs once in so many events."""
 
@@ -69,7 +48,7 @@ def _ends(sequence: Sequence, event: messages.Sampled, row: int) -> bool:
     return event.tokens[row] in sequence.end_tokens or row in event.complete
 
 
-class Scheduler:
+class Scheduler(RequestBooks):
     """The state of one engine. `handle` is called by one thread; the counters may be read by others."""
 
     def __init__(
@@ -84,46 +63,18 @@ class Scheduler:
         check_every: int = CHECK_EVERY,
         story: Story | None = None,
     ) -> None:
-        self.limits, self._end_tokens = limits, end_tokens
-        self.pacer = pacer or Pacer(None)
+        pacer = pacer or Pacer(None)
         self.story = story or Story()
         self.story.begin(
-            limits=limits,
-            end_tokens=end_tokens,
-            pacer=self.pacer,
-            speculation=speculation,
-            embedding=embedding,
+            limits=limits, end_tokens=end_tokens, pacer=pacer, speculation=speculation, embedding=embedding
         )
+        super().__init__(limits, end_tokens, pacer, select, speculation, embedding)
         self._check_every, self._n_events = check_every, 0
-        self._out: list[messages.Instruction] = []
-        self._instruct = self._out.append
-        self.tiers = Tiers(limits, self._instruct, self._compute_s)
-        self.slots = self.tiers.slots
-        self.planner = Planner(self.slots, limits, self.pacer, select, speculation)
-        self.queue: WaitingQueue[Sequence] = WaitingQueue()
-        """Requests that wait for a slot."""
-        self.texts = None if embedding is None else TextPasses(embedding)
-        """Requests whose texts wait to be embedded."""
-        self.accounts, self.programs = Accounts(), Programs()
-        self._open: dict[str, Sequence | EmbeddingJob] = {}
-        self._expires_s = inf
-        """When the deadline of an open request passes at the earliest; it may have ended since."""
-        self.counts = Counts()
-        self._pass: Plan | None = None
         self._emit: messages.Emit | None = None
         """Tokens whose text has not been sent yet."""
-        self._releasing: list[tuple[Sequence, bool]] = []
-        """Requests that ended while the pass computes for them, and whether their cells may be kept."""
         self._began_s = 0.0
         self._shared = False
         """Whether texts have used what the streams can spare in this tick."""
-        self.drain_rate = DrainRate()
-        self.stay_s = 0.0
-        """How many seconds a request keeps its slot, as a moving mean."""
-        self.head_waits = False
-        """Whether the head of the queue did not fit in the last tick: then a free slot takes no request."""
-        self.paused = False
-        """Whether no request gets a slot, and running ones are parked."""
         self._handlers: dict[type, Callable[[Any], None]] = {
             messages.Submitted: self._submitted,
             messages.Ready: self._ready,
@@ -173,22 +124,8 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether a tick would do anything; requests that are not ready do not count."""
-        waits = not self.paused and (self.queue.has_ready or self.n_embedding)
+        waits = not self.paused and (self.queue.has_ready or self.texts.queue)
         return bool(self.slots.running or self._emit or waits)
-
-    @property
-    def n_embedding(self) -> int:
-        """Open requests for vectors."""
-        return 0 if self.texts is None else len(self.texts.queue)
-
-    @property
-    def n_free_slots(self) -> int:
-        """Slots that a new request could get in the next tick."""
-        return 0 if self.head_waits or self.paused else self.slots.n_idle
-
-    @property
-    def n_open(self) -> int:
-        return len(self._open)
 
     @property
     def next_deadline_s(self) -> float | None:
@@ -197,24 +134,15 @@ class Scheduler:
         soonest_s = min([at_s for at_s in times if at_s is not None])
         return None if soonest_s == inf else soonest_s
 
-    @property
-    def drain_rps(self) -> float:
-        """Requests that leave the queue per second; 0: too little is known.
-
-        The rate of the last seconds says little of requests that keep their slots for minutes and end
-        together, and at first none has waited; so it is at least what `stay_s` implies.
-        """
-        seen = self.drain_rate.rps
-        return max(seen, self.limits.n_slots / self.stay_s) if self.stay_s else seen
-
     def prefill_s(self, request: Request) -> float:
         """Return the seconds that the rest of a prompt takes; 0: too little is known. For any thread."""
-        if not self.pacer.model.knows_prefill:
+        model = self.pacer.model
+        if not model.knows_prefill:
             return 0.0
         if request.n_prompt_logprobs is not None:
-            return self._compute_s(0, request.n_prompt) + self.pacer.model.out_s * request.n_prompt
+            return model.prefill_s(0, request.n_prompt) + model.out_s * request.n_prompt
         tokens = array("i", request.common_prompt)
-        return self._compute_s(self.tiers.n_held(tokens, len(tokens) - 2, request.salt), request.n_prompt)
+        return model.prefill_s(self.tiers.n_held(tokens, len(tokens) - 2, request.salt), request.n_prompt)
 
     @property
     def n_prefilling(self) -> int:
@@ -231,62 +159,14 @@ class Scheduler:
         sequence = self.sequence(request_id)
         return sequence.stats(sequence.arrived_s if sequence.last_token_s is None else sequence.last_token_s)
 
-    def sequence(self, request_id: str) -> Sequence:
-        """Return the sequence of an open request; KeyError for a request for vectors."""
-        if not isinstance(sequence := self._open[request_id], Sequence):
-            raise KeyError(request_id)
-        return sequence
-
-    # -- requests come and go -------------------------------------------------------------------------
-
-    def _submitted(self, event: messages.Submitted) -> None:
-        request, arrived_s = event.request, event.now_s if event.arrived_s is None else event.arrived_s
-        if request.request_id in self._open:
-            raise InvariantError(f"request id {request.request_id} is in use")
-        if isinstance(request, EmbeddingRequest):
-            self._submitted_texts(request, arrived_s, event.now_s)
-            return
-        sequence = Sequence(
-            request,
-            arrived_s=arrived_s,
-            ready=event.ready,
-            end_tokens=self._end_tokens,
-            account=self.accounts.enter(request),
-        )
-        self._open[request.request_id] = sequence
-        sequence.since_s = self.programs.enter(request, arrived_s)
-        self.tiers.look_on_disk(sequence, event.now_s)
-        if request.sent_tokens:  # its client waits in the middle of an answer
-            self.queue.push_front(sequence, event.now_s)
-        else:
-            self.queue.push(sequence, event.now_s)
-        self._expires_s = min(self._expires_s, sequence.deadline_s)
-        if self.accounts.several:
-            self._displace(sequence, self.queue, self.n_free_slots, self.drain_rps, event.now_s)
-
-    def _submitted_texts(self, request: EmbeddingRequest, arrived_s: float, now_s: float) -> None:
-        if self.texts is None:
-            raise InvariantError("this model does not embed")
-        job = EmbeddingJob(request, self.accounts.open(request), arrived_s)
-        self._open[request.request_id] = job
-        self.texts.queue.push(job, now_s)
-        self._expires_s = min(self._expires_s, job.deadline_s)
-        if (queue := self.texts.queue).n_lines > 1:
-            wait_s = self.texts.wait_s
-            self._displace(job, queue, 0, len(queue) / wait_s if wait_s else 0.0, now_s)
-
-    def _displace(self, admitted: _T, queue: WaitingQueue[_T], n_free: int, rps: float, now_s: float) -> None:
-        """Keep a queue within its bounds if the door admitted a request to a full one; see `displaced`."""
-        while out := displaced(queue, admitted, n_free, self.limits, rps):
-            self._end(out[0], now_s, out[1])
+    # -- what happens between ticks -------------------------------------------------------------------
 
     def _ready(self, event: messages.Ready) -> None:
         if isinstance(sequence := self._open.get(event.request_id), Sequence):
             sequence.note_ready()
 
     def _cancelled(self, event: messages.Cancelled) -> None:
-        if open_request := self._open.get(event.request_id):
-            self._end(open_request, event.now_s, RequestCancelledError())
+        self._end_open(event.request_id, event.now_s, RequestCancelledError())
 
     def _pause(self, event: messages.Paused) -> None:
         self.paused = True
@@ -298,101 +178,17 @@ class Scheduler:
 
     def _failed(self, event: messages.Failed) -> None:
         if event.request_id is not None:
-            if open_request := self._open.get(event.request_id):
-                self._end(open_request, event.now_s, event.error)
+            self._end_open(event.request_id, event.now_s, event.error)
             return
         self._out[:] = [instruction for instruction in self._out if isinstance(instruction, messages.Finish)]
-        for open_request in self._open.values():  # the books may be what is broken: they are not used
-            if isinstance(open_request, Sequence):
-                open_request.leave_slot(event.now_s, open_request.n_computed)
-            open_request.status = Status.ENDED
-            self._tell_end(open_request, event.now_s, event.error)
-        self._open.clear()
-        self.queue, self.accounts, self._expires_s = WaitingQueue(), Accounts(), inf
-        if self.texts is not None:
-            self.texts.clear()
-        self.tiers.clear()
-        self.slots = self.tiers.slots
-        self.planner.use(self.slots)
-        self._pass = self._emit = None
-        self._releasing.clear()
-        self.head_waits = False
+        self._end_all(event.now_s, event.error)
+        self._emit = None
         self._instruct(messages.Clear())
-
-    def _end(
-        self, open_request: Sequence | EmbeddingJob, now_s: float, why: FinishReason | CobaliError
-    ) -> None:
-        if isinstance(open_request, Sequence):
-            self._leave(open_request, now_s, why)
-            self.accounts.leave(open_request)
-        else:
-            if self.texts is not None:
-                self.texts.remove(open_request)
-            open_request.change(StatusChange.END)
-            self.accounts.close(open_request.account)
-        del self._open[open_request.request_id]  # last: if anything above raises, its end is still to be sent
-        self._tell_end(open_request, now_s, why)
-
-    def _leave(self, sequence: Sequence, now_s: float, why: FinishReason | CobaliError) -> None:
-        """Take an ending request out of the queue or its slot."""
-        status = sequence.status
-        if status.waiting:
-            self.queue.remove(sequence)
-            self.head_waits = self.head_waits and len(self.queue) > 0
-        # What went wrong inside may have left cells that nobody should begin with.
-        clean = not isinstance(why, InternalError)
-        if status is Status.RUNNING and self._pass is not None and self._pass.computes(sequence.slot_id):
-            self._releasing.append((sequence, clean))
-            sequence.change(StatusChange.END_IN_FLIGHT)
-        else:
-            if status is Status.RUNNING:
-                self._release(sequence, now_s, sequence.n_computed, keep=clean)
-            sequence.change(StatusChange.END)
-
-    def _tell_end(
-        self, open_request: Sequence | EmbeddingJob, now_s: float, why: FinishReason | CobaliError
-    ) -> None:
-        self.counts.n_ended += 1
-        reason, error = (why, None) if isinstance(why, str) else (None, why)
-        stop = None
-        if isinstance(open_request, EmbeddingJob):
-            self.counts.texts_left.add(open_request.line, 1, open_request.n_tokens)
-        else:
-            if open_request.assigned_s is None:
-                self.counts.left.add(open_request.line, 1, open_request.n_prompt)
-            stop = open_request.stop if reason == "stop" else None
-        self._instruct(
-            messages.Finish(
-                open_request.request.reply_to,
-                End(open_request.request_id, reason, error, open_request.stats(now_s), stop),
-            )
-        )
-
-    def _release(self, sequence: Sequence, now_s: float, n_computed: int, *, keep: bool) -> None:
-        slot_id = sequence.slot_id
-        keep = keep and self.limits.min_prefix > 0 and sequence.salt is not None
-        n_keep = self._n_left(sequence, n_computed) if keep else 0
-        self.slots.release(sequence, n_computed=n_computed, n_keep=n_keep)
-        self.tiers.backups.ended(slot_id, now_s)
-        sequence.leave_slot(now_s, n_computed)
-        stay_s = now_s - sequence.stays[-1].since_s
-        self.stay_s += (_STAY_STEP if self.stay_s else 1.0) * (stay_s - self.stay_s)
-        self.planner.changed()
-        if not n_keep or n_keep < n_computed:
-            self._instruct(messages.Truncate(slot_id, n_keep))
-        if n_keep and sequence.ending is not None and sequence.request.program is not None:
-            until_s = self.programs.answered(sequence.request, self._compute_s(0, n_keep), now_s)
-            self.slots.keep(slot_id, sequence, until_s)
-
-    def _n_left(self, sequence: Sequence, n_computed: int) -> int:
-        """Return how many of a slot's tokens other requests can reuse, 0 if it cannot be cut to that."""
-        n = min(n_computed, sequence.request.n_plain or n_computed)
-        return 0 if n < n_computed and self.limits.state_bytes else n
 
     # -- a tick begins --------------------------------------------------------------------------------
 
     def _tick_begun(self, event: messages.TickBegun) -> None:
-        if self._pass is not None or (self.texts is not None and self.texts.under_way):
+        if self._pass is not None or self.texts.under_way:
             raise InvariantError("a tick began before the last pass was over")
         self._began_s = now_s = event.now_s
         self.counts.texts = NO_TEXTS
@@ -402,55 +198,39 @@ class Scheduler:
             self._expire(now_s)
         if self.paused:
             for running in self.slots.running[::-1]:  # so that the oldest is first in line again
-                self._park(running, now_s)
+                self._queue_again(running, now_s, keep=True)
             self.tiers.back_up(now_s, idle=True)
             return
-        self._shared = self.texts is not None and self._embed(self.texts, now_s)
+        self._shared = self._embed(now_s)
         if not self._shared:
             self._go_on(now_s)
 
-    def _expire(self, now_s: float) -> None:
-        """End the open requests whose deadline has passed."""
-        for open_request in list(self._open.values()):
-            if open_request.deadline_s <= now_s and open_request.status is not Status.FINISHED:
-                self._end(open_request, now_s, DeadlineExceededError(open_request.request.timeout_s or 0.0))
-        later_s = [
-            open_request.deadline_s for open_request in self._open.values() if open_request.deadline_s > now_s
-        ]
-        self._expires_s = min(later_s, default=inf)
-
-    def _embed(self, texts: TextPasses, now_s: float) -> bool:
+    def _embed(self, now_s: float) -> bool:
         """Embed texts in the time that streams can spare, if it is their turn; return whether it is."""
-        if not texts.queue:
+        if not self.texts.queue:
             return False
-        left, others_wait = texts.waiting
+        left, others_wait = self.texts.waiting
         beside = left and any(running.priority != MAX_PRIORITY for running in self.slots.running)
         turn = beside and self.planner.leftovers.texts_turn()
         if beside and not (turn or others_wait):
             return False
         prompts_wait = self.n_prefilling > 0 or self.queue.has_ready
-        if not texts.takes_turn(prompts_wait=prompts_wait and not turn):
+        if not self.texts.takes_turn(prompts_wait=prompts_wait and not turn):
             return False
-        spare_s = inf
-        if streams := self.planner.streams:
-            decode_s = self.pacer.model.decode_s(len(streams), self.slots.n_cells_running)
-            spare_s = self.pacer.most_s(decode_s) - decode_s
-        pieces = texts.begin(spare_s, now_s, lambda job: not beside or (job.priority == MAX_PRIORITY) == turn)
-        if not pieces:
-            return False
-        requests = dict.fromkeys([piece.request for piece in pieces])
-        begun = tuple([request for request in requests if self._open[request.request_id].assigned_s == now_s])
-        self._instruct(messages.Embed(pieces, begun))
-        return True
+        pieces, begun = self.texts.begin(
+            self.planner.spare_s(), now_s, lambda job: not beside or (job.priority == MAX_PRIORITY) == turn
+        )
+        if pieces:
+            self._instruct(messages.Embed(pieces, begun))
+        return bool(pieces)
 
     def _embedded(self, event: messages.Embedded) -> None:
-        if self.texts is None or not self.texts.under_way:
+        if not self.texts.under_way:
             raise InvariantError("no texts are under way")
         pieces, now_s = self.texts.under_way, event.now_s
         self.counts.texts = self.texts.end(now_s - self._began_s)
         for request_id, error in event.failed.items():
-            if open_request := self._open.get(request_id):
-                self._end(open_request, now_s, error)
+            self._end_open(request_id, now_s, error)
         for piece in pieces:
             if isinstance(job := self._open.get(piece.request.request_id), EmbeddingJob):
                 self.texts.computed(piece, job)
@@ -481,8 +261,7 @@ class Scheduler:
                 break
             self._instruct(messages.Assign(place.slot_id, sequence.request_id))
             self.slots.assign(sequence, place)
-            if self.limits.n_states:
-                sequence.cuts = self._cuts(sequence, place)
+            sequence.cuts = self.tiers.cuts(sequence, place)
             if self.queue.turn(sequence, now_s):
                 sequence.n_parked = MAX_PARKED  # after so long a wait it keeps its slot
             self.queue.remove(sequence)
@@ -499,32 +278,6 @@ class Scheduler:
         else:
             self.head_waits = False  # all requests that were looked at did fit
         self.drain_rate.note(n_assigned, now_s, waiting=self.head_waits)
-
-    def _cuts(self, sequence: Sequence, place: Placement) -> tuple[int, ...]:
-        """Return at which tokens a prompt's state is to be saved for later prompts that begin alike."""
-        if sequence.salt is None:
-            return ()
-        cuts = cuts_of(
-            start=place.n_keep,
-            end=sequence.n_reusable,
-            turns=sequence.request.turns,
-            fork=place.n_alike,
-            least=self.limits.state_step,
-            step=sparse_step(self.limits.n_states, self.limits.n_ctx_slot),
-            pays=self._state_pays,
-        )
-        rows = sequence.request.rows
-        return tuple([n for n in cuts if not any(part.start < n <= part.end + 1 for part in rows)])
-
-    def _state_pays(self, start: int, end: int) -> bool:
-        """Return whether computing these tokens takes clearly longer than saving and restoring a state."""
-        compute_s = self._compute_s(start, end)
-        return not compute_s or compute_s >= _STATE_MOVES * self.tiers.states.seconds
-
-    def _compute_s(self, start: int, end: int) -> float:
-        """Return the seconds that these tokens of a prompt take; 0: too little is known."""
-        model = self.pacer.model
-        return model.chunk_s(start, end - start) if model.knows_prefill and end > start else 0.0
 
     def _next(self, now_s: float) -> Sequence | None:
         """Return the request for the next slot: the first in the queue that should not wait.
@@ -567,35 +320,6 @@ class Scheduler:
             self._pass, self.counts.shape = next_pass.plan, next_pass.shape
             self.counts.n_adapter_changes += self.planner.begin(next_pass, now_s)
             self._instruct(messages.Compute(next_pass.plan))
-
-    def _preempt_youngest(self, now_s: float, error: CobaliError) -> None:
-        """Preempt the youngest sequence for its cells; the only one ends with `error`."""
-        victim = self.slots.youngest()
-        if victim is None:
-            self._end(self.slots.running[0], now_s, error)
-            return
-        if victim is not self.slots.running[-1]:
-            victim.n_parked = min(victim.n_parked + 1, MAX_PARKED)
-        self._preempt(victim, now_s)
-
-    def _preempt(self, victim: Sequence, now_s: float) -> None:
-        """Put a sequence back to the head of its line; host memory keeps what is computed."""
-        n = self._n_left(victim, victim.n_computed)
-        self.tiers.save(victim.slot_id, victim.tokens, n, victim.salt)
-        self._release(victim, now_s, victim.n_computed, keep=False)
-        self._queue_again(victim, now_s)
-
-    def _park(self, running: Sequence, now_s: float) -> None:
-        """Do the same when no other request wants the slot, which keeps what is computed."""
-        self._release(running, now_s, running.n_computed, keep=True)
-        self._queue_again(running, now_s)
-
-    def _queue_again(self, sequence: Sequence, now_s: float) -> None:
-        sequence.change(StatusChange.PREEMPT)
-        self.queue.push_front(sequence, now_s)
-        sequence.n_preempted += 1
-        self.counts.n_preempted += 1
-        self.counts.n_preempted_class[sequence.priority] += 1
 
     # -- the pass is over -----------------------------------------------------------------------------
 
@@ -711,20 +435,6 @@ class Scheduler:
                 if end in sequence.cuts and sequence.status is Status.RUNNING:
                     self.tiers.keep_state(slot_id, sequence.tokens, end, sequence.salt)
 
-    def _finish(self, sequence: Sequence, now_s: float, reason: FinishReason) -> None:
-        """Free the slot of a sequence whose last token was sampled; its end is sent with its text."""
-        sequence.ending = reason
-        self._release(sequence, now_s, len(sequence.tokens) - 1, keep=True)
-        sequence.change(StatusChange.FINISH)
-
-    def _let_go(self, now_s: float, *, computed: bool = False) -> None:
-        """Free the slots of requests that ended during the pass that is over."""
-        for sequence, keep in self._releasing:
-            n_computed = sequence.n_computed + int(computed and sequence.decoding)
-            self._release(sequence, now_s, n_computed, keep=keep)
-            sequence.change(StatusChange.RELEASE)
-        self._releasing.clear()
-
     def _emitted(self, event: messages.Emitted) -> None:
         emit, self._emit = self._emit, None
         if emit is None:
@@ -752,24 +462,9 @@ class Scheduler:
 
     def check(self) -> None:
         """Prove that the books balance. Raises InvariantError."""
-        problems = [*self.slots.problems(), *self.tiers.host.problems(), *self.tiers.states.problems()]
-        problems += self.planner.problems()
-        sequences = [s for s in self._open.values() if isinstance(s, Sequence)]
-        if self.texts is not None:
-            problems += self.texts.problems([j for j in self._open.values() if isinstance(j, EmbeddingJob)])
-        waiting = [s.request_id for s in sequences if s.status.waiting]
-        if sorted(waiting) != sorted(s.request_id for s in self.queue):
-            problems.append("the queue and the waiting requests differ")
-        in_slots = {s.request_id for s in self.slots.running if s.status is Status.RUNNING}
-        if in_slots != {s.request_id for s in sequences if s.status is Status.RUNNING}:
-            problems.append("the running requests and those in slots differ")
-        if [s for s in self._open.values() if s.status.ended]:
-            problems.append("an ended request is open")
-        unsent = {s.request_id for s in sequences if s.status is Status.FINISHED}
-        if unsent - {request_id for request_id, *_ in (self._emit.tokens if self._emit else ())}:
+        problems = self.problems()
+        emitting = {request_id for request_id, *_ in (self._emit.tokens if self._emit else ())}
+        if [s for s in self._open.values() if s.status is Status.FINISHED and s.request_id not in emitting]:
             problems.append("a finished request has no text left to tell")
-        releasing = {s.request_id for s in self.slots.running if s.status is Status.RELEASING}
-        if releasing != {s.request_id for s, _ in self._releasing} or (releasing and self._pass is None):
-            problems.append("a request is releasing its slot and no pass computes for it")
         if problems:
             raise InvariantError("; ".join(problems))

@@ -27,7 +27,7 @@ from cobali_ray.core.cache.placement import (
     recompute_cost,
 )
 from cobali_ray.core.cache.slots import Slots
-from cobali_ray.core.cache.states import State, States
+from cobali_ray.core.cache.states import State, States, cuts_of, sparse_step
 from cobali_ray.core.plan.drafts import LONG_MATCH
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.media import Rows, whole_prefix
@@ -36,6 +36,9 @@ from cobali_ray.errors import InvariantError
 
 _SAMPLE = 1024
 """Tokens of a prompt whose predicted time gives that of a token."""
+_STATE_MOVES = 4.0
+"""Times that moving a state takes which computing again must, for it to be saved: it is moved twice if it is
+of use at all, and the pass that ends where it lies is one more."""
 
 
 class _Part(NamedTuple):
@@ -63,7 +66,7 @@ class Tiers:
         self,
         limits: EngineLimits,
         instruct: Callable[[messages.Instruction], None],
-        compute_s: Callable[[int, int], float] = lambda _start, _end: 0.0,
+        compute_s: Callable[[int, int], float],
     ) -> None:
         """Begin empty. `compute_s` returns the seconds that a range of tokens takes; 0 while unknown."""
         self._limits, self._instruct, self._compute_s = limits, instruct, compute_s
@@ -184,6 +187,22 @@ class Tiers:
             self.states.n_restored += 1
             self._instruct(messages.RestoreState(slot_id, state.state_id, n_keep))
         return place
+
+    def cuts(self, sequence: Sequence, place: Placement) -> tuple[int, ...]:
+        """Return at which tokens a prompt's state is to be saved for later prompts that begin alike."""
+        limits, rows = self._limits, sequence.request.rows
+        if not limits.n_states or sequence.salt is None:
+            return ()
+
+        def pays(start: int, end: int) -> bool:
+            compute_s = self._compute_s(start, end)
+            return not compute_s or compute_s >= _STATE_MOVES * self.states.seconds
+
+        cuts = cuts_of(
+            start=place.n_keep, end=sequence.n_reusable, turns=sequence.request.turns, fork=place.n_alike,
+            least=limits.state_step, step=sparse_step(limits.n_states, limits.n_ctx_slot), pays=pays,
+        )  # fmt: skip
+        return tuple([n for n in cuts if not any(part.start < n <= part.end + 1 for part in rows)])
 
     def keep_state(self, slot_id: int, tokens: array[int], n: int, salt: str | None) -> None:
         """Save the state of a slot that holds the first `n` of these tokens, if it is worth it."""

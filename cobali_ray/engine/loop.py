@@ -224,7 +224,7 @@ class EngineLoop:
     def _check_texts(self, request: EmbeddingRequest) -> None:
         engine = self._open_engine()
         scheduler = engine.scheduler
-        if scheduler.texts is None:
+        if engine.backend.embedder is None:
             raise WrongTaskError("", "does not embed")
         request.check(scheduler.texts.kind, engine.backend.n_vocab)
         if not request.attempt:  # else it was let in before

@@ -97,8 +97,5 @@ class TickRecorder:
 
 def waiting(scheduler: Scheduler) -> dict[str, int]:
     """Return the fields of a record that say what waits."""
-    queue, texts = scheduler.queue, scheduler.texts
-    return {
-        "n_queued": len(queue), "n_queued_tokens": queue.n_tokens,
-        "n_texts_queued": 0 if texts is None else texts.n_texts,
-    }  # fmt: skip
+    queue, n_texts = scheduler.queue, scheduler.texts.n_texts
+    return {"n_queued": len(queue), "n_queued_tokens": queue.n_tokens, "n_texts_queued": n_texts}

@@ -208,6 +208,10 @@ class TickTimeModel:
         rows_s = self._rows_s(n_before + length) - self._rows_s(n_before)
         return self.drift * (max(rows_s, 0.0) + self._depth_s(start, length, mixed=mixed))
 
+    def prefill_s(self, start: int, end: int) -> float:
+        """Return the seconds that these tokens of a prompt take alone; 0: too little is known."""
+        return self.chunk_s(start, end - start) if self.knows_prefill and end > start else 0.0
+
     def _depth_s(self, start: int, length: int, *, mixed: bool) -> float:
         place, depth = self._depth(start, length, mixed=mixed)
         whole, short = self._weights[_WHOLE], self._weights[_SHORT]

@@ -13,5 +13,6 @@ When an engine dies in mid-answer:
 5. `RequestRecord.send` in `core/dispatch/request.py`, by `Dispatcher._send`: the same request with another
    id, the tokens that its client has, and the time that is left.
 6. `Engine.submit` in `engine/engine.py`: behind those tokens continue `Samplers.open` (penalties, grammar,
-   random numbers), `Scheduler._submitted` (at the head of its line) and `Emitter.open` (text, stop strings).
+   random numbers), `RequestBooks._submitted` (at the head of its line) and `Emitter.open` (text, stop
+   strings).
 """

@@ -32,7 +32,7 @@ def load_of(scheduler: Scheduler) -> LoadView:
     """Return what an engine publishes, from its scheduler between two ticks."""
     slots, queue, limits, texts = scheduler.slots, scheduler.queue, scheduler.limits, scheduler.texts
     pace = scheduler.pace()
-    token_s = pace.token_s if pace else 0.0 if texts is None else texts.token_s
+    token_s = pace.token_s if pace else texts.token_s
     return LoadView(
         ahead=[(s.n_prefilled, len(s.tokens)) for s in (*slots.running, *queue) if not s.decoding],
         shortest=limits.prefill_order == "shortest",
@@ -41,7 +41,7 @@ def load_of(scheduler: Scheduler) -> LoadView:
         token_s=token_s,
         depth_s=pace.depth_s if pace else 0.0,
         n_kept=limits.n_cells + limits.n_host_cells,
-        embed_s=0.0 if texts is None else texts.wait_s,
+        embed_s=texts.wait_s,
         paused=scheduler.paused,
     )
 

@@ -53,19 +53,8 @@ class EmbeddingJob(OpenRequest):
         return self.n_tokens
 
     def stats(self, now_s: float) -> RequestStats:
-        """Return its stats as of `now_s`."""
-        begun_s, arrived_s, received_s = self.assigned_s, self.arrived_s, self.request.received_s
-        return RequestStats(
-            n_prompt=self.request.n_prompt,
-            n_cached=0,
-            n_output=0,
-            queue_s=None if begun_s is None else begun_s - arrived_s,
-            prefill_s=None if begun_s is None else now_s - begun_s,
-            ttft_s=None,
-            decode_s=None,
-            e2e_s=now_s - arrived_s,
-            intake_s=None if received_s is None else max(arrived_s - received_s, 0.0),
-        )
+        stats = super().stats(now_s)
+        return stats if self.assigned_s is None else stats._replace(prefill_s=now_s - self.assigned_s)
 
 
 class TextPasses:
@@ -80,6 +69,8 @@ class TextPasses:
         """Whether the last tick had a pass."""
         self.under_way: tuple[TextPiece, ...] = ()
         """What the pass under way computes."""
+        self._begun: list[EmbeddingRequest] = []
+        """The requests that it is the first pass of."""
         self._spare_s = inf
         """How long it may take."""
 
@@ -119,13 +110,15 @@ class TextPasses:
 
     def begin(
         self, spare_s: float, now_s: float, takes: Callable[[EmbeddingJob], bool] = lambda _: True
-    ) -> tuple[TextPiece, ...]:
-        """Return the next pass: as many tokens as take `spare_s`, or more if no text is so short.
+    ) -> tuple[tuple[TextPiece, ...], tuple[EmbeddingRequest, ...]]:
+        """Return the next pass, and the requests that it is the first of.
 
-        Only texts that it `takes` are begun. Empty only where none of these waits.
+        It has as many tokens as take `spare_s`, or more if no text is so short. Only texts that it `takes`
+        are begun. Empty only where none of these waits.
         """
-        self._spare_s, self.under_way = spare_s, tuple(self._pack(spare_s, now_s, takes))
-        return self.under_way
+        self._spare_s, self._begun = spare_s, []
+        self.under_way = tuple(self._pack(spare_s, now_s, takes))
+        return self.under_way, tuple(self._begun)
 
     def end(self, seconds: float) -> TextPass:
         """Record that the pass under way took so many seconds; return it."""
@@ -169,7 +162,9 @@ class TextPasses:
             self.queue.turn(job, now_s)
         pieces.append(piece)
         job.account.charge(len(piece.tokens))
-        job.assigned_s = now_s if job.assigned_s is None else job.assigned_s
+        if job.assigned_s is None:
+            job.assigned_s = now_s
+            self._begun.append(job.request)
 
     def computed(self, piece: TextPiece, job: EmbeddingJob) -> None:
         """Record that a piece of an open request is computed."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, Self, TypeAlias
 
-from cobali_ray.core.request.request import MAX_PRIORITY, MIN_PRIORITY
+from cobali_ray.core.request.request import MAX_PRIORITY, MIN_PRIORITY, require
 from cobali_ray.errors import InvalidParameterError, TextTooLongError
 
 Pooling: TypeAlias = Literal["mean", "cls", "last", "rank"]
@@ -39,6 +39,10 @@ class EmbeddingKind(NamedTuple):
     """Whether scores are probabilities already."""
 
 
+NO_EMBEDDINGS = EmbeddingKind(0, 0, 0, 0, 0, "mean")
+"""Of a model that takes no texts."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EmbeddingRequest:
     """Texts to embed, or to score."""
@@ -67,12 +71,9 @@ class EmbeddingRequest:
             raise InvalidParameterError("input", f": 1 to {MAX_TEXTS} texts, got {len(self.ends)}")
         if any(end <= start for start, end in zip((0, *self.ends), self.ends, strict=False)):
             raise InvalidParameterError("input", ": a text must have at least one token")
-        if self.timeout_s is not None and not 0 < self.timeout_s <= 1e9:
-            raise InvalidParameterError("timeout_s", f"must be in (0, 1e9], got {self.timeout_s:g}")
-        if not MIN_PRIORITY <= self.priority <= MAX_PRIORITY:
-            raise InvalidParameterError(
-                "priority", f"must be in [{MIN_PRIORITY}, {MAX_PRIORITY}], got {self.priority}"
-            )
+        if self.timeout_s is not None:
+            require("timeout_s", self.timeout_s, low=0, high=1e9, open_low=True)
+        require("priority", self.priority, low=MIN_PRIORITY, high=MAX_PRIORITY)
 
     @classmethod
     def of(cls, texts: Iterable[Sequence[int]], **fields: object) -> Self:

@@ -24,7 +24,8 @@ MAX_CLOSING_TOKENS = 128
 MIN_PRIORITY, MAX_PRIORITY = -9, 9
 
 
-def _require(param: str, value: float, *, low: float, high: float, open_low: bool = False) -> None:
+def require(param: str, value: float, *, low: float, high: float, open_low: bool = False) -> None:
+    """Raise InvalidParameterError unless a parameter is in [low, high], or in (low, high]."""
     if not (low < value <= high or (value == low and not open_low)):  # NaN is neither
         bracket = "(" if open_low else "["
         raise InvalidParameterError(param, f"must be in {bracket}{low:g}, {high:g}], got {value}")
@@ -75,20 +76,20 @@ class SamplingParams:
     """None: no logprobs. 0: the drawn token's only. k: the k likeliest as well."""
 
     def __post_init__(self) -> None:
-        _require("temperature", self.temperature, low=0, high=100)
-        _require("top_p", self.top_p, low=0, high=1)
-        _require("min_p", self.min_p, low=0, high=1)
-        _require("typical_p", self.typical_p, low=0, high=1, open_low=True)
-        _require("frequency_penalty", self.frequency_penalty, low=-2, high=2)
-        _require("presence_penalty", self.presence_penalty, low=-2, high=2)
-        _require("repetition_penalty", self.repetition_penalty, low=0.01, high=100)
-        _require("top_k", self.top_k, low=0, high=2**31 - 1)
-        _require("min_tokens", self.min_tokens, low=0, high=2**31 - 1)
+        require("temperature", self.temperature, low=0, high=100)
+        require("top_p", self.top_p, low=0, high=1)
+        require("min_p", self.min_p, low=0, high=1)
+        require("typical_p", self.typical_p, low=0, high=1, open_low=True)
+        require("frequency_penalty", self.frequency_penalty, low=-2, high=2)
+        require("presence_penalty", self.presence_penalty, low=-2, high=2)
+        require("repetition_penalty", self.repetition_penalty, low=0.01, high=100)
+        require("top_k", self.top_k, low=0, high=2**31 - 1)
+        require("min_tokens", self.min_tokens, low=0, high=2**31 - 1)
         if self.seed is not None:
-            _require("seed", self.seed, low=-(2**63), high=2**64 - 1)
+            require("seed", self.seed, low=-(2**63), high=2**64 - 1)
         if self.n_logprobs is not None:
-            _require("top_logprobs", self.n_logprobs, low=0, high=MAX_TOP_LOGPROBS)
-        _require("top_n_sigma", self.top_n_sigma, low=0, high=1000)
+            require("top_logprobs", self.n_logprobs, low=0, high=MAX_TOP_LOGPROBS)
+        require("top_n_sigma", self.top_n_sigma, low=0, high=1000)
         for name, most in (
             ("stop_token_ids", MAX_STOP_TOKENS),
             ("bad_words", 2 * MAX_BAD_WORDS),  # with a space in front, and without
@@ -99,7 +100,7 @@ class SamplingParams:
         if not all(self.bad_words):
             raise InvalidParameterError("bad_words", ": a bad word must have at least one token")
         for _, bias in self.logit_bias:
-            _require("logit_bias", bias, low=-100, high=100)
+            require("logit_bias", bias, low=-100, high=100)
 
     @property
     def penalises(self) -> bool:
@@ -184,7 +185,7 @@ class ReasoningBudget(NamedTuple):
 
     def check(self) -> None:
         """Raise InvalidParameterError for a budget that cannot be kept."""
-        _require("reasoning_budget", self.n_tokens, low=0, high=2**31 - 1)
+        require("reasoning_budget", self.n_tokens, low=0, high=2**31 - 1)
         problem = None
         if not self.end:
             problem = "the text that ends reasoning must not be empty"
@@ -281,14 +282,14 @@ class Request:
     def __post_init__(self) -> None:
         if not self.prompt:
             raise InvalidParameterError("prompt", "must have at least one token")
-        _require("max_tokens", self.max_tokens, low=0, high=2**31 - 1)
+        require("max_tokens", self.max_tokens, low=0, high=2**31 - 1)
         if self.n_prompt_logprobs is not None:
-            _require("prompt_logprobs", self.n_prompt_logprobs, low=0, high=MAX_TOP_LOGPROBS)
+            require("prompt_logprobs", self.n_prompt_logprobs, low=0, high=MAX_TOP_LOGPROBS)
         if self.timeout_s is not None:
-            _require("timeout_s", self.timeout_s, low=0, high=1e9, open_low=True)
-        _require("n_plain", self.n_plain, low=0, high=len(self.prompt) - 1)
-        _require("weight", self.weight, low=0, high=1e6, open_low=True)
-        _require("priority", self.priority, low=MIN_PRIORITY, high=MAX_PRIORITY)
+            require("timeout_s", self.timeout_s, low=0, high=1e9, open_low=True)
+        require("n_plain", self.n_plain, low=0, high=len(self.prompt) - 1)
+        require("weight", self.weight, low=0, high=1e6, open_low=True)
+        require("priority", self.priority, low=MIN_PRIORITY, high=MAX_PRIORITY)
         if len(self.stop) > MAX_STOP_STRINGS:
             n_stop = len(self.stop)
             raise InvalidParameterError("stop", f": at most {MAX_STOP_STRINGS} strings, got {n_stop}")

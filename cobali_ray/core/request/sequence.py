@@ -45,7 +45,7 @@ class OpenRequest:
 
     __slots__ = (
         "account", "arrived_s", "assigned_s", "deadline_s", "priority", "request", "request_id", "since_s",
-        "status",
+        "status", "stop",
     )  # fmt: skip
 
     request: Request | EmbeddingRequest
@@ -61,6 +61,8 @@ class OpenRequest:
         self.deadline_s = inf if request.timeout_s is None else arrived_s + request.timeout_s
         self.assigned_s: float | None = None
         """When it had its first turn."""
+        self.stop: str | None = None
+        """The stop string that ended its text."""
 
     @property
     def n_waiting_tokens(self) -> int:
@@ -73,6 +75,21 @@ class OpenRequest:
 
     def change(self, change: StatusChange) -> None:
         self.status = advance(self.status, change)
+
+    def stats(self, now_s: float) -> RequestStats:
+        """Return its life in numbers, as of `now_s`."""
+        assigned_s, arrived_s, received_s = self.assigned_s, self.arrived_s, self.request.received_s
+        return RequestStats(
+            n_prompt=self.request.n_prompt,
+            n_cached=0,
+            n_output=0,
+            queue_s=None if assigned_s is None else assigned_s - arrived_s,
+            prefill_s=None,
+            ttft_s=None,
+            decode_s=None,
+            e2e_s=now_s - arrived_s,
+            intake_s=None if received_s is None else max(arrived_s - received_s, 0.0),
+        )
 
 
 class Sequence(OpenRequest):
@@ -101,7 +118,6 @@ class Sequence(OpenRequest):
         "seq_id",
         "slot_id",
         "stays",
-        "stop",
         "tokens",
     )  # fmt: skip
 
@@ -153,8 +169,6 @@ class Sequence(OpenRequest):
         """Every time it had a slot, for telemetry."""
         self.n_dropped = 0
         """Tokens sampled in one pass with what turned out to end the answer, behind it."""
-        self.stop: str | None = None
-        """The stop string that ended its text."""
         self.ending: FinishReason | None = None
         """Set when its last token is sampled, before its text is sent."""
 
@@ -231,20 +245,11 @@ class Sequence(OpenRequest):
         self.n_prefilled, self.decoding = 0, False
 
     def stats(self, now_s: float) -> RequestStats:
-        """Return the request's life in numbers, as of `now_s`."""
-        first, assigned, arrived = self.first_token_s, self.assigned_s, self.arrived_s
-        received = self.request.received_s
-        return RequestStats(
-            n_prompt=self.n_prompt,
-            n_cached=self.n_cached,
-            n_output=self.n_output,
-            queue_s=None if assigned is None else assigned - arrived,
-            prefill_s=None if first is None or assigned is None else first - assigned,
-            ttft_s=None if first is None else first - arrived,
-            decode_s=None if first is None or self.last_token_s is None else self.last_token_s - first,
-            e2e_s=now_s - arrived,
-            n_preempted=self.n_preempted,
-            intake_s=None if received is None else max(arrived - received, 0.0),
-            cached_from=self.cached_from,
-            n_said=len(self.request.sent_tokens),
-        )
+        first_s, assigned_s, last_s = self.first_token_s, self.assigned_s, self.last_token_s
+        return super().stats(now_s)._replace(
+            n_cached=self.n_cached, n_output=self.n_output, n_preempted=self.n_preempted,
+            prefill_s=None if first_s is None or assigned_s is None else first_s - assigned_s,
+            ttft_s=None if first_s is None else first_s - self.arrived_s,
+            decode_s=None if first_s is None or last_s is None else last_s - first_s,
+            cached_from=self.cached_from, n_said=len(self.request.sent_tokens),
+        )  # fmt: skip
