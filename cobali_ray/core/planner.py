@@ -17,7 +17,7 @@ from cobali_ray.core.cost.runs import run_lengths
 from cobali_ray.core.cost.ticktime import TickShape
 from cobali_ray.core.plan.adapters import AdapterTurns
 from cobali_ray.core.plan.goodput import MAX_STREAMS, Drafts, Speculation
-from cobali_ray.core.plan.leftover import Leftovers, Turnout, any_left
+from cobali_ray.core.plan.leftover import Leftovers, Turnout
 from cobali_ray.core.plan.pace import Pacer, PrefillPlan
 from cobali_ray.core.plan.plan import Plan, cut_chunks, lay_out
 from cobali_ray.core.request.limits import EngineLimits
@@ -176,8 +176,8 @@ class Planner:
             self._streams = sorted(streams, key=attrgetter("seq_id"))
             self._prompts = [s for s in self._slots.running if not s.decoding]
             self._adapters = {s.adapter for s in self._slots.running}
-            self._any_left = any_left(self._slots.running)
-            self._any_others = any(s.priority != MAX_PRIORITY for s in self._slots.running)
+            classes = {s.priority for s in self._slots.running}
+            self._any_left, self._any_others = MAX_PRIORITY in classes, bool(classes - {MAX_PRIORITY})
             self._is_sorted = True
 
     def problems(self) -> list[str]:

@@ -94,7 +94,7 @@ class Scheduler(RequestBooks):
             messages.BlocksListed: lambda event: self.tiers.disk.listed(*event),
             messages.BlocksWritten: lambda event: self.tiers.disk.written(*event),
             messages.BlocksLoaded: self.tiers.loaded,
-            messages.EngineStopping: self.tiers.flush,
+            messages.EngineStopping: lambda _: self.tiers.flush(),
             messages.TickEnded: self._tick_ended,
             messages.Failed: self._failed,
         }
@@ -172,8 +172,7 @@ class Scheduler(RequestBooks):
         self.paused = True
         self.drain_rate.note(0, event.now_s, waiting=False)  # the pause says nothing of how fast they leave
 
-    def _resume(self, event: messages.Resumed) -> None:
-        del event
+    def _resume(self, _: messages.Resumed) -> None:
         self.paused = False
 
     def _failed(self, event: messages.Failed) -> None:

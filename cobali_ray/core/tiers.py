@@ -499,9 +499,8 @@ class Tiers:
             parts.insert(0, messages.BackupPart(tail, cells))
         return n_before, parts
 
-    def flush(self, event: messages.EngineStopping) -> None:
+    def flush(self) -> None:
         """Save all that slots hold, and so to disk: the busy ones, then by worth."""
-        del event
         if self.disk.open:
             for held in sorted(self.slots.contents(), key=lambda held: (held.idle, -held.worth_until)):
                 self.moves.begin()

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from test_fair import Setup, ask
 
-from cobali_ray.core.plan.leftover import AHEAD, LATELY_S, NOTICED, TURN, Leftovers, any_left
+from cobali_ray.core.plan.leftover import AHEAD, LATELY_S, NOTICED, TURN, Leftovers
 from cobali_ray.core.queue.waiting import MAX_PARKED
 
 
@@ -104,10 +104,6 @@ def test_where_others_came_lately_no_pass_keeps_the_next_one_waiting_for_long():
     assert leftovers.beside(MINE, [], times, 1000.5 + LATELY_S).within_s == inf
     leftovers.spoke(SimpleNamespace(priority=0, arrived_s=2050.0 - ttft_s / 2), 2050.0)
     assert leftovers.beside(MINE, [], times, 2050.0).within_s == pytest.approx(0.9 * most_s), "a mean"
-
-
-def test_somebody_is_told_apart_only_where_there_are_some():
-    assert [any_left(some) for some in ([], LIVE, MINE, LIVE + MINE)] == [False, False, True, True]
 
 
 @pytest.mark.parametrize("adapter", ["", "x"])

@@ -15,39 +15,9 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Any, Final
 
+from cobali_ray.core.dispatch import messages
 from cobali_ray.core.dispatch.engines import AWAY, LOADABLE, EngineChange, EngineRecord, Phase
 from cobali_ray.core.dispatch.loading import RETRY_AFTER_S, Loader, LoadJob
-from cobali_ray.core.dispatch.messages import (
-    AnswerLoad,
-    Attended,
-    Cancel,
-    Deliver,
-    Describe,
-    Described,
-    EngineLoaded,
-    EngineUnloaded,
-    Event,
-    EventsReceived,
-    Fail,
-    HangUp,
-    Instruction,
-    Kill,
-    LoadRequested,
-    Log,
-    Lost,
-    Reattend,
-    RequestArrived,
-    RequestLeft,
-    Returned,
-    Send,
-    ServerStopping,
-    Silent,
-    Surveyed,
-    Unheard,
-    Unreadable,
-    Wake,
-    WakeDue,
-)
 from cobali_ray.core.dispatch.models import ModelPlan, ModelRecord, cost_of
 from cobali_ray.core.dispatch.request import RequestRecord, Stage
 from cobali_ray.core.request.events import Computing, Delta, End, EngineEvent, RequestProgress, Vectors
@@ -90,33 +60,33 @@ class Dispatcher:
         self._open: dict[str, RequestRecord] = {}
         self._sent: dict[str, RequestRecord] = {}
         """Requests that an engine has, by the id that it knows. Events with another id are dropped."""
-        self._out: list[Instruction] = []
+        self._out: list[messages.Instruction] = []
         self._instruct = self._out.append
         self._now_s, self._wake_s = 0.0, inf
         """The time of the event; the next time at which a request's wait is over."""
         self._loader = Loader(self._model_of, self._instruct, self._load_over)
         self._handlers: dict[type, Callable[[Any], None]] = {
-            RequestArrived: self._request_arrived,
-            RequestLeft: self._request_left,
-            Attended: self._attended,
-            Described: self._described,
-            Silent: self._silent,
-            Lost: self._lost,
-            EventsReceived: self._events_received,
-            Unreadable: self._unreadable,
-            Unheard: self._unheard,
-            Returned: self._returned,
-            LoadRequested: self._load_requested,
-            EngineLoaded: self._engine_loaded,
-            Surveyed: lambda event: self._loader.surveyed(event.states),
-            EngineUnloaded: self._engine_unloaded,
-            WakeDue: self._wake_due,
-            ServerStopping: self._server_stopping,
+            messages.RequestArrived: self._request_arrived,
+            messages.RequestLeft: self._request_left,
+            messages.Attended: self._attended,
+            messages.Described: self._described,
+            messages.Silent: self._silent,
+            messages.Lost: self._lost,
+            messages.EventsReceived: self._events_received,
+            messages.Unreadable: self._unreadable,
+            messages.Unheard: self._unheard,
+            messages.Returned: self._returned,
+            messages.LoadRequested: self._load_requested,
+            messages.EngineLoaded: self._engine_loaded,
+            messages.Surveyed: lambda event: self._loader.surveyed(event.states),
+            messages.EngineUnloaded: self._engine_unloaded,
+            messages.WakeDue: self._wake_due,
+            messages.ServerStopping: self._server_stopping,
         }
         self._stopping = False
         """Whether the server stops: its engines refuse new requests, and none waits for an engine."""
 
-    def handle(self, event: Event, now_s: float) -> Sequence[Instruction]:
+    def handle(self, event: messages.Event, now_s: float) -> Sequence[messages.Instruction]:
         """Take an event; return what is to be done, in this order."""
         self._now_s = now_s
         self._handlers[type(event)](event)
@@ -126,7 +96,7 @@ class Dispatcher:
 
     # -- what becomes of a request ----------------------------------------------------------------------
 
-    def _request_arrived(self, event: RequestArrived) -> None:
+    def _request_arrived(self, event: messages.RequestArrived) -> None:
         request_id, model = event.request.request_id, self.models[event.model]
         if request_id in self._open:
             raise InvariantError(f"request id {request_id} is in use")
@@ -215,7 +185,7 @@ class Dispatcher:
         request = record.send(there[route.engine_id], now_s)
         self._sent[record.sent_id] = record
         self._wake(record.due_s)
-        self._instruct(Send(route.engine_id, record.request_id, request))
+        self._instruct(messages.Send(route.engine_id, record.request_id, request))
 
     def _unsend(self, record: RequestRecord, *, cancels: bool = False) -> None:
         if record.engine is None:
@@ -226,18 +196,21 @@ class Dispatcher:
         if record.fair and not record.answered:  # the engine did not take it, so it did not count this either
             record.model.elsewhere.put_back(engine.engine_id, record.request.tenant, record.n_elsewhere)
         if cancels:
-            self._instruct(Cancel(engine.engine_id, record.sent_id))
+            self._instruct(messages.Cancel(engine.engine_id, record.sent_id))
 
     def _cut(self, record: RequestRecord, *, cancels: bool = True) -> None:
         """Take a request from an engine that is gone: it continues on another one, after the tokens sent."""
         self._unsend(record, cancels=cancels)
-        computing = record.computing
-        if not record.move(self._now_s):
-            self._end(record, EngineDiedError())
-            return
-        fields = {"n_said": len(record.tokens), "attempt": record.n_moves, "computing": computing}
+        fields = {"n_said": len(record.tokens), "attempt": record.n_moves + 1, "computing": record.computing}
         self._log("warning", "engine_gone", request_id=record.request_id, **fields)
-        self._place(record)
+        self._move(record)
+
+    def _move(self, record: RequestRecord) -> None:
+        """Have a request go on with another engine, unless it has lost too many."""
+        if record.move(self._now_s):
+            self._place(record)
+        else:
+            self._end(record, EngineDiedError())
 
     def _released(self, record: RequestRecord) -> None:
         """Take a request from an engine that frees its memory: it continues later, after the tokens sent."""
@@ -245,10 +218,7 @@ class Dispatcher:
         self._unsend(record)
         if engine is not None:
             self._change(engine, EngineChange.RELEASED)
-        if record.move(self._now_s):
-            self._place(record)
-        else:
-            self._end(record, EngineDiedError())
+        self._move(record)
 
     def _refused(self, record: RequestRecord, error: RefusedError) -> None:
         """Take a request from an engine that refused it, and place it again."""
@@ -272,9 +242,9 @@ class Dispatcher:
         """End a request with an error: raised if its client has received nothing, else as the last event."""
         self._close(record)
         if record.begun:
-            self._instruct(Deliver(record.request_id, record.broken_off(error, self._now_s)))
+            self._instruct(messages.Deliver(record.request_id, record.broken_off(error, self._now_s)))
         else:
-            self._instruct(Fail(record.request_id, error))
+            self._instruct(messages.Fail(record.request_id, error))
 
     def _close(self, record: RequestRecord) -> None:
         self._unsend(record)
@@ -282,7 +252,7 @@ class Dispatcher:
         del self._open[record.request_id]
         record.model.n_open -= 1
 
-    def _request_left(self, event: RequestLeft) -> None:
+    def _request_left(self, event: messages.RequestLeft) -> None:
         if (record := self._open.get(event.request_id)) is None:
             self._loader.leave(event.request_id)
             return
@@ -290,7 +260,7 @@ class Dispatcher:
         self._unsend(record, cancels=True)
         self._close(record)
 
-    def _server_stopping(self, _: ServerStopping) -> None:
+    def _server_stopping(self, _: messages.ServerStopping) -> None:
         self._stopping = True
         for record in [*self._open.values()]:
             if record.stage in {Stage.RETURN, Stage.LOAD}:
@@ -298,7 +268,7 @@ class Dispatcher:
 
     # -- events of requests -----------------------------------------------------------------------------
 
-    def _events_received(self, received: EventsReceived) -> None:
+    def _events_received(self, received: messages.EventsReceived) -> None:
         for event in received.events:
             if (record := self._sent.get(event.request_id)) is not None:
                 record.source, record.responded, record.accepted = received.source, True, True
@@ -320,7 +290,7 @@ class Dispatcher:
         if record.stage is Stage.VERDICT:
             return
         if isinstance(event, RequestProgress):  # no part of the answer; it may not compute yet
-            self._instruct(Deliver(record.request_id, record.enter(event, self._now_s)))
+            self._instruct(messages.Deliver(record.request_id, record.enter(event, self._now_s)))
             return
         record.computing = True
         if record.fair and record.engine is not None:
@@ -336,11 +306,11 @@ class Dispatcher:
         if record.engine_lost_s is not None:
             waited_s, record.engine_lost_s = round(self._now_s - record.engine_lost_s, 3), None
             self._log("info", "request_went_on", request_id=record.request_id, waited_s=waited_s)
-        self._instruct(Deliver(record.request_id, record.enter(event, self._now_s)))
+        self._instruct(messages.Deliver(record.request_id, record.enter(event, self._now_s)))
         if end is not None:
             self._close(record)
 
-    def _returned(self, event: Returned) -> None:
+    def _returned(self, event: messages.Returned) -> None:
         """Handle the return of a control call, which travels apart from the events.
 
         | it returned | the request |
@@ -376,13 +346,13 @@ class Dispatcher:
         else:
             self._end(record, error)
 
-    def _unreadable(self, event: Unreadable) -> None:
+    def _unreadable(self, event: messages.Unreadable) -> None:
         for request_id in event.request_ids:
             if (record := self._sent.get(request_id)) is not None:
                 self._unsend(record, cancels=True)
                 self._end(record, EventsLostError())
 
-    def _unheard(self, event: Unheard) -> None:
+    def _unheard(self, event: messages.Unheard) -> None:
         engine = self.engines[event.engine_id]
         affected = [
             record
@@ -396,7 +366,7 @@ class Dispatcher:
 
     # -- engines ----------------------------------------------------------------------------------------
 
-    def _attended(self, event: Attended) -> None:
+    def _attended(self, event: messages.Attended) -> None:
         engine, attendance = self.engines[event.engine_id], event.attendance
         before = engine.attendance
         is_new = before is not None and attendance.incarnation_id != before.incarnation_id
@@ -409,7 +379,7 @@ class Dispatcher:
             self._log("info", "engine_back", engine_id=engine.engine_id, **fields)
         engine.attendance = attendance
         if before is not None and (is_new or attendance.model != before.model):
-            self._instruct(Describe(engine.engine_id))
+            self._instruct(messages.Describe(engine.engine_id))
             if attendance.model != before.model:  # no prompt is to be read with another file's vocabulary
                 engine.described = False
         change = EngineChange.RELEASED if attendance.released else EngineChange.FOUND_EMPTY
@@ -423,7 +393,7 @@ class Dispatcher:
                 if record.responded:
                     self._cut(record)
 
-    def _described(self, event: Described) -> None:
+    def _described(self, event: messages.Described) -> None:
         engine = self.engines[event.engine_id]
         engine.described = True
         if event.model and engine.attendance is not None:
@@ -432,7 +402,7 @@ class Dispatcher:
         if engine.attendance is not None and engine.attendance.loaded and engine.phase is Phase.UNLOADED:
             self._change(engine, EngineChange.FOUND)
 
-    def _silent(self, event: Silent) -> None:
+    def _silent(self, event: messages.Silent) -> None:
         """Handle an engine's silence: at first it only gets no requests, in the end it is taken for dead."""
         engine = self.engines[event.engine_id]
         attendance = engine.attendance
@@ -442,17 +412,17 @@ class Dispatcher:
             if attendance is not None and event.silent_s >= engine.stall_timeout_s:
                 self._log("error", "engine_given_up", engine_id=engine.engine_id, silent_s=event.silent_s)
                 if not attendance.wire_key:  # else it is a process of another machine
-                    self._instruct(Kill(engine.engine_id, attendance.pid, attendance.began))
+                    self._instruct(messages.Kill(engine.engine_id, attendance.pid, attendance.began))
                 self._give_up(engine, event.called_s)
         elif engine.phase in AWAY:  # called anew, as its successor may be there
-            self._instruct(Reattend(engine.engine_id))
+            self._instruct(messages.Reattend(engine.engine_id))
         else:
             self._lose(engine, EngineChange.SILENT, event.called_s)
 
     def _give_up(self, engine: EngineRecord, since_s: float) -> None:
         """Take an engine for dead. Serve would wait for 15 s, and Ray ends no process that hangs."""
         self._lose(engine, EngineChange.ENDED, since_s)
-        self._instruct(Reattend(engine.engine_id))
+        self._instruct(messages.Reattend(engine.engine_id))
         for record in self._sent_to(engine, engine.incarnation_id):
             self._cut(record)
 
@@ -462,7 +432,7 @@ class Dispatcher:
             record for record in sent if record.engine is engine and record.incarnation_id == incarnation_id
         ]
 
-    def _lost(self, event: Lost) -> None:
+    def _lost(self, event: messages.Lost) -> None:
         self._lose(self.engines[event.engine_id], EngineChange.ENDED, self._now_s)
 
     def _lose_engine_of(self, record: RequestRecord) -> None:
@@ -479,7 +449,7 @@ class Dispatcher:
             model = self._model_of[engine.engine_id]
             model.router.left(engine.engine_id)
             if not was_away:
-                self._instruct(HangUp(engine.engine_id))
+                self._instruct(messages.HangUp(engine.engine_id))
             if was_released:  # the pause has ended with it, and no request must wait for ever
                 self._place_waiting(model, {Stage.RETURN})
 
@@ -511,13 +481,13 @@ class Dispatcher:
 
     # -- loads ------------------------------------------------------------------------------------------
 
-    def _load_requested(self, event: LoadRequested) -> None:
+    def _load_requested(self, event: messages.LoadRequested) -> None:
         try:
             self._loader.want(self.models[event.model], event.n_engines, event.ticket)
         except QueueFullError as refusal:
-            self._instruct(AnswerLoad(event.ticket, refusal))
+            self._instruct(messages.AnswerLoad(event.ticket, refusal))
 
-    def _engine_loaded(self, event: EngineLoaded) -> None:
+    def _engine_loaded(self, event: messages.EngineLoaded) -> None:
         if event.error is not None:
             self._loader.failed(event.engine_id, event.error)
             return
@@ -531,7 +501,7 @@ class Dispatcher:
         else:  # it ended as soon as it was loaded
             self._loader.failed(event.engine_id, LoadingError())
 
-    def _engine_unloaded(self, event: EngineUnloaded) -> None:
+    def _engine_unloaded(self, event: messages.EngineUnloaded) -> None:
         if event.error is None:
             self._change(self.engines[event.engine_id], EngineChange.UNLOADED)
         self._loader.unloaded(event.engine_id, event.error)
@@ -542,15 +512,12 @@ class Dispatcher:
         for waiter in list(job.waiting):
             record = self._open.get(waiter)
             if record is None:
-                self._instruct(AnswerLoad(waiter, error))
+                self._instruct(messages.AnswerLoad(waiter, error))
             elif error is None:
                 record.loads = True
                 self._place(record)
             elif isinstance(error, LoadingError):  # it went away meanwhile, and another one takes its place
-                if record.move(self._now_s):
-                    self._place(record)
-                else:
-                    self._end(record, EngineDiedError())
+                self._move(record)
             else:
                 self._end(record, error)
 
@@ -559,9 +526,9 @@ class Dispatcher:
     def _wake(self, at_s: float) -> None:
         if at_s < self._wake_s:
             self._wake_s = at_s
-            self._instruct(Wake(at_s))
+            self._instruct(messages.Wake(at_s))
 
-    def _wake_due(self, event: WakeDue) -> None:
+    def _wake_due(self, event: messages.WakeDue) -> None:
         """End the waits that are over."""
         self._now_s = max(self._now_s, event.at_s)  # timers may be a moment early
         if event.at_s == self._wake_s:
@@ -583,7 +550,7 @@ class Dispatcher:
         self._wake(min([record.due_s for record in self._open.values()], default=inf))
 
     def _log(self, level: Any, event: str, **fields: Any) -> None:
-        self._instruct(Log(level, event, fields))
+        self._instruct(messages.Log(level, event, fields))
 
     # -- queries ----------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Engines as an ingress sees them: their phases, in one table of transitions. Pure."""
+"""Engines as an ingress sees them: their phases, in one table of changes. Pure."""
 
 from __future__ import annotations
 
@@ -46,49 +46,27 @@ class EngineChange(Enum):
     RELEASED = auto()
 
 
+_ALL = frozenset(Phase)
 AWAY = frozenset({Phase.UNKNOWN, Phase.STALLED, Phase.RESTARTING})
 """Engines in these phases cannot be called; they may return."""
 LOADABLE = frozenset({Phase.UNLOADED, Phase.LOADING, Phase.FAILED})
 
-TRANSITIONS: dict[tuple[Phase, EngineChange], Phase] = {
-    (Phase.UNKNOWN, EngineChange.FOUND): Phase.PRESENT,
-    (Phase.UNKNOWN, EngineChange.FOUND_EMPTY): Phase.UNLOADED,
-    (Phase.UNKNOWN, EngineChange.RELEASED): Phase.RELEASED,
-    (Phase.PRESENT, EngineChange.FOUND_EMPTY): Phase.UNLOADED,
-    (Phase.PRESENT, EngineChange.UNLOADED): Phase.UNLOADED,
-    (Phase.PRESENT, EngineChange.RELEASED): Phase.RELEASED,
-    (Phase.PRESENT, EngineChange.SILENT): Phase.STALLED,
-    (Phase.PRESENT, EngineChange.ENDED): Phase.RESTARTING,
-    (Phase.STALLED, EngineChange.FOUND): Phase.PRESENT,
-    (Phase.STALLED, EngineChange.FOUND_EMPTY): Phase.UNLOADED,
-    (Phase.STALLED, EngineChange.RELEASED): Phase.RELEASED,
-    (Phase.STALLED, EngineChange.ENDED): Phase.RESTARTING,
-    (Phase.RESTARTING, EngineChange.FOUND): Phase.PRESENT,
-    (Phase.RESTARTING, EngineChange.FOUND_EMPTY): Phase.UNLOADED,
-    (Phase.RESTARTING, EngineChange.RELEASED): Phase.RELEASED,
-    (Phase.UNLOADED, EngineChange.FOUND): Phase.PRESENT,
-    (Phase.UNLOADED, EngineChange.LOAD): Phase.LOADING,
-    (Phase.UNLOADED, EngineChange.LOADED): Phase.PRESENT,
-    (Phase.UNLOADED, EngineChange.RELEASED): Phase.RELEASED,
-    (Phase.UNLOADED, EngineChange.SILENT): Phase.STALLED,
-    (Phase.UNLOADED, EngineChange.ENDED): Phase.RESTARTING,
-    (Phase.LOADING, EngineChange.LOADED): Phase.PRESENT,
-    (Phase.LOADING, EngineChange.NOT_LOADED): Phase.UNLOADED,
-    (Phase.LOADING, EngineChange.LOAD_FAILED): Phase.FAILED,
-    (Phase.LOADING, EngineChange.RELEASED): Phase.RELEASED,
-    (Phase.LOADING, EngineChange.SILENT): Phase.STALLED,
-    (Phase.LOADING, EngineChange.ENDED): Phase.RESTARTING,
-    (Phase.FAILED, EngineChange.FOUND): Phase.PRESENT,
-    (Phase.FAILED, EngineChange.LOAD): Phase.LOADING,
-    (Phase.FAILED, EngineChange.RELEASED): Phase.RELEASED,
-    (Phase.FAILED, EngineChange.SILENT): Phase.STALLED,
-    (Phase.FAILED, EngineChange.ENDED): Phase.RESTARTING,
-    (Phase.RELEASED, EngineChange.FOUND): Phase.PRESENT,
-    (Phase.RELEASED, EngineChange.FOUND_EMPTY): Phase.UNLOADED,
-    (Phase.RELEASED, EngineChange.SILENT): Phase.STALLED,
-    (Phase.RELEASED, EngineChange.ENDED): Phase.RESTARTING,
+TRANSITIONS: dict[EngineChange, tuple[Phase, frozenset[Phase]]] = {
+    EngineChange.FOUND: (Phase.PRESENT, _ALL - {Phase.LOADING}),
+    EngineChange.FOUND_EMPTY: (Phase.UNLOADED, _ALL - LOADABLE),
+    EngineChange.SILENT: (Phase.STALLED, _ALL - AWAY),
+    EngineChange.ENDED: (Phase.RESTARTING, _ALL - {Phase.UNKNOWN}),
+    EngineChange.LOAD: (Phase.LOADING, frozenset({Phase.UNLOADED, Phase.FAILED})),
+    EngineChange.LOADED: (Phase.PRESENT, frozenset({Phase.UNLOADED, Phase.LOADING})),
+    EngineChange.NOT_LOADED: (Phase.UNLOADED, frozenset({Phase.LOADING})),
+    EngineChange.LOAD_FAILED: (Phase.FAILED, frozenset({Phase.LOADING})),
+    EngineChange.UNLOADED: (Phase.UNLOADED, frozenset({Phase.PRESENT})),
+    EngineChange.RELEASED: (Phase.RELEASED, _ALL),
 }
-"""Without a row nothing changes: events of an engine arrive late, twice, or out of order."""
+"""Where each change leads, and from which phases.
+
+From any other nothing changes: events of an engine arrive late, twice, or out of order.
+"""
 
 
 class EngineRecord:
@@ -107,7 +85,8 @@ class EngineRecord:
 
     def advance(self, change: EngineChange) -> bool:
         """Apply a change; return whether the phase is another one now."""
-        before, self.phase = self.phase, TRANSITIONS.get((self.phase, change), self.phase)
+        before, (after, befores) = self.phase, TRANSITIONS[change]
+        self.phase = after if before in befores else before
         return self.phase is not before
 
     def lose(self, change: EngineChange, since_s: float) -> bool:

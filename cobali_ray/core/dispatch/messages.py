@@ -136,23 +136,9 @@ class ServerStopping(NamedTuple):
 
 
 Event: TypeAlias = (
-    RequestArrived
-    | RequestLeft
-    | Attended
-    | Described
-    | Silent
-    | Lost
-    | EventsReceived
-    | Unreadable
-    | Unheard
-    | Returned
-    | LoadRequested
-    | EngineLoaded
-    | Surveyed
-    | EngineUnloaded
-    | WakeDue
-    | ServerStopping
-)
+    RequestArrived | RequestLeft | Attended | Described | Silent | Lost | EventsReceived | Unreadable
+    | Unheard | Returned | LoadRequested | EngineLoaded | Surveyed | EngineUnloaded | WakeDue | ServerStopping
+)  # fmt: skip
 
 # -- instructions ---------------------------------------------------------------------------------------
 

@@ -67,9 +67,8 @@ class Drafts(NamedTuple):
     """How long the tick would take without."""
     choice: DraftPlan | None = None
     """None: too little is known to say whether they pay."""
-    n_paid: int = 0
-    n_unpaid: int = 0
-    """1 if they were expected to pay, or would have but for their time."""
+    paid: bool | None = None
+    """True: they were expected to pay; False: they would have been but for their time; None: neither."""
 
 
 class Speculation:
@@ -107,13 +106,13 @@ class Speculation:
         hope = sum(g.n_expected(self._sizes[-1], head=False) for g in guesses)
         if True not in self._heads and hope < (GAIN - 1) * len(streams):
             return none  # they would not pay if they took no time
-        best, n_paid, n_unpaid = self._decide(guesses, len(streams), most_s / plain_s, room)
+        best, paid = self._decide(guesses, len(streams), most_s / plain_s, room)
         if best is None:
-            return none._replace(n_paid=n_paid, n_unpaid=n_unpaid)
+            return none._replace(paid=paid)
         chosen = _by_gain(guesses, best)[: best.n_drafting]
         tokens = {g.sequence.slot_id: g.tokens(best.size, head=best.head) for _, g in chosen}
         tokens = {slot_id: draft for slot_id, draft in tokens.items() if draft}
-        return Drafts(tokens, plain_s, best, n_paid, n_unpaid)
+        return Drafts(tokens, plain_s, best, paid)
 
     def begin(self, drafts: Drafts | None) -> None:
         """Record what the next tick computes; None: no drafts were considered."""
@@ -122,8 +121,8 @@ class Speculation:
             if drafts.choice is not None and drafts.choice.head:
                 self._headed = {slot_id: len(draft) for slot_id, draft in drafts.tokens.items()}
             self._choice, self._plain_s = drafts.choice, drafts.plain_s
-            self._n_paid += drafts.n_paid
-            self._n_unpaid += drafts.n_unpaid
+            self._n_paid += drafts.paid is True
+            self._n_unpaid += drafts.paid is False
 
     def _renew(self, streams: Seq[Sequence]) -> list[StreamDrafts]:
         """Return the guesses of streams; the same until they have a new token."""
@@ -139,8 +138,8 @@ class Speculation:
 
     def _decide(
         self, guesses: Seq[StreamDrafts], n_streams: int, most_ratio: float, room: int
-    ) -> tuple[DraftPlan | None, int, int]:
-        """Return what to draft, None for nothing, and what counts as paid and as unpaid with it."""
+    ) -> tuple[DraftPlan | None, bool | None]:
+        """Return what to draft, None for nothing, and `Drafts.paid`."""
         best, value = self._best(guesses, n_streams, most_ratio, room, self._ratio)
         if value >= GAIN:
             number = self._n_paid + 1
@@ -148,13 +147,13 @@ class Speculation:
                 best = None
             elif number % TRY_OTHERS_EVERY == 0:
                 best, _ = self._best(guesses, n_streams, most_ratio, room, _likely_ratio)
-            return best, 1, 0
+            return best, True
         other, hope = self._best(guesses, n_streams, most_ratio, room, _likely_ratio)
         if hope < GAIN:
             if True not in self._heads or n_streams > room:
-                return None, 0, 0
+                return None, None
             other = DraftPlan(n_streams, n_streams, self._sizes[0], head=True)
-        return (other if (self._n_unpaid + 1) % TRY_EVERY == 0 else None), 0, 1
+        return (other if (self._n_unpaid + 1) % TRY_EVERY == 0 else None), False
 
     def _best(
         self,

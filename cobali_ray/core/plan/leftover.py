@@ -14,7 +14,6 @@ passes can be so short. Otherwise passes have no such limit.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from math import inf
 from typing import Final, NamedTuple
@@ -44,10 +43,6 @@ class Turnout(NamedTuple):
     """How long the pass may take."""
     whole: bool = True
     """Whether none is left out."""
-
-
-def any_left(running: Iterable[Sequence]) -> bool:
-    return any(s.priority == MAX_PRIORITY for s in running)
 
 
 class Leftovers:
