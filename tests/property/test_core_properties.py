@@ -48,11 +48,12 @@ def test_every_plan_keeps_the_rules(slots, limits, n_streams):
             assert chunk.start == slot.n_computed
             assert 1 <= chunk.length <= min(slot.n_pending, limits.prefill_chunk)
             assert chunk.sample == (chunk.length == slot.n_pending)
+            assert slot.n_pending - chunk.length != 1 or chunk.length == 1, "none is left alone"
     could = min(sum(min(s.n_pending, limits.prefill_chunk) for s in slots), budget)
     n_short = len(slots)  # each may hold back one token, so as to leave none alone
     assert could - n_short <= sum(chunk.length for chunk in chunks) <= could, "no budget is wasted"
-    if slots and budget and limits.prefill_order != "shortest":
-        assert slots[0].slot_id in plan, "the oldest prompt moves"
+    if limits.prefill_order != "shortest":
+        assert list(plan) == [slot.slot_id for slot in slots[: len(plan)]], "the oldest prompts move"
 
 
 @given(st.text(), st.data())

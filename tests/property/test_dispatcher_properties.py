@@ -7,35 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from cobali_ray.core.dispatch import messages
 from cobali_ray.core.dispatch.dispatcher import BACK_S, Dispatcher
 from cobali_ray.core.dispatch.engines import Phase
-from cobali_ray.core.dispatch.messages import (
-    AnswerLoad,
-    Attended,
-    Cancel,
-    Deliver,
-    Described,
-    EngineLoaded,
-    EngineUnloaded,
-    EventsReceived,
-    Fail,
-    Kill,
-    LoadEngine,
-    LoadRequested,
-    Lost,
-    RequestArrived,
-    RequestLeft,
-    Returned,
-    Send,
-    Silent,
-    Survey,
-    Surveyed,
-    Unheard,
-    UnloadEngine,
-    Unreadable,
-    Wake,
-    WakeDue,
-)
 from cobali_ray.core.dispatch.models import ModelPlan
 from cobali_ray.core.dispatch.request import MAX_DEATHS, MAX_MOVES, Stage
 from cobali_ray.core.request.events import Computing, Delta, End, RequestProgress, RequestStats
@@ -91,7 +65,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.tickets, self.n_tickets, self.wakes = set(), 0, []
         self.given, self.charged, self.charges = Counter(), Counter(), {}
         for engine_id in there:
-            self.do(Described(engine_id))
+            self.do(messages.Described(engine_id))
             self.attend(engine_id, anew=False, loaded=True, file="one", up_s=100.0)
         for begun in asks:
             self.ask("big", None, "alice", begun=begun)
@@ -99,14 +73,14 @@ class DispatcherMachine(RuleBasedStateMachine):
     def do(self, event):
         for one in self.dispatcher.handle(event, self.now_s):
             match one:
-                case Send(engine_id, client_id, request):
+                case messages.Send(engine_id, client_id, request):
                     self.sent(engine_id, client_id, request)
                     assert self.dispatcher.engines[engine_id].present
-                case Cancel(engine_id, request_id):
+                case messages.Cancel(engine_id, request_id):
                     call = self.calls.pop(request_id, None)
                     assert call is None or call[0] == engine_id
                     self.former.append(request_id)
-                case Deliver(request_id, told):
+                case messages.Deliver(request_id, told):
                     assert request_id not in self.over, "every request ends once"
                     assert request_id not in self.left, "nothing comes to who has left"
                     assert told.request_id == request_id, "it keeps its name"
@@ -117,26 +91,26 @@ class DispatcherMachine(RuleBasedStateMachine):
                     elif not isinstance(told, RequestProgress):
                         self.over[request_id] = told.error
                         assert told.error is not None or told.stats.n_output == len(self.told[request_id])
-                case Fail(request_id, _):
+                case messages.Fail(request_id, _):
                     assert request_id not in self.over, "every request ends once"
                     assert request_id not in self.left
                     assert not self.told[request_id], "what was begun ends with an End"
                     self.over[request_id] = one.error
-                case LoadEngine(engine_id):
+                case messages.LoadEngine(engine_id):
                     assert not self.loads, "one at a time"
                     self.loads.append(engine_id)
-                case UnloadEngine(engine_id):
+                case messages.UnloadEngine(engine_id):
                     self.unloads.append(engine_id)
-                case Survey():
+                case messages.Survey():
                     self.surveys += 1
-                case Kill(engine_id, pid, _):
+                case messages.Kill(engine_id, pid, _):
                     assert (engine_id, pid) not in self.killed, "a process is killed once"
                     assert pid == self.process[engine_id]
                     self.killed.add((engine_id, pid))
                     self.process[engine_id] += 1
-                case AnswerLoad(ticket, _):
+                case messages.AnswerLoad(ticket, _):
                     self.tickets.remove(ticket)
-                case Wake(at_s):
+                case messages.Wake(at_s):
                     self.wakes.append(at_s)
 
     def sent(self, engine_id, client_id, request):
@@ -184,7 +158,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         request = Request(
             request_id=request_id, prompt=(1,) * 70, max_tokens=10_000, timeout_s=timeout_s, tenant=tenant
         )
-        self.asked[request_id], self.told[request_id] = RequestArrived(request, model), []
+        self.asked[request_id], self.told[request_id] = messages.RequestArrived(request, model), []
         self.do(self.asked[request_id])
         if begun and request_id in self.calls:
             self.say_of(request_id, "delta")
@@ -197,7 +171,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             self.left.add(request_id)
             if request_id in self.charges:
                 self.charges[request_id][2] = True  # the engine may have charged it
-        self.do(RequestLeft(request_id))
+        self.do(messages.RequestLeft(request_id))
         assert not self.calls_of(request_id), "it is cancelled"
 
     @rule(model=st.sampled_from(["big", "small"]), n_engines=st.integers(1, 2), stays=st.booleans())
@@ -205,10 +179,10 @@ class DispatcherMachine(RuleBasedStateMachine):
         ticket = f"t{self.n_tickets}"
         self.n_tickets += 1
         self.tickets.add(ticket)
-        self.do(LoadRequested(ticket, model, n_engines))
+        self.do(messages.LoadRequested(ticket, model, n_engines))
         if not stays and ticket in self.tickets:
             self.tickets.discard(ticket)
-            self.do(RequestLeft(ticket))
+            self.do(messages.RequestLeft(ticket))
 
     # -- engines
 
@@ -228,15 +202,15 @@ class DispatcherMachine(RuleBasedStateMachine):
         )
         if found.released:  # a load that was begun ends with the pause, and no other waits for that
             self.loads = [one for one in self.loads if one != engine_id]
-        self.do(Attended(engine_id, found, self.now_s - 1.0))
+        self.do(messages.Attended(engine_id, found, self.now_s - 1.0))
 
     @rule(engine_id=st.sampled_from("abc"))
     def describe(self, engine_id):
-        self.do(Described(engine_id))
+        self.do(messages.Described(engine_id))
 
     @rule(engine_id=st.sampled_from("abc"))
     def lose(self, engine_id):
-        self.do(Lost(engine_id))
+        self.do(messages.Lost(engine_id))
 
     @rule(
         engine_id=st.sampled_from("abc"),
@@ -246,11 +220,11 @@ class DispatcherMachine(RuleBasedStateMachine):
     def be_silent(self, engine_id, silent_s, ended):
         known = self.dispatcher.engines[engine_id].attendance
         if known is None or known.pid == self.process[engine_id]:
-            self.do(Silent(engine_id, silent_s, self.now_s - silent_s, ended and known is not None))
+            self.do(messages.Silent(engine_id, silent_s, self.now_s - silent_s, ended and known is not None))
 
     @rule(engine_id=st.sampled_from("abc"), source=st.sampled_from(["", "here"]))
     def be_unheard(self, engine_id, source):
-        self.do(Unheard(engine_id, (source,)))
+        self.do(messages.Unheard(engine_id, (source,)))
 
     @precondition(lambda self: getattr(self, "calls", None))
     @rule(
@@ -286,7 +260,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             event = End(request_id, None if error else "stop", error, stats)
             call[3] = True
         self.gave(request_id, event)
-        self.do(EventsReceived([event], "here"))
+        self.do(messages.EventsReceived([event], "here"))
 
     def gave(self, request_id, event):
         """Note what an engine gave to a tenant, and that it took the request."""
@@ -313,7 +287,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         if one is not None and isinstance(error, EngineDiedError):
             self.former.append(request_id)
             self.deaths[client_id] = self.deaths.get(client_id, 0) + one.computing
-        self.do(Returned(engine_id, request_id, error))
+        self.do(messages.Returned(engine_id, request_id, error))
         if one is not None and isinstance(error, InternalError) and not isinstance(error, EngineDiedError):
             assert client_id in self.over, "a bug is no death"
 
@@ -333,7 +307,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             for request_id in mine:
                 engine_id = self.calls[request_id][0]
                 if computes:
-                    self.do(EventsReceived([Computing(request_id, on=True)], "here"))
+                    self.do(messages.EventsReceived([Computing(request_id, on=True)], "here"))
                 self.end_call(request_id, EngineDiedError())
                 self.attend(engine_id, anew=True, loaded=loaded, file=file, up_s=0.5)
 
@@ -344,15 +318,15 @@ class DispatcherMachine(RuleBasedStateMachine):
         request_id = data.draw(st.sampled_from(self.former))
         before = {name: list(tokens) for name, tokens in self.told.items()}
         if request_id not in self.dispatcher._sent:
-            self.do(EventsReceived([Delta(request_id, "late", (77,))], "here"))
-            self.do(Returned("a", request_id, EngineDiedError()))
+            self.do(messages.EventsReceived([Delta(request_id, "late", (77,))], "here"))
+            self.do(messages.Returned("a", request_id, EngineDiedError()))
         assert self.told == before
 
     @precondition(lambda self: getattr(self, "calls", None))
     @rule(data=st.data())
     def garble(self, data):
         request_id = data.draw(st.sampled_from(sorted(self.calls)))
-        self.do(Unreadable([request_id, "nobody"]))
+        self.do(messages.Unreadable([request_id, "nobody"]))
 
     # -- loads
 
@@ -360,14 +334,14 @@ class DispatcherMachine(RuleBasedStateMachine):
     @rule(error=st.sampled_from(LOADS))
     def load(self, error):
         engine_id = self.loads.pop()
-        self.do(EngineLoaded(engine_id, error))
+        self.do(messages.EngineLoaded(engine_id, error))
 
     @precondition(lambda self: getattr(self, "surveys", 0))
     @rule(idle=st.booleans())
     def survey(self, idle):
         self.surveys -= 1
         self.do(
-            Surveyed(
+            messages.Surveyed(
                 [
                     EngineState(status=EngineStatus.READY, engine_id=id_, idle_s=3.0, n_running=not idle)
                     for id_ in ENGINES
@@ -378,7 +352,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     @precondition(lambda self: getattr(self, "unloads", None))
     @rule(error=st.sampled_from([None, ModelBusyError(1)]))
     def unload(self, error):
-        self.do(EngineUnloaded(self.unloads.pop(), error))
+        self.do(messages.EngineUnloaded(self.unloads.pop(), error))
 
     @rule(seconds=st.sampled_from([0.1, 0.6, 6.0, 61.0]))
     def pass_time(self, seconds):
@@ -386,7 +360,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.now_s += seconds
         while self.wakes and (at_s := min(self.wakes)) <= self.now_s:
             self.wakes.remove(at_s)
-            self.do(WakeDue(at_s))
+            self.do(messages.WakeDue(at_s))
 
     # -- always
 
@@ -429,7 +403,7 @@ class DispatcherMachine(RuleBasedStateMachine):
                 self.load(InternalError("broken file"))
             for request_id in sorted(self.calls):
                 if (call := self.calls.pop(request_id, None)) is not None:
-                    self.do(Returned(call[0], request_id, InternalError("the end")))
+                    self.do(messages.Returned(call[0], request_id, InternalError("the end")))
             self.pass_time(BACK_S)
             for engine_id, engine in self.dispatcher.engines.items():
                 if engine.phase is Phase.RELEASED:

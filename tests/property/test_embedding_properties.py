@@ -3,18 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobali_ray.core.messages import (
-    Cancelled,
-    Compute,
-    Embed,
-    Embedded,
-    Emitted,
-    Finish,
-    Sampled,
-    Submitted,
-    TickBegun,
-    TickEnded,
-)
+from cobali_ray.core import messages
 from cobali_ray.core.request.embedding import EmbeddingKind, EmbeddingRequest
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.request import Request
@@ -46,27 +35,27 @@ class Crowd:
     def do(self, event):
         out = self.scheduler.handle(event)
         for one in out:
-            if isinstance(one, Finish):
+            if isinstance(one, messages.Finish):
                 assert one.end.request_id not in self.ends, "every request ends once"
                 self.ends[one.end.request_id] = one.end
         return out
 
     def submit(self, request):
         self.requests[request.request_id] = request
-        self.do(Submitted(request, self.now_s))
+        self.do(messages.Submitted(request, self.now_s))
 
     def tick(self, room=1 << 30, fails=None, leaves=None):
         self.scheduler.texts.times.most = lambda _: room
-        out = self.do(TickBegun(self.now_s))
-        for embed in [one for one in out if isinstance(one, Embed)]:
+        out = self.do(messages.TickBegun(self.now_s))
+        for embed in [one for one in out if isinstance(one, messages.Embed)]:
             self.check(embed)
             if leaves in self.requests:
-                self.do(Cancelled(leaves, self.now_s))
-            out = self.do(Embedded({fails: InternalError("broken")} if fails else {}, self.now_s))
-        for compute in [one for one in out if isinstance(one, Compute)]:
-            if self.do(Sampled([7] * len(compute.plan.rows), {}, self.now_s)):
-                self.do(Emitted([], self.now_s))
-            self.do(TickEnded(self.now_s))
+                self.do(messages.Cancelled(leaves, self.now_s))
+            out = self.do(messages.Embedded({fails: InternalError("broken")} if fails else {}, self.now_s))
+        for compute in [one for one in out if isinstance(one, messages.Compute)]:
+            if self.do(messages.Sampled([7] * len(compute.plan.rows), {}, self.now_s)):
+                self.do(messages.Emitted([], self.now_s))
+            self.do(messages.TickEnded(self.now_s))
 
     def check(self, embed):
         kind, pieces = self.kind, embed.pieces
@@ -104,7 +93,7 @@ def test_every_text_is_computed_once_and_every_request_ends_once(steps, splits, 
                 Request(request_id=f"r{number}", prompt=prompt, max_tokens=3, tenant="ab"[number % 2])
             )
         elif what == "cancel":
-            crowd.do(Cancelled(f"r{value}", crowd.now_s))
+            crowd.do(messages.Cancelled(f"r{value}", crowd.now_s))
         else:
             room, fails, leaves = value
             crowd.tick(room, f"r{fails}", f"r{leaves}")

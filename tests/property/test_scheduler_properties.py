@@ -9,41 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from cobali_ray.core import messages
 from cobali_ray.core.cost.runs import run_lengths
 from cobali_ray.core.cost.ticktime import TickShape
-from cobali_ray.core.messages import (
-    Assign,
-    Cancelled,
-    Clear,
-    Compute,
-    Copy,
-    Emit,
-    Emitted,
-    Emptied,
-    Failed,
-    Filled,
-    Finish,
-    Forget,
-    ForgetStates,
-    Moved,
-    Paused,
-    Ready,
-    Refused,
-    Restore,
-    RestoreState,
-    Resumed,
-    Sampled,
-    Save,
-    SaveState,
-    StatesMoved,
-    Stopped,
-    Submitted,
-    Swap,
-    TickBegun,
-    TickEnded,
-    Truncate,
-    Unrestored,
-)
 from cobali_ray.core.plan.goodput import Drafts, Speculation
 from cobali_ray.core.plan.pace import Pacer
 from cobali_ray.core.queue.waiting import MAX_PARKED
@@ -156,7 +124,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         n_moved, lost, n_states = 0, [], 0
         for one in out:
             match one:
-                case SaveState():
+                case messages.SaveState():
                     n_states += 1
                     assert one.state_id not in self.states
                     assert one.n_tokens == len(self.cache[one.slot_id]) or one.slot_id in self.empty
@@ -164,33 +132,33 @@ class SchedulerMachine(RuleBasedStateMachine):
                         self.lost_states.append(one.state_id)
                     else:
                         self.states[one.state_id] = list(self.cache[one.slot_id])
-                case RestoreState() if one.slot_id in self.empty:
+                case messages.RestoreState() if one.slot_id in self.empty:
                     pass
-                case RestoreState():
+                case messages.RestoreState():
                     n_states += 1
                     self.go_back(one.slot_id, one.state_id, one.n_keep)
-                case ForgetStates():
+                case messages.ForgetStates():
                     for state_id in one.state_ids:
                         assert (self.states.pop(state_id, None) is not None) or self.moves_failed
-                case Truncate():
+                case messages.Truncate():
                     self.empty.pop(one.slot_id, None)
                     assert not self.kind or one.n_keep in {0, len(self.cache[one.slot_id])}
                     assert one.n_keep <= len(self.cache[one.slot_id])
                     del self.cache[one.slot_id][one.n_keep :]
-                case Copy() if one.donor_id in self.empty:
+                case messages.Copy() if one.donor_id in self.empty:
                     self.empty[one.slot_id] = ()
-                case Copy():
+                case messages.Copy():
                     assert not self.cache[one.slot_id]
                     assert 0 < one.n_keep <= len(self.cache[one.donor_id])
                     assert not self.kind or one.n_keep == len(self.cache[one.donor_id])
                     self.cache[one.slot_id] = self.cache[one.donor_id][: one.n_keep]
-                case Swap():
+                case messages.Swap():
                     held = [len(self.cache[i]) for i in (one.slot_id, one.other_id) if i not in self.empty]
                     assert sum(held) == one.n_cells or self.empty
                     n_moved += 2 * one.n_cells
                     ids = self.seq_ids
                     ids[one.slot_id], ids[one.other_id] = ids[one.other_id], ids[one.slot_id]
-                case Save():
+                case messages.Save():
                     n_moved += one.blocks[-1][2]
                     held = self.cache[one.slot_id]
                     for block_id, start, end in one.blocks:
@@ -200,7 +168,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                             lost.append(block_id)
                         else:
                             self.host[block_id] = held[start:end]
-                case Restore():
+                case messages.Restore():
                     n_moved += one.n_keep
                     assert not self.cache[one.slot_id]
                     assert (one.state_id is not None) == bool(self.kind)
@@ -214,20 +182,20 @@ class SchedulerMachine(RuleBasedStateMachine):
                         self.cache[one.slot_id] = held[: one.n_keep]
                         if self.kind:
                             self.go_back(one.slot_id, one.state_id, one.n_keep)
-                case Forget():
+                case messages.Forget():
                     for block_id in one.block_ids:
                         assert (self.host.pop(block_id, None) is not None) or self.moves_failed
-                case Assign():
+                case messages.Assign():
                     assert self.plan is None
-                case Compute():
+                case messages.Compute():
                     self.begin(one.plan)
-                case Emit():
+                case messages.Emit():
                     assert self.emit is None
                     self.emit = one
-                case Finish():
+                case messages.Finish():
                     assert one.end.request_id not in self.ended, "every request ends once"
                     self.ended[one.end.request_id] = one.end
-                case Clear():
+                case messages.Clear():
                     self.cache = [[] for _ in self.cache]
                     self.seq_ids.sort()
                     self.host, self.empty, self.states, self.lost_states = {}, {}, {}, []
@@ -236,14 +204,14 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert sum(map(len, self.cache)) <= self.limits.n_cells
             assert sum(map(len, self.host.values())) <= self.limits.n_host_cells
         if n_moved:
-            self.do(Moved(n_moved, 1e-5 * n_moved, lost))
+            self.do(messages.Moved(n_moved, 1e-5 * n_moved, lost))
         if n_states:
             lost_states, self.lost_states = self.lost_states, []
-            self.do(StatesMoved(n_states, 1e-5 * n_states, lost_states))
+            self.do(messages.StatesMoved(n_states, 1e-5 * n_states, lost_states))
         if self.empty and self.plan is not None:
             self.plan, empty, self.empty = None, self.empty, {}
             lost = [block_id for block_ids in empty.values() for block_id in block_ids]
-            self.do(Unrestored(list(empty), lost, self.now_s))
+            self.do(messages.Unrestored(list(empty), lost, self.now_s))
 
     def go_back(self, slot_id, state_id, n_keep):
         """Have a slot stand where a state was saved, which must be one of what the slot holds."""
@@ -338,17 +306,17 @@ class SchedulerMachine(RuleBasedStateMachine):
             turns=tuple(sorted(turns)),
             program=program,
         )
-        self.do(Submitted(one, self.now_s, ready=ready))
+        self.do(messages.Submitted(one, self.now_s, ready=ready))
         self.sequences[request_id] = self.scheduler.sequence(request_id)
 
     @precondition(lambda self: getattr(self, "requests", None))
-    @rule(data=st.data(), event=st.sampled_from([Cancelled, Ready, Failed]))
+    @rule(data=st.data(), event=st.sampled_from([messages.Cancelled, messages.Ready, messages.Failed]))
     def something_happens_to_one(self, data, event):
         request_id = data.draw(st.sampled_from(sorted(self.requests)))
-        if event is Failed:
-            self.do(Failed(InternalError("alone"), self.now_s, request_id))
+        if event is messages.Failed:
+            self.do(messages.Failed(InternalError("alone"), self.now_s, request_id))
             return
-        if event is Ready and request_id not in self.unready():
+        if event is messages.Ready and request_id not in self.unready():
             return
         self.do(event(request_id, self.now_s))
 
@@ -360,7 +328,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def tick(self):
         if hasattr(self, "limits"):
             n_preempted = self.scheduler.counts.n_preempted
-            self.do(TickBegun(self.now_s))
+            self.do(messages.TickBegun(self.now_s))
             slots = self.scheduler.slots
             sequences = zip(self.seq_ids, slots.by_slot, strict=True)
             running = [(seq_id, s) for seq_id, s in sequences if s is not None]
@@ -376,12 +344,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         plan = self.plan
         if how == "full":
             self.plan = None
-            self.do(Refused(CacheFullError("full"), None, self.now_s))
+            self.do(messages.Refused(CacheFullError("full"), None, self.now_s))
             return
         if how == "fault":
             slot_id = data.draw(st.sampled_from([*plan.streams, *[chunk.slot_id for chunk in plan.chunks]]))
             self.plan = None
-            self.do(Refused(SlotFaultError(slot_id, "at fault"), slot_id, self.now_s))
+            self.do(messages.Refused(SlotFaultError(slot_id, "at fault"), slot_id, self.now_s))
             return
         if self.emit is not None:
             self.tell_text(data)
@@ -406,16 +374,16 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.cache[slot_id] += [(token, plan.adapter) for token in known[start : start + length]]
         each = [draw(plan.draft(slot_id)) for slot_id in plan.rows]
         tokens, n_each = [token for one in each for token in one], [len(one) for one in each]
-        self.do(Sampled(tokens, failed, self.now_s, n_each=n_each if plan.drafts else None))
-        self.do(TickEnded(self.now_s))
+        self.do(messages.Sampled(tokens, failed, self.now_s, n_each=n_each if plan.drafts else None))
+        self.do(messages.TickEnded(self.now_s))
 
     @precondition(lambda self: getattr(self, "emit", None) is not None)
     @rule(data=st.data())
     def tell_text(self, data):
         going_on = dict.fromkeys([one for one, *_ in self.emit.tokens if one not in self.ended])
-        stopped = [Stopped(one, "stop") for one in going_on if data.draw(st.integers(0, 5)) == 0]
+        stopped = [messages.Stopped(one, "stop") for one in going_on if data.draw(st.integers(0, 5)) == 0]
         self.emit = None
-        self.do(Emitted(stopped, self.now_s))
+        self.do(messages.Emitted(stopped, self.now_s))
 
     @precondition(lambda self: getattr(self, "plan", None) is None)
     @rule(data=st.data(), n=st.integers(0, N_CTX), salt=st.sampled_from(["", "other"]))
@@ -426,25 +394,25 @@ class SchedulerMachine(RuleBasedStateMachine):
         idle = [i for i, s in enumerate(slots.by_slot) if s is None]
         slot_id = data.draw(st.sampled_from(idle))
         if n == 0:
-            self.do(Emptied(slot_id))
+            self.do(messages.Emptied(slot_id))
         elif n + slots.n_cells_running <= self.limits.n_cells and not self.kind:
             tokens = array("i", [10 + i if i < 6 else i for i in range(n)])
-            self.do(Filled(slot_id, tokens, salt))
+            self.do(messages.Filled(slot_id, tokens, salt))
             self.cache[slot_id] = [(token, "") for token in tokens]
         assert slots.held(slot_id).n_tokens == len(self.cache[slot_id])
 
-    @rule(event=st.sampled_from([Paused, Resumed, Resumed]))
+    @rule(event=st.sampled_from([messages.Paused, messages.Resumed, messages.Resumed]))
     def an_operator_pauses_or_resumes(self, event):
         if hasattr(self, "limits"):
             self.do(event(self.now_s))
-            assert self.scheduler.paused == (event is Paused)
+            assert self.scheduler.paused == (event is messages.Paused)
 
     @invariant()
     def nothing_begins_in_a_pause(self):
         if hasattr(self, "limits") and self.scheduler.paused:
             assert self.scheduler.n_free_slots == 0
             last = self.events[-1] if self.events else None
-            if isinstance(last, TickBegun):
+            if isinstance(last, messages.TickBegun):
                 assert self.plan is None
                 assert not self.scheduler.slots.running, "all who ran are parked"
 
@@ -453,7 +421,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if hasattr(self, "limits") and odds == 0:
             self.plan = self.emit = None
             self.all_failed = True
-            self.do(Failed(InternalError("fire"), self.now_s))
+            self.do(messages.Failed(InternalError("fire"), self.now_s))
 
     @rule(fail=st.sampled_from([False, False, True]))
     def moving_cells_fails_from_now_on(self, fail):
@@ -496,17 +464,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not hasattr(self, "limits"):
             return
         for request_id in self.unready():
-            self.do(Ready(request_id, self.now_s))
-        self.do(Resumed(self.now_s))
+            self.do(messages.Ready(request_id, self.now_s))
+        self.do(messages.Resumed(self.now_s))
         for _ in range(2000):
             if self.emit is not None:
                 self.emit = None
-                self.do(Emitted([], self.now_s))
+                self.do(messages.Emitted([], self.now_s))
             if self.plan is not None:
                 plan, self.plan = self.plan, None
                 self.computed(plan, lambda _: [7], {})
             elif self.scheduler.n_open:
-                self.do(TickBegun(self.now_s))
+                self.do(messages.TickBegun(self.now_s))
             else:
                 break
         assert set(self.ended) == set(self.requests), "every request ends"
@@ -555,11 +523,13 @@ def test_nobody_is_passed_by_more_than_its_own_length_and_one_tick(prompts, n_sl
             number, (n_prompt, _) = waiting.pop(0)
             prompt = tuple(range(n_prompt))
             scheduler.handle(
-                Submitted(Request(request_id=str(number), prompt=prompt, max_tokens=1), now_s=float(n_ticks))
+                messages.Submitted(
+                    Request(request_id=str(number), prompt=prompt, max_tokens=1), now_s=float(n_ticks)
+                )
             )
             n_ticks = 0
         n_ticks += 1
-        out = scheduler.handle(TickBegun(float(n_ticks)))
+        out = scheduler.handle(messages.TickBegun(float(n_ticks)))
         plan = out[-1].plan
         by_slot, ahead = scheduler.slots.by_slot, []
         for prompt in [*(by_slot[c.slot_id] for c in plan.chunks), None]:
@@ -571,8 +541,8 @@ def test_nobody_is_passed_by_more_than_its_own_length_and_one_tick(prompts, n_sl
                     if int(before.request_id) > int(one.request_id)
                 )
             ahead.append(prompt)
-        if scheduler.handle(Sampled([7] * len(plan.rows), {}, 0.0)):
-            scheduler.handle(Emitted([], 0.0))
-        scheduler.handle(TickEnded(1.0))
+        if scheduler.handle(messages.Sampled([7] * len(plan.rows), {}, 0.0)):
+            scheduler.handle(messages.Emitted([], 0.0))
+        scheduler.handle(messages.TickEnded(1.0))
     for number, (n_prompt, _) in enumerate(prompts):
         assert passed[str(number)] <= n_prompt + limits.token_budget

@@ -1,27 +1,22 @@
 """An answer goes on behind what another engine said of it: no token twice, none missing, no text twice."""
 
 import pytest
+from answers import OnEngine
 
 from cobali_ray.backend.grammar import check
 from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.core.plan.adapters import Adapter
 from cobali_ray.core.request.events import Computing, Delta, End
-from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.request import Grammar, ReasoningBudget, Request, SamplingParams
-from cobali_ray.engine.engine import Engine
-from cobali_ray.testing import EventRecorder, FakeClock
 
 N = 40
 GREEDY = SamplingParams(temperature=0)
 
 
 def engine_on(backend=None, *, chunk=64):
-    backend, recorder = backend or ScriptedBackend(n_slots=1, n_ctx_slot=256), EventRecorder()
-    limits = EngineLimits(
-        n_slots=backend.n_slots, n_ctx_slot=256, n_cells=256 * backend.n_slots, token_budget=chunk,
-        prefill_chunk=chunk, min_prefix=4,
-    )  # fmt: skip
-    return Engine(backend, limits, FakeClock(), recorder), recorder
+    backend = backend or ScriptedBackend(n_slots=1, n_ctx_slot=256)
+    one = OnEngine(backend, token_budget=chunk, prefill_chunk=chunk, min_prefix=4)
+    return one.engine, one.events
 
 
 def run(request, *, overlaps=False):

@@ -1,6 +1,5 @@
 """The pure core, case by case."""
 
-import pickle
 import time
 from dataclasses import replace
 from itertools import product
@@ -8,7 +7,6 @@ from itertools import product
 import pytest
 
 from cobali_ray.core.plan.pace import Pacer
-from cobali_ray.core.plan.plan import Span
 from cobali_ray.core.queue.admission import DrainRate, Line, Occupancy, admit, check_request
 from cobali_ray.core.request.lifecycle import TRANSITIONS, Status, StatusChange, advance
 from cobali_ray.core.request.limits import EngineLimits
@@ -35,29 +33,9 @@ def prompt(slot_id, n, done=0):
     return View(slot_id, done, n - done)
 
 
-@pytest.mark.parametrize(
-    ("slots", "changes", "expected"),
-    [
-        pytest.param([], {}, (), id="nothing-to-do"),
-        pytest.param([prompt(0, 9)], {}, (Span(0, 0, 4, False),), id="long-prompt-is-chunked"),
-        pytest.param([prompt(0, 5)], {}, (Span(0, 0, 3, False),), id="no-chunk-of-one-is-left"),
-        pytest.param([prompt(0, 9, done=8)], {}, (Span(0, 8, 1, True),), id="last-chunk-samples"),
-        pytest.param(
-            [prompt(0, 4), prompt(1, 4), prompt(2, 4)],
-            {},
-            (Span(0, 0, 4, True), Span(1, 0, 4, True)),
-            id="budget-ends-the-tick",
-        ),
-        pytest.param(
-            [prompt(3, 4), prompt(1, 3), prompt(2, 4)],
-            {},
-            (Span(3, 0, 4, True), Span(1, 0, 3, True), Span(2, 0, 1, False)),
-            id="oldest-first",
-        ),
-    ],
-)  # fmt: skip
-def test_chunks_without_a_target(slots, changes, expected):
-    assert Pacer(None).plan((), slots, limits(**changes)).chunks == expected
+def test_no_prompt_is_left_with_a_lone_token():
+    plans = [Pacer(None).plan((), [prompt(0, n)], limits()) for n in (4, 5, 6, 9)]
+    assert [plan.chunks[0].length for plan in plans] == [4, 3, 4, 4]
 
 
 def test_shortest_goes_first_until_others_passed_it_by_its_own_length():
@@ -174,15 +152,6 @@ def test_what_holds_an_answer_is_bounded(changes, param):
     with pytest.raises(InvalidParameterError) as error:
         request(**changes)
     assert error.value.param == param
-
-
-def test_what_holds_an_answer_reaches_the_engine():
-    """The door gives it on, and so does the way between processes."""
-    asked = request(
-        2, 500, grammar=Grammar("start: X", "tools", ("<a>",)), shown_tokens=(3, 4), reasoning_budget=BUDGET
-    )
-    served = check_request(pickle.loads(pickle.dumps(asked)), limits(), n_vocab=9)
-    assert served == replace(asked, max_tokens=62)
 
 
 @pytest.mark.parametrize(

@@ -43,35 +43,24 @@ class Setup:
         self.now_s, self.tick_s = 0.0, tick_s
         self.placed, self.ends = [], {}
 
-    def take(self, out):
-        for one in out:
-            if isinstance(one, Finish):
-                self.ends[one.end.request_id] = one.end
-            elif isinstance(one, Assign):
-                self.placed.append(self.scheduler.slots.by_slot[one.slot_id])
+    def do(self, event):
+        out = self.scheduler.handle(event)
+        self.placed += [one.request_id for one in out if isinstance(one, Assign)]
+        self.ends |= {one.end.request_id: one.end for one in out if isinstance(one, Finish)}
         return out
 
     def submit(self, *requests):
         for one in requests:
-            self.take(self.scheduler.handle(Submitted(one, self.now_s)))
+            self.do(Submitted(one, self.now_s))
 
     def tick(self, n=1):
         for _ in range(n):
             self.now_s += self.tick_s
-            before = len(self.placed)
-            out = self.scheduler.handle(TickBegun(self.now_s))
-            for one in out:
-                if isinstance(one, Assign):
-                    self.placed.append(one)
-            plans = [one.plan for one in out if isinstance(one, Compute)]
-            by_slot = self.scheduler.slots.by_slot
-            self.placed[before:] = [by_slot[one.slot_id].request_id for one in self.placed[before:]]
-            self.take([one for one in out if isinstance(one, Finish)])
-            if plans:
-                after = self.take(self.scheduler.handle(Sampled([7] * len(plans[0].rows), {}, self.now_s)))
+            for plan in [one.plan for one in self.do(TickBegun(self.now_s)) if isinstance(one, Compute)]:
+                after = self.do(Sampled([7] * len(plan.rows), {}, self.now_s))
                 if any(isinstance(one, Emit) for one in after):
-                    self.take(self.scheduler.handle(Emitted([], self.now_s)))
-                self.scheduler.handle(TickEnded(self.now_s + 0.001 * plans[0].n_tokens))
+                    self.do(Emitted([], self.now_s))
+                self.do(TickEnded(self.now_s + 0.001 * plan.n_tokens))
         return self
 
     def running(self):
@@ -170,13 +159,14 @@ def test_nobody_is_parked_more_than_twice():
     assert s.ends["patient"].stats.n_output == 100
 
 
-def test_equals_take_nobodys_slot():
+@pytest.mark.parametrize("tenant", ["a", "b"], ids=["the-same-tenant", "one-that-was-served-alike"])
+def test_equals_take_nobodys_slot(tenant):
     s = Setup(n_slots=2)
-    s.submit(ask("a"), ask("b"))
+    s.submit(ask("a0"), ask("a1"))
     s.tick(2)
-    s.submit(ask("c"))
+    s.submit(ask("b", tenant))
     s.tick(2)
-    assert s.running() == ["a", "b"]
+    assert s.running() == ["a0", "a1"]
 
 
 def test_a_tenant_takes_its_share_of_the_slots_and_no_more():
@@ -191,22 +181,13 @@ def test_a_tenant_takes_its_share_of_the_slots_and_no_more():
     assert s.scheduler.counts.n_preempted == 4
 
 
-def test_who_was_served_alike_takes_nobodys_slot():
-    s = Setup(n_slots=2)
-    s.submit(ask("a0"), ask("a1"))
-    s.tick(2)
-    s.submit(ask("b", "b"))
-    s.tick(2)
-    assert s.running() == ["a0", "a1"]
-
-
 def test_who_goes_before_a_better_one_that_is_not_ready_makes_room_for_it_later():
     s = Setup(n_slots=1)
-    s.take(s.scheduler.handle(Submitted(ask("better"), 0.0, ready=False)))
+    s.do(Submitted(ask("better"), 0.0, ready=False))
     s.submit(ask("worse", priority=1))
     s.tick(3)
     assert s.running() == ["worse"]
-    s.scheduler.handle(Ready("better", s.now_s))
+    s.do(Ready("better", s.now_s))
     s.tick()
     assert s.running() == ["better"]
 

@@ -64,15 +64,6 @@ def test_more_than_there_is_room_for_is_kept_in_part():
     assert HostTier(0).insert(text(run(0, 300)), 300) == ([], [])
 
 
-def test_cells_that_were_lost_take_along_what_lies_behind_them():
-    tier, tokens = HostTier(1000), text(run(0, 192))
-    first, *behind = tier.insert(tokens, 192)[0]
-    assert sorted(tier.drop([first.block_id])) == [b.block_id for b in (first, *behind)]
-    assert tier.drop([first.block_id]) == []
-    assert found(tier, tokens) == tier.n_used == 0
-    assert tier.problems() == []
-
-
 def test_what_is_read_from_disk_goes_behind_what_is_here():
     tier, tokens = HostTier(1000), text(run(0, 256))
     assert tier.load(tokens, 64, 128) == ([], []), "what comes before is gone"
@@ -85,13 +76,6 @@ def test_what_is_read_from_disk_goes_behind_what_is_here():
     assert [(b.start, b.end) for b in tier.load(tokens, 128, 256)[0]] == [(192, 256)]
     assert (tier.n_saved, tier.n_used) == (100, 256)
     assert tier.problems() == []
-
-
-def test_clearing_forgets_the_blocks_and_not_the_counts():
-    tier = HostTier(1000)
-    tier.insert(text(run(0, 64)), 64)
-    tier.clear()
-    assert (found(tier, text(run(0, 64))), tier.n_used, tier.n_saved) == (0, 0, 64)
 
 
 def test_a_tick_moves_one_and_then_what_fits_in_its_time():

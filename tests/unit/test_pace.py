@@ -300,12 +300,6 @@ def test_longest_chunk_solves_chunk_time():
         assert model.chunk_s(start, length) <= 0.02 < model.chunk_s(start, length + 2)
 
 
-def test_without_a_target_plans_are_the_fixed_kind():
-    pacer = Pacer(None)
-    slots = [View(0, 50, 1, decoding=True), View(1, 0, 5000)]
-    assert [p.length for p in planned(pacer, slots, LIMITS)] == [1, 1024]
-
-
 @pytest.mark.parametrize("first", [(0, 128), (16, 48)])
 def test_a_first_chunk_says_nothing_of_depth(first):
     """What was measured while a busy server started was wrong; then comes the first prompt beside streams.

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from answers import OnEngine
 
 from cobali_ray.backend.logprobs import MAX_SCORED, PromptRows, n_scored_rows, score_rows
 from cobali_ray.backend.scripted import N_VOCAB, ScriptedBackend, _chain
@@ -14,9 +15,7 @@ from cobali_ray.core.request.events import Delta
 from cobali_ray.core.request.limits import EngineLimits
 from cobali_ray.core.request.request import GREEDY, Request, SamplingParams
 from cobali_ray.engine.emit import MAX_VALUES
-from cobali_ray.engine.engine import Engine
 from cobali_ray.errors import InternalError, InvalidParameterError, PromptTooLongError
-from cobali_ray.testing import EventRecorder, FakeClock
 
 PROMPT = tuple(b"how likely is each letter of this text, given all those before it?")
 
@@ -27,16 +26,13 @@ def request(request_id="a", **fields):
     )
 
 
-class Run:
+class Run(OnEngine):
     """An engine on the scripted model, and what was computed."""
 
     def __init__(self, *, backend=None, **limits):
-        self.backend = backend or ScriptedBackend(n_slots=3, n_ctx_slot=256)
-        known = {"n_slots": 3, "n_ctx_slot": 256, "n_cells": 768, "token_budget": 64, "prefill_chunk": 64}
-        self.events, self.rows, self.starts = EventRecorder(), [], []
-        self.engine = Engine(
-            self.backend, EngineLimits(**known | limits), FakeClock(), self.events, check_every=1
-        )
+        backend = backend or ScriptedBackend(n_slots=3, n_ctx_slot=256)
+        super().__init__(backend, **{"prefill_chunk": 64, "min_prefix": 32} | limits)
+        self.rows, self.starts = [], []
         forward = self.backend.forward
 
         def note(batch):
@@ -49,8 +45,7 @@ class Run:
     def play(self, *requests):
         for one in requests:
             self.engine.submit(one)
-        while self.engine.has_work:
-            self.engine.tick()
+        self.run()
         return self
 
     def prompt(self, request_id="a"):

@@ -88,10 +88,3 @@ def test_a_busy_slot_is_given_to_nobody():
     assigned(slots, 0)
     with pytest.raises(InvariantError, match="slot 0 is not idle"):
         assigned(slots, 0)
-
-
-def test_a_wrong_count_is_found():
-    slots = open_slots()
-    assigned(slots, 0)
-    slots.n_cells_running = 1
-    assert any("miscounted" in problem for problem in slots.problems())

@@ -1,7 +1,5 @@
 """A story of a real run, written to a file and told to another scheduler, which answers the same."""
 
-from math import inf
-
 import pytest
 
 from cobali_ray.backend.scripted import ScriptedBackend, ScriptedEmbedder
@@ -14,11 +12,9 @@ from cobali_ray.core.request.request import GREEDY, Request
 from cobali_ray.core.scheduler import Scheduler
 from cobali_ray.core.story import Story, load
 from cobali_ray.engine.engine import Engine
-from cobali_ray.engine.loop import EngineLoop
 from cobali_ray.errors import InternalError, InvariantError
 from cobali_ray.testing import EventRecorder, FakeClock
 
-WAIT_S = 30.0
 LIMITS = EngineLimits(
     n_slots=3, n_ctx_slot=128, n_cells=200, token_budget=35, prefill_chunk=32, min_prefix=8,
     n_host_cells=1000, host_block=8, cell_bytes=64, copies=True, dense=True,
@@ -81,19 +77,3 @@ def test_a_story_without_its_beginning_is_not_written():
     run(engine)
     with pytest.raises(InvariantError, match="only 9 of"):
         engine.scheduler.story.dump()
-
-
-def test_a_running_loop_tells_its_story():
-    engine = open_engine(Story(None))
-    loop = EngineLoop(
-        lambda sink: (engine, EventRecorder()), FakeClock(), lambda batch: None, stall_timeout_s=inf
-    )
-    loop.start()
-    loop.wait_open()
-    loop.submit(ask("a"))
-    story = load(loop.ask(lambda engine: engine.scheduler.story.dump()).result(WAIT_S))
-    loop.stop(timeout_s=WAIT_S)
-    again = Scheduler(**story.opening)
-    assert story.entries[0][0].request == ask("a")
-    for event, answer in story.entries:
-        assert repr(again.handle(event)) == repr(answer)
