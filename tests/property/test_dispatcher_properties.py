@@ -163,7 +163,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         if begun and request_id in self.calls:
             self.say_of(request_id, "delta")
 
-    @precondition(lambda self: getattr(self, "asked", None))
+    @precondition(lambda self: self.asked)
     @rule(data=st.data())
     def leave(self, data):
         request_id = data.draw(st.sampled_from(sorted(self.asked)))
@@ -226,7 +226,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     def be_unheard(self, engine_id, source):
         self.do(messages.Unheard(engine_id, (source,)))
 
-    @precondition(lambda self: getattr(self, "calls", None))
+    @precondition(lambda self: self.calls)
     @rule(
         data=st.data(),
         what=st.sampled_from(
@@ -274,7 +274,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         ):
             self.charges[one.request_id][2] = True
 
-    @precondition(lambda self: getattr(self, "calls", None))
+    @precondition(lambda self: self.calls)
     @rule(data=st.data(), error=st.sampled_from(RETURNS))
     def give_back(self, data, error):
         self.end_call(data.draw(st.sampled_from(sorted(self.calls))), error)
@@ -291,7 +291,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         if one is not None and isinstance(error, InternalError) and not isinstance(error, EngineDiedError):
             assert client_id in self.over, "a bug is no death"
 
-    @precondition(lambda self: getattr(self, "calls", None))
+    @precondition(lambda self: self.calls)
     @rule(
         data=st.data(),
         computes=st.booleans(),
@@ -311,7 +311,7 @@ class DispatcherMachine(RuleBasedStateMachine):
                 self.end_call(request_id, EngineDiedError())
                 self.attend(engine_id, anew=True, loaded=loaded, file=file, up_s=0.5)
 
-    @precondition(lambda self: getattr(self, "former", None))
+    @precondition(lambda self: self.former)
     @rule(data=st.data())
     def say_late(self, data):
         """A former engine's last words are nobody's."""
@@ -322,7 +322,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             self.do(messages.Returned("a", request_id, EngineDiedError()))
         assert self.told == before
 
-    @precondition(lambda self: getattr(self, "calls", None))
+    @precondition(lambda self: self.calls)
     @rule(data=st.data())
     def garble(self, data):
         request_id = data.draw(st.sampled_from(sorted(self.calls)))
@@ -330,13 +330,13 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     # -- loads
 
-    @precondition(lambda self: getattr(self, "loads", None))
+    @precondition(lambda self: self.loads)
     @rule(error=st.sampled_from(LOADS))
     def load(self, error):
         engine_id = self.loads.pop()
         self.do(messages.EngineLoaded(engine_id, error))
 
-    @precondition(lambda self: getattr(self, "surveys", 0))
+    @precondition(lambda self: self.surveys)
     @rule(idle=st.booleans())
     def survey(self, idle):
         self.surveys -= 1
@@ -349,7 +349,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             )
         )
 
-    @precondition(lambda self: getattr(self, "unloads", None))
+    @precondition(lambda self: self.unloads)
     @rule(error=st.sampled_from([None, ModelBusyError(1)]))
     def unload(self, error):
         self.do(messages.EngineUnloaded(self.unloads.pop(), error))
@@ -366,29 +366,27 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     @invariant()
     def books_balance(self):
-        if hasattr(self, "dispatcher"):
-            self.dispatcher.check()
-            due_s = min([one.due_s for one in self.dispatcher._open.values()], default=math.inf)
-            assert due_s == math.inf or min(self.wakes) <= due_s, "somebody wakes it"
-            n_load = sum(one.stage is Stage.LOAD for one in self.dispatcher._open.values())
-            n_waiting = sum(model.n_waiting for model in self.dispatcher.models.values())
-            assert n_waiting == n_load + len(self.tickets), "who waits for a load is known there"
-            open_ids = self.asked.keys() - self.over.keys() - self.left
-            assert set(self.dispatcher._open) == open_ids
-            for call in self.calls.values():
-                assert call[1] in self.asked
+        self.dispatcher.check()
+        due_s = min([one.due_s for one in self.dispatcher._open.values()], default=math.inf)
+        assert due_s == math.inf or min(self.wakes) <= due_s, "somebody wakes it"
+        n_load = sum(one.stage is Stage.LOAD for one in self.dispatcher._open.values())
+        n_waiting = sum(model.n_waiting for model in self.dispatcher.models.values())
+        assert n_waiting == n_load + len(self.tickets), "who waits for a load is known there"
+        open_ids = self.asked.keys() - self.over.keys() - self.left
+        assert set(self.dispatcher._open) == open_ids
+        for call in self.calls.values():
+            assert call[1] in self.asked
 
     @invariant()
     def each_token_counts_once_elsewhere(self):
-        if hasattr(self, "dispatcher"):
-            for client_id in list(self.charges):
-                one = self.dispatcher._open.get(client_id)
-                if one is None or one.engine is None:
-                    self.settle(client_id)
-            told = self.dispatcher.models["big"].elsewhere._sent
-            for engine_id, other in ("ab", "ba"):
-                assert told[engine_id, "alice"] == self.charged[engine_id], "what was not taken is told again"
-                assert 0 <= self.charged[engine_id] <= self.given[other]
+        for client_id in list(self.charges):
+            one = self.dispatcher._open.get(client_id)
+            if one is None or one.engine is None:
+                self.settle(client_id)
+        told = self.dispatcher.models["big"].elsewhere._sent
+        for engine_id, other in ("ab", "ba"):
+            assert told[engine_id, "alice"] == self.charged[engine_id], "what was not taken is told again"
+            assert 0 <= self.charged[engine_id] <= self.given[other]
 
     def teardown(self):
         """Engines come back, answer and load what is asked; then everything ends."""

@@ -274,7 +274,7 @@ class EngineMachine(RuleBasedStateMachine):
         n_slots=st.integers(1, 5),
         cells=st.sampled_from([48, 60, 90, 240]),
         chunk=st.integers(1, 16),
-        order=st.sampled_from(["shortest", "shortest", "fcfs", "packed"]),
+        order=st.sampled_from(["shortest", "shortest", "fcfs"]),
         target_s=st.sampled_from(["auto", "auto", None, 0.004]),
         grain=st.sampled_from([Grain(step=4, least=4, beside=1), Grain(), Grain(pass_cells=100)]),
         min_prefix=st.sampled_from([0, 1, 8]),
@@ -390,7 +390,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.sequences[request_id] = self.engine.submit(request)
         self.backend.seeds[self.engine.samplers.of(request_id)] = seed_of(request)
 
-    @precondition(lambda self: getattr(self, "requests", None))
+    @precondition(lambda self: self.requests)
     @rule(data=st.data())
     def cancel(self, data):
         request_id = data.draw(st.sampled_from(sorted(self.requests)))
@@ -432,17 +432,16 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(trouble=st.sampled_from(sorted(TROUBLES)), odds=st.integers(0, 3))
     def get_into_trouble(self, trouble, odds):
-        if hasattr(self, "engine") and odds == 0:
+        if odds == 0:
             self.backend.trouble, self.troubled = trouble, True
 
     @rule(fail=st.sampled_from([False, False, True]))
     def moving_cells_fails_from_now_on(self, fail):
-        if hasattr(self, "engine"):
-            self.backend.moves_fail = fail
+        self.backend.moves_fail = fail
 
     @rule(n=st.integers(1, 9), fail=st.sampled_from([False, False, True]), hear=st.booleans())
     def the_disk_goes_on(self, n, fail, hear):
-        if getattr(self, "disk", None) is not None:
+        if self.disk is not None:
             self.the_disk_works(n, fail=fail, hear=hear)
 
     @rule(seconds=st.sampled_from([0.5, 4.0]))
@@ -451,8 +450,6 @@ class EngineMachine(RuleBasedStateMachine):
 
     @invariant()
     def books_balance(self):
-        if not hasattr(self, "engine"):
-            return
         self.engine.scheduler.check()
         for request_id in self.requests:
             assert len(self.events.ends(request_id)) <= 1
@@ -471,12 +468,11 @@ class EngineMachine(RuleBasedStateMachine):
 
     @invariant()
     def whoever_looks_on_sees_who_holds_a_slot(self):
-        if hasattr(self, "engine"):
-            by_slot = self.engine.slots.by_slot
-            for request_id in self.requests:
-                if not (sequence := self.sequences[request_id]).status.ended:
-                    slot_id = life_of(sequence).slot_id
-                    assert sequence not in by_slot if slot_id is None else by_slot[slot_id] is sequence
+        by_slot = self.engine.slots.by_slot
+        for request_id in self.requests:
+            if not (sequence := self.sequences[request_id]).status.ended:
+                slot_id = life_of(sequence).slot_id
+                assert sequence not in by_slot if slot_id is None else by_slot[slot_id] is sequence
 
     def teardown(self):
         if not hasattr(self, "engine"):

@@ -309,7 +309,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.do(messages.Submitted(one, self.now_s, ready=ready))
         self.sequences[request_id] = self.scheduler.sequence(request_id)
 
-    @precondition(lambda self: getattr(self, "requests", None))
+    @precondition(lambda self: self.requests)
     @rule(data=st.data(), event=st.sampled_from([messages.Cancelled, messages.Ready, messages.Failed]))
     def something_happens_to_one(self, data, event):
         request_id = data.draw(st.sampled_from(sorted(self.requests)))
@@ -323,22 +323,21 @@ class SchedulerMachine(RuleBasedStateMachine):
     def unready(self):
         return {s.request_id for s in self.scheduler.queue if s.status.name == "NOT_READY"}
 
-    @precondition(lambda self: getattr(self, "plan", None) is None)
+    @precondition(lambda self: self.plan is None)
     @rule()
     def tick(self):
-        if hasattr(self, "limits"):
-            n_preempted = self.scheduler.counts.n_preempted
-            self.do(messages.TickBegun(self.now_s))
-            slots = self.scheduler.slots
-            sequences = zip(self.seq_ids, slots.by_slot, strict=True)
-            running = [(seq_id, s) for seq_id, s in sequences if s is not None]
-            others = any(s.priority < MAX_PRIORITY for _, s in running)  # beside them the last class waits
-            busy = sorted([i for i, s in running if s.priority < MAX_PRIORITY or not others])
-            if self.limits.dense and self.cut_s and self.scheduler.counts.n_preempted == n_preempted:
-                assert not run_lengths(busy), "where passes are dear, busy ids are neighbours"
-            assert self.limits.dense or self.seq_ids == sorted(self.seq_ids)
+        n_preempted = self.scheduler.counts.n_preempted
+        self.do(messages.TickBegun(self.now_s))
+        slots = self.scheduler.slots
+        sequences = zip(self.seq_ids, slots.by_slot, strict=True)
+        running = [(seq_id, s) for seq_id, s in sequences if s is not None]
+        others = any(s.priority < MAX_PRIORITY for _, s in running)  # beside them the last class waits
+        busy = sorted([i for i, s in running if s.priority < MAX_PRIORITY or not others])
+        if self.limits.dense and self.cut_s and self.scheduler.counts.n_preempted == n_preempted:
+            assert not run_lengths(busy), "where passes are dear, busy ids are neighbours"
+        assert self.limits.dense or self.seq_ids == sorted(self.seq_ids)
 
-    @precondition(lambda self: getattr(self, "plan", None) is not None)
+    @precondition(lambda self: self.plan is not None)
     @rule(data=st.data(), how=st.sampled_from(["sampled"] * 6 + ["full", "fault"]))
     def answer(self, data, how):
         plan = self.plan
@@ -377,7 +376,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.do(messages.Sampled(tokens, failed, self.now_s, n_each=n_each if plan.drafts else None))
         self.do(messages.TickEnded(self.now_s))
 
-    @precondition(lambda self: getattr(self, "emit", None) is not None)
+    @precondition(lambda self: self.emit is not None)
     @rule(data=st.data())
     def tell_text(self, data):
         going_on = dict.fromkeys([one for one, *_ in self.emit.tokens if one not in self.ended])
@@ -385,11 +384,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.emit = None
         self.do(messages.Emitted(stopped, self.now_s))
 
-    @precondition(lambda self: getattr(self, "plan", None) is None)
+    @precondition(lambda self: self.plan is None)
     @rule(data=st.data(), n=st.integers(0, N_CTX), salt=st.sampled_from(["", "other"]))
     def a_slot_is_filled_or_emptied_from_outside(self, data, n, salt):
-        slots = self.scheduler.slots if hasattr(self, "limits") else None
-        if slots is None or not slots.n_idle or not self.limits.min_prefix:
+        slots = self.scheduler.slots
+        if not slots.n_idle or not self.limits.min_prefix:
             return
         idle = [i for i, s in enumerate(slots.by_slot) if s is None]
         slot_id = data.draw(st.sampled_from(idle))
@@ -403,13 +402,12 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(event=st.sampled_from([messages.Paused, messages.Resumed, messages.Resumed]))
     def an_operator_pauses_or_resumes(self, event):
-        if hasattr(self, "limits"):
-            self.do(event(self.now_s))
-            assert self.scheduler.paused == (event is messages.Paused)
+        self.do(event(self.now_s))
+        assert self.scheduler.paused == (event is messages.Paused)
 
     @invariant()
     def nothing_begins_in_a_pause(self):
-        if hasattr(self, "limits") and self.scheduler.paused:
+        if self.scheduler.paused:
             assert self.scheduler.n_free_slots == 0
             last = self.events[-1] if self.events else None
             if isinstance(last, messages.TickBegun):
@@ -418,47 +416,43 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(odds=st.integers(0, 9))
     def everything_fails(self, odds):
-        if hasattr(self, "limits") and odds == 0:
+        if odds == 0:
             self.plan = self.emit = None
             self.all_failed = True
             self.do(messages.Failed(InternalError("fire"), self.now_s))
 
     @rule(fail=st.sampled_from([False, False, True]))
     def moving_cells_fails_from_now_on(self, fail):
-        if hasattr(self, "limits"):
-            self.moves_fail = fail
-            self.moves_failed = self.moves_failed or fail
+        self.moves_fail = fail
+        self.moves_failed = self.moves_failed or fail
 
     @invariant()
     def nobody_is_passed_by_more_than_its_own_length(self):
-        if hasattr(self, "limits") and self.limits.prefill_order == "shortest" and not self.mixed:
+        if self.limits.prefill_order == "shortest" and not self.mixed:
             for s in self.scheduler.slots.running:
                 assert s.n_passed <= (len(s.tokens) + self.limits.token_budget) * (1 + s.n_preempted)
 
     @invariant()
     def nobody_loses_its_slot_to_others_more_than_twice(self):
-        if hasattr(self, "limits"):
-            assert all(s.n_parked <= MAX_PARKED for s in self.scheduler.slots.running)
+        assert all(s.n_parked <= MAX_PARKED for s in self.scheduler.slots.running)
 
     @invariant()
     def the_accounts_know_who_is_where(self):
-        if hasattr(self, "limits"):
-            waiting = Counter(s.account.tenant for s in self.scheduler.queue)
-            there = [s for name, s in self.sequences.items() if name not in self.ended]
-            assert {(s.priority, s.account.tenant) for s in there} == set(self.scheduler.accounts._lines)
-            for s in there:
-                account = s.account
-                assert account.n_waiting == waiting[account.tenant] <= account.n_open
-                assert account.n_open == sum(one.account is account for one in there)
+        waiting = Counter(s.account.tenant for s in self.scheduler.queue)
+        there = [s for name, s in self.sequences.items() if name not in self.ended]
+        assert {(s.priority, s.account.tenant) for s in there} == set(self.scheduler.accounts._lines)
+        for s in there:
+            account = s.account
+            assert account.n_waiting == waiting[account.tenant] <= account.n_open
+            assert account.n_open == sum(one.account is account for one in there)
 
     @invariant()
     def what_was_begun_elsewhere_is_not_displaced(self):
-        if hasattr(self, "limits"):
-            for name, end in self.ended.items():
-                if isinstance(end.error, QueueFullError):
-                    assert self.mixed
-                    assert not self.requests[name].attempt
-                    assert end.stats.queue_s is None, "nor who had a slot"
+        for name, end in self.ended.items():
+            if isinstance(end.error, QueueFullError):
+                assert self.mixed
+                assert not self.requests[name].attempt
+                assert end.stats.queue_s is None, "nor who had a slot"
 
     def teardown(self):
         if not hasattr(self, "limits"):

@@ -151,24 +151,12 @@ def test_what_was_booked_since_the_view_counts_and_then_the_view_does():
     assert router.choose(text(300, 5000), "", 2 * LAG_S).engine_id == "a"
 
 
-def test_a_burst_spreads_before_any_engine_says_a_word():
-    router = router_of(a=IDLE, b=IDLE, c=IDLE)
-    chosen = [send(router, f"{i}", text(500, 1000 * i)).engine_id for i in range(9)]
-    assert sorted(chosen) == ["a"] * 3 + ["b"] * 3 + ["c"] * 3
-
-
 def test_bookings_take_slots():
     router = router_of(a=IDLE._replace(n_free=1), b=IDLE._replace(ahead=((0, 10),)))
     assert send(router, "1", text(20)).engine_id == "a"
     assert send(router, "2", text(20, 900)).engine_id == "b", "a has no free slot left"
     router.released("1")
     assert router.choose(text(20, 1800), "", 0.0).engine_id == "a"
-
-
-def test_an_old_view_ages_as_the_engine_works_on():
-    router = router_of(a=IDLE._replace(ahead=((0, 100),) * 5), b=IDLE._replace(ahead=((0, 100),)))
-    router.published("b", IDLE._replace(ahead=((0, 100),)), 1.0)
-    assert router.choose(text(200), "", 1.0).engine_id == "a"
 
 
 def test_who_refused_is_passed_over_and_nobody_is_left_at_last():

@@ -96,29 +96,9 @@ class Sequence(OpenRequest):
     """A request for a slot. Its tokens are the one thing in the core that grows."""
 
     __slots__ = (
-        "cached_from",
-        "cuts",
-        "decoding",
-        "earlier",
-        "end_tokens",
-        "ending",
-        "first_token_s",
-        "last_token_s",
-        "n_awaited",
-        "n_cached",
-        "n_dropped",
-        "n_most",
-        "n_parked",
-        "n_passed",
-        "n_preempted",
-        "n_prefilled",
-        "n_prompt",
-        "n_scored",
-        "salt",
-        "seq_id",
-        "slot_id",
-        "stays",
-        "tokens",
+        "cached_from", "cuts", "decoding", "earlier", "end_tokens", "ending", "first_token_s", "last_token_s",
+        "n_awaited", "n_cached", "n_dropped", "n_most", "n_parked", "n_passed", "n_preempted", "n_prefilled",
+        "n_prompt", "n_scored", "salt", "seq_id", "slot_id", "stays", "tokens",
     )  # fmt: skip
 
     request: Request

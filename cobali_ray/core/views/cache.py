@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from cobali_ray.core.request.sequence import Sequence
 from cobali_ray.core.scheduler import Scheduler
 
 
@@ -55,6 +56,13 @@ class SlotMove(NamedTuple):
     seconds: float = 0.0
 
 
+def _busy(s: Sequence) -> SlotView:
+    n_prefilled, n_left = min(s.n_computed, s.n_prompt), s.n_most - len(s.tokens)
+    return SlotView(
+        s.slot_id, s.n_computed, s.request_id, s.n_prompt, n_prefilled, s.n_cached, s.n_output, n_left
+    )
+
+
 def view_of(scheduler: Scheduler, trouble: str = "", paused_s: float = 0.0) -> CacheView:
     """Look at the books; only between two events.
 
@@ -64,21 +72,10 @@ def view_of(scheduler: Scheduler, trouble: str = "", paused_s: float = 0.0) -> C
     host, disk, states = tiers.host, tiers.disk, tiers.states
     n_running, n_idle = slots.n_used_running(), slots.n_used_idle()
     return CacheView(
-        slots=tuple(
-            SlotView(i, slots.held(i).n_tokens)
-            if s is None
-            else SlotView(
-                i,
-                s.n_computed,
-                s.request_id,
-                s.n_prompt,
-                min(s.n_computed, s.n_prompt),
-                s.n_cached,
-                s.n_output,
-                s.n_most - len(s.tokens),
-            )
+        slots=tuple([
+            SlotView(i, slots.held(i).n_tokens) if s is None else _busy(s)
             for i, s in enumerate(slots.by_slot)
-        ),
+        ]),
         n_ctx_slot=limits.n_ctx_slot,
         kv_cells={
             "n": limits.n_cells, "n_running": n_running, "n_idle": n_idle,
