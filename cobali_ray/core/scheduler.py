@@ -23,7 +23,7 @@ from cobali_ray.core.plan.goodput import Speculation
 from cobali_ray.core.plan.pace import Pacer
 from cobali_ray.core.plan.plan import Plan
 from cobali_ray.core.planner import Select, select_decoding
-from cobali_ray.core.queue.counts import NO_TEXTS
+from cobali_ray.core.queue.counts import TextPass
 from cobali_ray.core.queue.fair import OUTPUT_COST, yields
 from cobali_ray.core.queue.text_passes import EmbeddingJob
 from cobali_ray.core.queue.waiting import MAX_PARKED
@@ -190,7 +190,7 @@ class Scheduler(RequestBooks):
         if self._pass is not None or self.texts.under_way:
             raise InvariantError("a tick began before the last pass was over")
         self._began_s = now_s = event.now_s
-        self.counts.texts = NO_TEXTS
+        self.counts.texts = TextPass()
         self.tiers.begin_tick(now_s)
         self.slots.now_s = now_s
         if now_s >= self._expires_s:

@@ -27,7 +27,7 @@ from cobali_ray.telemetry.feed import lives_json
 
 CARD = ModelCard(model_id="fake", n_vocab=1000, n_ctx_slot=64, created_s=1_700_000_000)
 BOS = 0
-IDLE = LoadView(ahead=(), shortest=False, n_free=4, slot_s=1.0, token_s=0.001, depth_s=0.0, n_kept=1 << 20)
+IDLE = LoadView(ahead=(), n_free=4, slot_s=1.0, token_s=0.001, depth_s=0.0, n_kept=1 << 20)
 HELD = CacheView(
     slots=(SlotView(0, 120), SlotView(1, 44, "r1", 40, 40, 32, 5, 7), SlotView(2, 0)),
     n_ctx_slot=1024,

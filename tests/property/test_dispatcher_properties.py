@@ -31,7 +31,7 @@ from cobali_ray.errors import (
 )
 
 ENGINES = {"a": "big", "b": "big", "c": "small"}
-IDLE = LoadView(ahead=(), shortest=False, n_free=2, slot_s=1.0, token_s=0.001, depth_s=0.0, n_kept=1 << 16)
+IDLE = LoadView(ahead=(), n_free=2, slot_s=1.0, token_s=0.001, depth_s=0.0, n_kept=1 << 16)
 RETURNS = [
     None, EngineDiedError(), QueueFullError("requests", 1, 3.0), DrainingError(), UnloadedError(),
     InternalError("a bug"), InvalidParameterError("n", "no"), ReleasedError(),

@@ -162,7 +162,7 @@ def test_models_come_one_after_another_and_kinds_of_bodies_have_keys():
 
 
 def view(n_free):
-    return LoadView(ahead=(), shortest=False, n_free=n_free, slot_s=1, token_s=0, depth_s=0, n_kept=0)
+    return LoadView(ahead=(), n_free=n_free, slot_s=1, token_s=0, depth_s=0, n_kept=0)
 
 
 def test_lines_take_what_others_leave():

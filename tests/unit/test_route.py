@@ -10,7 +10,7 @@ from cobali_ray.core.request.request import Request
 from cobali_ray.core.scheduler import Scheduler
 from cobali_ray.core.views.stats import LoadView
 
-IDLE = LoadView(ahead=(), shortest=True, n_free=4, slot_s=1.0, token_s=0.001, depth_s=0.0, n_kept=1 << 20)
+IDLE = LoadView(ahead=(), n_free=4, slot_s=1.0, token_s=0.001, depth_s=0.0, n_kept=1 << 20)
 
 
 def text(n, first=0):
@@ -40,15 +40,14 @@ def send(router, request_id, tokens, now_s=0.0, salt="", **options):
         ({"depth_s": 1e-5}, {"token_s": 0.0014}, "b"),
         ({"ahead": ((0, 500),)}, {"ahead": ((0, 60),) * 2}, "a"),
         ({"ahead": ((0, 500),)}, {"ahead": ((0, 60),)}, "b"),
-        ({"ahead": ((0, 500),), "shortest": False}, {"ahead": ((0, 60),) * 2}, "b"),
         ({"token_s": 0.0}, {"ahead": ((0, 50),)}, "a"),
         ({"embed_s": 5.0}, {"ahead": ((0, 50),)}, "b"),
-        ({"embed_s": 5.0}, {"ahead": ((0, 150),), "shortest": False}, "a"),
+        ({"embed_s": 5.0}, {"ahead": ((0, 80), (0, 70))}, "a"),
     ],
     ids=[
         "less-prefill-ahead", "a-slot-is-waited-for", "one-after-another", "a-slow-engine", "depth-costs",
         "longer-prompts-are-passed", "by-as-much-as-they-have",
-        "unless-first-come-is-first-served", "who-cannot-tell-gets-its-chance",
+        "who-cannot-tell-gets-its-chance",
         "texts-take-turns-with-prompts", "so-that-they-cost-no-more-than-the-prompt",
     ],
 )  # fmt: skip
@@ -59,10 +58,10 @@ def test_the_least_predicted_time_to_first_token_wins(a, b, chosen):
         assert router.choose(text(100), "", 0.0).engine_id == chosen
 
 
-@pytest.mark.parametrize(("n_ahead", "chosen"), [(400, "a"), (600, "b")])
+@pytest.mark.parametrize(("n_ahead", "chosen"), [(4, "a"), (6, "b")])
 def test_an_engine_with_a_handicap_must_save_more_than_that(n_ahead, chosen):
     router = Router({"b": 0.5})
-    router.published("a", IDLE._replace(ahead=((0, n_ahead),), shortest=False), 0.0)
+    router.published("a", IDLE._replace(ahead=((0, 100),) * n_ahead), 0.0)
     router.published("b", IDLE, 0.0)
     route = router.choose(text(100), "", 0.0)
     assert route.engine_id == chosen
@@ -82,12 +81,12 @@ def test_who_cannot_tell_is_as_fast_as_the_fastest_and_no_faster():
 
 def test_what_was_sent_after_a_view_is_computed_from_then_on():
     """A view that says that nothing waits is no reason to take what was sent since for done."""
-    router = router_of(a=IDLE._replace(ahead=((0, 300),), shortest=False))
+    router = router_of(a=IDLE._replace(ahead=((0, 300),)))
     send(router, "1", text(500), now_s=1.0)
     send(router, "2", text(200, 5000), now_s=1.1)
-    assert router.choose(text(100, 9000), "", 1.1).ttft_s == pytest.approx(0.4 + 0.2 + 0.1)
-    assert router.choose(text(100, 9000), "", 1.5).ttft_s == pytest.approx(0.2 + 0.1)
-    assert router.choose(text(100, 9000), "", 3.0).ttft_s == pytest.approx(0.1)
+    assert router.choose(text(1000, 9000), "", 1.1).ttft_s == pytest.approx(0.4 + 0.2 + 1.0)
+    assert router.choose(text(1000, 9000), "", 1.5).ttft_s == pytest.approx(0.2 + 1.0)
+    assert router.choose(text(1000, 9000), "", 3.0).ttft_s == pytest.approx(1.0)
 
 
 def test_equal_engines_take_turns():
@@ -261,7 +260,6 @@ def test_an_engine_publishes_what_it_has_to_do():
     assert view.ahead == [(256, 1000), (2, 1000), (0, 1000)]
     assert 0.0001 < view.token_s < 0.00014
     assert view.slot_s == pytest.approx(0.031 / 2, rel=0.1), "a stay of 31 ms in each of two slots"
-    assert view.shortest
     assert view.n_kept == 8192
     assert not view.paused
     scheduler.handle(Paused(now_s))

@@ -13,7 +13,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
 from typing import NamedTuple
 
 from cobali_ray.core.cache.host_tier import chain
@@ -35,7 +34,6 @@ def load_of(scheduler: Scheduler) -> LoadView:
     token_s = pace.token_s if pace else texts.token_s
     return LoadView(
         ahead=[(s.n_prefilled, len(s.tokens)) for s in (*slots.running, *queue) if not s.decoding],
-        shortest=limits.prefill_order == "shortest",
         n_free=slots.n_idle - len(queue),
         slot_s=scheduler.stay_s / limits.n_slots,
         token_s=token_s,
@@ -104,13 +102,15 @@ class _Engine:
     """Requests sent there that its view does not know of, in the order of time."""
 
     def ttft_s(self, own_s: float, now_s: float, pace: _Pace) -> float:
-        """Return how long a prompt that takes `own_s` would wait for its first token."""
+        """Return how long a prompt that takes `own_s` would wait for its first token.
+
+        It is computed before longer ones, which let pass as much as they have left.
+        """
         view = self.view
-        most_s = own_s if view.shortest else inf
-        ahead_s, at_s = sum(min(pace.prefill_s(*span), most_s) for span in view.ahead), self.seen_s
+        ahead_s, at_s = sum(min(pace.prefill_s(*span), own_s) for span in view.ahead), self.seen_s
         ahead_s += min(view.embed_s, own_s)  # prompts and texts take turns
         for booking in self.since.values():
-            ahead_s = max(ahead_s - (booking.booked_s - at_s), 0.0) + min(booking.own_s, most_s)
+            ahead_s = max(ahead_s - (booking.booked_s - at_s), 0.0) + min(booking.own_s, own_s)
             at_s = booking.booked_s
         n_waiting = len(self.since) + 1 - view.n_free
         return max(n_waiting, 0) * pace.slot_s + max(ahead_s - (now_s - at_s), 0.0) + own_s

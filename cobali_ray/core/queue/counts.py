@@ -15,13 +15,10 @@ LineKey: TypeAlias = tuple[int, str]
 class TextPass(NamedTuple):
     """What one pass of texts did."""
 
-    n_texts: int
+    n_texts: int = 0
     """Texts whose vectors are done."""
-    n_tokens: int
-    seconds: float
-
-
-NO_TEXTS = TextPass(0, 0, 0.0)
+    n_tokens: int = 0
+    seconds: float = 0.0
 
 
 class LineCounts:
@@ -66,5 +63,5 @@ class Counts:
     n_drafted: int = 0
     n_accepted: int = 0
     """Draft tokens computed, and those that were accepted."""
-    texts: TextPass = NO_TEXTS
+    texts: TextPass = field(default_factory=TextPass)
     """The pass of texts in this tick."""

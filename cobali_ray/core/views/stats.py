@@ -199,8 +199,6 @@ class LoadView(NamedTuple):
 
     ahead: Sequence[tuple[int, int]]
     """The tokens `start .. end` of each prompt inside that are not computed yet."""
-    shortest: bool
-    """Whether a shorter prompt is computed before longer ones, which let pass as much as they have left."""
     n_free: int
     """Free slots less waiting requests; negative: so many requests wait for a slot."""
     slot_s: float
