@@ -167,7 +167,7 @@ def test_what_holds_an_answer_is_bounded(changes, param):
 )
 def test_the_door_counts(n_queued, n_tokens, n_free, refused):
     lines = [Line(0, "", 1.0, n_queued, n_tokens)] if n_queued else []
-    occupancy = Occupancy(n_queued, n_tokens, n_free, drain_rps=0.5, lines=lines)
+    occupancy = Occupancy(lines, n_free, drain_rps=0.5)
     bounds = limits(max_queue_tokens=20)
     if refused is None:
         admit(request(), occupancy, bounds)

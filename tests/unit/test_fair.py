@@ -245,8 +245,7 @@ def test_who_makes_room_is_told_which_bound_was_reached():
 
 
 def at_door(request, lines, *, n_free=0, drain_rps=1.0, max_queue=4, **kwargs):
-    n, n_tokens = sum(line.n for line in lines), sum(line.n_tokens for line in lines)
-    occupancy = Occupancy(n, n_tokens, n_free, drain_rps, lines, prefill_s=2.0)
+    occupancy = Occupancy(lines, n_free, drain_rps, prefill_s=2.0)
     limits = EngineLimits(
         n_slots=1, n_ctx_slot=64, n_cells=64, token_budget=8, prefill_chunk=8, max_queue=max_queue
     )

@@ -55,7 +55,9 @@ class DiskTier:
 
     def __init__(self, block: int = 64) -> None:
         self._block = block
-        self._names: set[bytes] | None = None
+        self.open = False
+        """Whether there is a disk tier, and its files are listed."""
+        self._names: set[bytes] = set()
         self._states = StateIndex(block)
         self._s_per_byte = 0.0
         """Seconds that reading a byte takes; 0: unknown."""
@@ -71,25 +73,19 @@ class DiskTier:
         self.n_bytes = 0
         """What all files take, those of other models too, as far as is known."""
 
-    @property
-    def open(self) -> bool:
-        """Whether there is a disk tier, and its files are listed."""
-        return self._names is not None
-
     def listed(self, names: Collection[bytes], n_bytes: int) -> None:
-        self._names, self._states, self.n_bytes = set(), StateIndex(self._block), n_bytes
+        self.open, self._names, self._states, self.n_bytes = True, set(), StateIndex(self._block), n_bytes
         self._add(names)
 
     def _add(self, names: Collection[bytes]) -> None:
-        if self._names is not None:
-            for name in set(names) - self._names:
-                if is_state(name):
-                    self._states.add(name)
-            self._names.update(names)
+        for name in set(names) - self._names:
+            if is_state(name):
+                self._states.add(name)
+        self._names.update(names)
 
     def _remove(self, names: Collection[bytes]) -> None:
         for name in names:
-            if self._names is not None and name in self._names:
+            if name in self._names:
                 self._names.remove(name)
                 if is_state(name):
                     self._states.remove(name)
@@ -115,23 +111,21 @@ class DiskTier:
         The first of them begins at `start`, none at or beyond `most`.
         """
         names: list[bytes] = []
-        if self._names:
-            while start < most and start + self._block <= len(tokens):
-                name = name_behind(name, tokens[start : start + self._block].tobytes())
-                if name not in self._names:
-                    break
-                names.append(name)
-                start += self._block
+        while start < most and start + self._block <= len(tokens):
+            name = name_behind(name, tokens[start : start + self._block].tobytes())
+            if name not in self._names:
+                break
+            names.append(name)
+            start += self._block
         return names
 
     def states(self, tokens: array[int], most: int, salt: str) -> list[tuple[int, bytes]]:
         """Return a text's states on disk, the shallowest first: after how many tokens, and the name."""
-        blocks = chain(tokens, most, salt, self._block)
-        names = self._states.along(blocks, tokens, most) if self._names else ()
+        names = self._states.along(chain(tokens, most, salt, self._block), tokens, most)
         return [(n, name) for n, name in names if self.has(name)]
 
     def has(self, name: bytes) -> bool:
-        return self._names is not None and name in self._names
+        return name in self._names
 
     def pays(self, n_bytes: int, compute_s: float) -> bool:
         """Return whether reading `n_bytes` takes less time than computing, as far as both are known."""

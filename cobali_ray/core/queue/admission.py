@@ -23,13 +23,11 @@ DRAIN_WINDOW_S = 10.0
 class Occupancy(NamedTuple):
     """The requests that were admitted and have no slot yet, and how fast they get one."""
 
-    n_queued: int
-    n_queued_tokens: int
-    n_free_slots: int
-    drain_rps: float
-    """Requests that leave the queue per second; 0 when unknown."""
     lines: Sequence[Line] = ()
-    """The same requests by class and tenant."""
+    """By class and tenant."""
+    n_free_slots: int = 0
+    drain_rps: float = 0.0
+    """Requests that leave the queue per second; 0 when unknown."""
     prefill_s: float = 0.0
     """Seconds that the rest of the new request's prompt takes; 0 when unknown."""
 
@@ -71,23 +69,20 @@ class AdmittedCounts:
 
     def occupancy(self, inside: AdmissionSource, prefill_s: float = 0.0) -> Occupancy:
         """Return the requests that wait for a slot, by the scheduler's latest counts."""
-        waiting = self._waiting(self.requests, inside.counts.left)
-        return waiting._replace(
-            n_free_slots=inside.n_free_slots, drain_rps=inside.drain_rps, prefill_s=prefill_s
-        )
+        lines = self._lines(self.requests, inside.counts.left)
+        return Occupancy(lines, inside.n_free_slots, inside.drain_rps, prefill_s)
 
     def occupancy_of_texts(self, inside: AdmissionSource) -> Occupancy:
         """Return the requests whose texts wait. If there are none, the next pass counts as a free slot."""
-        waiting = self._waiting(self.texts, inside.counts.texts_left)
-        return waiting._replace(n_free_slots=int(not waiting.n_queued))
+        lines = self._lines(self.texts, inside.counts.texts_left)
+        return Occupancy(lines, int(not lines))
 
-    def _waiting(self, entered: LineCounts, left: LineCounts) -> Occupancy:
-        lines = [
+    def _lines(self, entered: LineCounts, left: LineCounts) -> list[Line]:
+        return [
             Line(*line, self._weights[line[1]], n_left, entered.n_tokens_of[line] - left.n_tokens_of[line])
             for line, n in entered.n_of.items()
             if (n_left := n - left.n_of[line]) > 0
         ]
-        return Occupancy(entered.n - left.n, entered.n_tokens - left.n_tokens, 0, 0.0, lines)
 
 
 def fit(request: Request, n_most: int) -> Request:
@@ -152,17 +147,17 @@ def n_ahead(request: Request, lines: Sequence[Line]) -> float:
 def _require_room(
     request: Request | EmbeddingRequest, occupancy: Occupancy, limits: EngineLimits, retry_s: float
 ) -> None:
-    if not _below_share(request, occupancy.lines, limits):
-        _check_room(request, _without_worse(request, occupancy), limits, retry_s)
-
-
-def _without_worse(request: Request | EmbeddingRequest, occupancy: Occupancy) -> Occupancy:
-    """Return the occupancy without the requests that may be displaced: of worse lines all but the next."""
-    worse = [x for x in occupancy.lines if x.priority > request.priority]
-    return occupancy._replace(
-        n_queued=occupancy.n_queued - sum([x.n - 1 for x in worse]),
-        n_queued_tokens=occupancy.n_queued_tokens - sum([x.n_tokens - x.n_tokens // x.n for x in worse]),
-    )
+    lines = occupancy.lines
+    if _below_share(request, lines, limits):
+        return
+    # Of worse lines all but the next request may be displaced.
+    n_queued = sum([x.n if x.priority <= request.priority else 1 for x in lines])
+    n_tokens = sum([x.n_tokens if x.priority <= request.priority else x.n_tokens // x.n for x in lines])
+    n_ahead = n_queued - occupancy.n_free_slots
+    if n_ahead >= limits.max_queue:
+        raise QueueFullError("requests", limits.max_queue, retry_s)
+    if n_tokens + request.n_prompt > limits.max_queue_tokens and n_queued > 0 and n_ahead >= 0:
+        raise QueueFullError("tokens", limits.max_queue_tokens, retry_s)
 
 
 def _below_share(request: Request | EmbeddingRequest, lines: Sequence[Line], limits: EngineLimits) -> bool:
@@ -174,17 +169,6 @@ def _below_share(request: Request | EmbeddingRequest, lines: Sequence[Line], lim
     n, n_tokens = 1 + sum([x.n for x in mine]), request.n_prompt + sum([x.n_tokens for x in mine])
     share = request.weight / sum(weights.values())
     return used(n, n_tokens, limits.max_queue, limits.max_queue_tokens) <= share
-
-
-def _check_room(
-    request: Request | EmbeddingRequest, occupancy: Occupancy, limits: EngineLimits, retry_s: float
-) -> None:
-    n_ahead = occupancy.n_queued - occupancy.n_free_slots
-    if n_ahead >= limits.max_queue:
-        raise QueueFullError("requests", limits.max_queue, retry_s)
-    over = occupancy.n_queued_tokens + request.n_prompt > limits.max_queue_tokens
-    if over and occupancy.n_queued > 0 and n_ahead >= 0:
-        raise QueueFullError("tokens", limits.max_queue_tokens, retry_s)
 
 
 def displaced(
