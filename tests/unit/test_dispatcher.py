@@ -71,6 +71,8 @@ def test_the_whole_table_of_phases(phase, change):
         assert after is (Phase.UNKNOWN if phase is Phase.UNKNOWN else Phase.RESTARTING)
     if change is EngineChange.SILENT:
         assert after in AWAY
+    if change in NEWS:
+        assert after not in AWAY, "it has been heard from"
 
 
 class Site:
