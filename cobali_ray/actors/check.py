@@ -105,6 +105,12 @@ def check_start(read: Callable[[], StartTarget]) -> StartCheck:
     return check
 
 
+def file_facts(path: Path) -> dict[str, Any]:
+    """Return the facts of a model's file as `banner` has them."""
+    described = describe(path)
+    return {"file": str(path)} | {name: described[name] for name in ("parameters", "quant", "size_bytes")}
+
+
 def _model(place: EngineDeployment, check: StartCheck) -> dict[str, Any]:
     """Return the facts of an engine's model as `banner` has them, `eager`, `needs_bytes` of this machine."""
     settings = place.settings
@@ -120,10 +126,7 @@ def _model(place: EngineDeployment, check: StartCheck) -> dict[str, Any]:
             path = look_up(settings.model, cache_dir=settings.cache_dir)
             if path is None:
                 return facts | {"to_come": _to_come(settings.model)}
-            described = describe(path)
-            facts |= {name: described[name] for name in ("parameters", "quant", "size_bytes")} | {
-                "file": str(path)
-            }
+            facts |= file_facts(path)
             _look_beside(settings, path, check)
             require_servable(settings, path)
             require_memory(settings, path)

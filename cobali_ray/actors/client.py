@@ -83,7 +83,10 @@ class Vocabularies:
 
 
 class ServeEngineClient:
-    """One per engine and ingress process. `engine` is the Serve handle of an EngineServer."""
+    """One per engine and ingress process; `EngineClient` says what its methods promise.
+
+    `engine` is the Serve handle of an EngineServer.
+    """
 
     def __init__(
         self,
@@ -110,7 +113,6 @@ class ServeEngineClient:
         self._trouble, self._described_once = "", False
 
     def connect(self, on_event: Callable[[Event], None], record: EngineRecord) -> None:
-        """Send the engine's events to `on_event` from now on; `record` is what the dispatcher knows of it."""
         self._on_event, self._record = on_event, record
         self._puller = Puller(self._engine_id, on_event, **where_am_i())
         self._link = EngineLink(
@@ -161,14 +163,13 @@ class ServeEngineClient:
 
     @property
     def card(self) -> ModelCard:
-        """What is served. Raises UnloadedError before the model is loaded, LoadingError before an answer."""
+        """What is served. Also raises UnloadedError, before the model is loaded."""
         if self._card is None:
             raise UnloadedError if self._described_once else LoadingError
         return self._card
 
     @property
     def words(self) -> Words:
-        """The vocabulary of the engine's model."""
         if self._words is None:
             raise LoadingError
         return self._words
@@ -176,14 +177,12 @@ class ServeEngineClient:
     # -- for the dispatcher
 
     def send(self, request: AnyRequest) -> None:
-        """Send a request: its control call stays open, and its events come by the wire."""
         response = self._engine.run.remote(replace(request, reply_to=self._puller.address))
         call = self._calls[request.request_id] = outcome(response)
         call.add_done_callback(partial(self._returned, request.request_id))
-        if self._puller.silent(
-            source := "" if self._record.attendance is None else self._record.attendance.wire_key
-        ):
-            self._on_event(Unheard(self._engine_id, (source,)))
+        attendance = self._record.attendance
+        if attendance is not None and self._puller.silent(attendance.wire_key):
+            self._on_event(Unheard(self._engine_id, (attendance.wire_key,)))
 
     def _returned(self, request_id: str, call: asyncio.Future[Any]) -> None:
         cancelled_here = self._calls.pop(request_id, None) is None
@@ -195,12 +194,10 @@ class ServeEngineClient:
         self._on_event(Returned(self._engine_id, request_id, error))
 
     def cancel(self, request_id: str) -> None:
-        """Cancel a control call, and with it its request."""
         if (call := self._calls.pop(request_id, None)) is not None:
             call.cancel()
 
     def follow(self, instruction: ToEngine) -> None:
-        """Carry out an instruction that is not about a request."""
         match instruction:
             case Kill(_, pid, began):
                 self._kill(pid, began)
@@ -213,11 +210,9 @@ class ServeEngineClient:
                 self._look()
 
     def observe(self, name: HttpTime, waited: Exemplar) -> None:
-        """Send a value to the engine with the next `attend` call."""
         self._link.observe(name, waited)
 
     def count(self, answer: HttpAnswer) -> None:
-        """Send the count of an HTTP answer likewise."""
         self._link.count(answer)
 
     # -- calls
@@ -242,14 +237,14 @@ class ServeEngineClient:
         return self._record.away(time.monotonic())
 
     async def state(self) -> EngineState:
-        """Ask for the engine's state; one that does not answer is loading."""
         if self._trouble or not self._described_once:
             return await self._explained(self._loading(self._trouble or "waiting for the engine"))
         try:
             state: EngineState = await self._ask(self._engine.state)
         except InternalError:
             return await self._explained(self._away or self._loading("no answer"))
-        if state.status is EngineStatus.READY and self._card is None and not self._is_read:
+        reading = self._connecting is not None and not self._connecting.done()
+        if state.status is EngineStatus.READY and self._card is None and reading:
             return self._loading("reading the model's vocabulary")
         return state
 
@@ -264,16 +259,10 @@ class ServeEngineClient:
         why = asking.result() if asking.done() and asking.exception() is None else ""
         return replace(state, detail=f"{state.detail}: {why}") if why else state
 
-    @property
-    def _is_read(self) -> bool:
-        """Whether the engine's model is described and its vocabulary read."""
-        return self._connecting is None or self._connecting.done()
-
     def _loading(self, detail: str) -> EngineState:
         return EngineState(status=EngineStatus.LOADING, detail=detail, engine_id=self._engine_id)
 
     async def counts(self) -> EngineMetrics:
-        """Fetch the engine's counters, to be rendered off the tick thread's interpreter."""
         snapshot, up, answers = None, False, dict[HttpAnswer, int]()
         if self._described_once:
             try:
@@ -303,16 +292,13 @@ class ServeEngineClient:
         return result
 
     async def ticks(self, *, last: int, since: int = 0, before: int | None = None) -> TickFeed:
-        """Fetch records of ticks and requests, encoded by the engine's event loop."""
         args = last, since, before
         return cast("TickFeed", await self._have(self._engine.ticks, *args, within_s=SILENT_S))
 
     async def cache(self) -> CacheView:
-        """Fetch what the engine's slots and its host memory hold."""
         return cast("CacheView", await self._have(self._engine.cache, within_s=SILENT_S))
 
     async def find(self, name: str, tenant: str) -> list[RequestView]:
-        """Ask the engine for a tenant's requests of this name; one that is away knows none."""
         try:
             requests: list[RequestView] = await self._ask(self._engine.find, name, tenant)
         except EngineDiedError:
@@ -320,28 +306,22 @@ class ServeEngineClient:
         return requests
 
     async def move_slot(self, action: str, slot_id: int, filename: str) -> SlotMove:
-        """Have the engine save, restore or erase a slot."""
         return cast("SlotMove", await self._have(self._engine.move_slot, action, slot_id, filename))
 
     async def pause(self) -> int:
-        """Pause the engine: running requests are parked, none begins."""
         return cast("int", await self._have(self._engine.pause))
 
     async def release(self) -> int:
-        """Pause the engine and free its model's memory."""
         return cast("int", await self._have(self._engine.release))
 
     async def resume(self) -> int:
-        """End the pause."""
         return cast("int", await self._have(self._engine.resume))
 
     async def load(self) -> None:
-        """Have the engine load its model, and ask what that is."""
         await self._have(self._engine.load)
         await self._describe()
 
     async def unload(self) -> None:
-        """Have the engine free its model's memory."""
         await self._have(self._engine.unload)
 
     async def drain(self, timeout_s: float) -> bool:
@@ -349,7 +329,6 @@ class ServeEngineClient:
         return bool(await self._engine.drain.remote(timeout_s))
 
     def close(self) -> None:
-        """Stop reading."""
         if self._connecting is not None:
             self._connecting.cancel()
         self._link.close()

@@ -188,11 +188,9 @@ class EngineServer:
     # -- the model ------------------------------------------------------------------------------------
 
     async def load(self) -> CobaliError | None:
-        """Load the model, unless it is loaded; return why it cannot be. Continues if the caller has left."""
         return await self._host.load()
 
     async def unload(self) -> CobaliError | None:
-        """Free the model's memory, unless requests are open."""
         return await self._host.unload()
 
     async def pause(self) -> int:
@@ -230,10 +228,9 @@ class EngineServer:
     # -- questions ------------------------------------------------------------------------------------
 
     async def describe(self) -> dict[str, Any]:
-        """Return what an ingress needs to know: id, process and readers, and the model."""
+        """Return what an ingress needs to know of the model, and whoever looks of the process."""
         facts = self._host.facts
         return {
-            "engine_id": self._engine_id,
             "card": facts.card,
             "model": facts.identity,
             "path": self._path,
@@ -296,7 +293,6 @@ class EngineServer:
         return answer.result() if done and answer.exception() is None else None
 
     async def state(self) -> EngineState:
-        """Return the engine's state."""
         model = self._host.model
         state = replace(
             self._host.state(), engine_id=self._engine_id, idle_s=self._host.idle_s, paused=self._paused

@@ -1,7 +1,7 @@
 """The output of `cobali serve` and all its processes: lines for a terminal, else JSON objects.
 
 Engines and ingresses write JSON lines into Ray's files, and Ray hands them on to this process
-(`read_workers`). Whatever else Ray, Serve and C++ libraries print is kept away from both
+(`read_workers` in `ray_private.py`). Whatever else Ray, Serve and C++ libraries print is kept away from both
 (`RedirectedOutput`).
 
 On a terminal, `Screen` shows them by `telemetry/lines.py` and `banner.py`, which are pure; elsewhere
@@ -28,7 +28,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from cobali_ray.actors.banner import banner
-from cobali_ray.actors.ray_private import read_workers
 from cobali_ray.errors import CobaliError, StartError
 from cobali_ray.models.builtin import Progress as OnProgress
 from cobali_ray.telemetry.lines import more_line, readable
@@ -141,7 +140,8 @@ class Screen:
         with self._lock:
             if event in _AT_CTRL_C:
                 self._stopping = True
-                self._cover_ctrl_c()
+                with contextlib.suppress(OSError, ValueError):
+                    self._console.file.write("\r")  # over the ^C of the terminal
             if event == "ready":
                 self._ready = True
                 self._print(banner(facts, self._console.width, command=own_command()))
@@ -216,10 +216,6 @@ class Screen:
         self._n_more += 1
         if "status" in event:
             self._more[event["status"]] += 1
-
-    def _cover_ctrl_c(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            self._console.file.write("\r")
 
     def _is_repeated(self, words: str, now_s: float) -> bool:
         self._recent = {text: at_s for text, at_s in self._recent.items() if now_s - at_s < REPEAT_S}
@@ -304,11 +300,8 @@ class Workers:
         self._output = output
         self._cries = deque[str](maxlen=1)
 
-    def read(self) -> None:
-        """Take their lines, which Ray would print; Ray must have been started."""
-        read_workers(self.take)
-
     def take(self, data: dict[str, Any]) -> None:
+        """Take what Ray would print of one of them."""
         source = f"{data.get('actor_name') or data.get('task_name') or 'Ray'} {data.get('pid')}"
         for line in data["lines"]:
             self._output.take(line, source)

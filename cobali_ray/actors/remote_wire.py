@@ -174,16 +174,12 @@ class RemoteEnd:
 
     def connection(self, address: Address) -> RemoteConnection:
         """Return the way to an ingress. It is made in the background, for as long as that takes."""
-        connection = self._connections.get(address)
-        if connection is None or connection.closed:
-            with self._opening:
-                connection = self._connections.get(address)
-                if connection is None or connection.closed:
-                    closed = [other for other, c in self._connections.items() if c.closed]
-                    for other in closed:
-                        del self._connections[other]
-                    connection = self._connections[address] = RemoteConnection(self._connect, address)
-        return connection
+        with self._opening:
+            connection = self._connections.get(address)
+            if connection is None or connection.closed:
+                self._connections = {a: c for a, c in self._connections.items() if not c.closed}
+                connection = self._connections[address] = RemoteConnection(self._connect, address)
+            return connection
 
     def meet(self, address: Address) -> None:
         """Send messages to an ingress from now on, also if there are no events."""

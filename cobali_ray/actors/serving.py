@@ -33,6 +33,7 @@ from typing import Any
 
 import httpx2
 
+from cobali_ray.actors.check import file_facts
 from cobali_ray.actors.deployed import APP_NAME, POLL_S, code_version, deploy, renewed, wait_loaded
 from cobali_ray.actors.folder import held_session, own_folder, processes_of, take_over
 from cobali_ray.actors.fork_server import ForkServer
@@ -52,14 +53,13 @@ from cobali_ray.actors.node import (
 from cobali_ray.actors.notify import notifying
 from cobali_ray.actors.output import EventOutput, RedirectedOutput, Steps, Workers, open_output
 from cobali_ray.actors.processes import descendants, end_all
-from cobali_ray.actors.ray_private import logs_folder, wait_for_no_proxy
+from cobali_ray.actors.ray_private import logs_folder, read_workers, wait_for_no_proxy
 from cobali_ray.actors.startup import DIED
 from cobali_ray.command_line import is_ready
 from cobali_ray.engine.context import autos
 from cobali_ray.engine.opening import model_path
 from cobali_ray.errors import CobaliError, ConfigError, StartError
 from cobali_ray.models.builtin import Progress
-from cobali_ray.models.registry import describe
 from cobali_ray.ports import LOOPBACK, authority, reached_at, require_free
 from cobali_ray.settings import EngineSettings
 from cobali_ray.signals import STOPPING, on_signals
@@ -103,8 +103,11 @@ def serve_forever(read: Read, *, host: str, port: int) -> None:
     theirs = os.umask(PRIVATE)
 
     def read_shared(progress: Progress) -> EngineSettings:
-        with _umask(theirs):  # models may be for others, too
+        os.umask(theirs)  # models may be for others, too
+        try:
             return read(progress)
+        finally:
+            os.umask(PRIVATE)
 
     with own_folder() as folder:
         apart = RedirectedOutput(folder / "driver.log")
@@ -124,15 +127,6 @@ def serve_forever(read: Read, *, host: str, port: int) -> None:
         finally:
             output.close()
             apart.close()
-
-
-@contextlib.contextmanager
-def _umask(mask: int) -> Iterator[None]:
-    before = os.umask(mask)
-    try:
-        yield
-    finally:
-        os.umask(before)
 
 
 class _ServerRun:
@@ -209,7 +203,7 @@ class _ServerRun:
                 running.enter_context(held_session(logs_folder().parent))
                 self._apart.move(logs_folder() / "cobali-serve.log")
                 workers = Workers(self._output)
-                workers.read()
+                read_workers(workers.take)
             try:
                 with _in_time(_limit_s(settings)):
                     self._start_app(settings, steps, fast=fast)
@@ -393,9 +387,7 @@ def _model_facts(place: EngineDeployment) -> dict[str, Any]:
     """Return the banner's facts about an engine's model: from its file, and from the engine."""
     facts: dict[str, Any] = {"engine_id": place.engine_id, "model": place.names[0]}
     if (path := model_path(place.settings)) is not None:
-        described = describe(path)
-        facts["file"] = str(path)
-        facts |= {name: described[name] for name in ("parameters", "quant", "size_bytes")}
+        facts |= file_facts(path)
     with contextlib.suppress(Exception):  # a running server does not end because its banner lacks a fact
         description = handle_of(APP_NAME, place.deployment).describe.remote().result(timeout_s=ASK_S)
         facts |= description["runs"]
