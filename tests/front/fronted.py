@@ -149,16 +149,15 @@ def front_running(folder, replica, *, edit=lambda path: None, **config):
     command = [str(folder / "haproxy"), "-db", "-f", str(path)]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
         try:
-            wait_until(lambda: process.poll() is not None or _listens(front))
+            wait_until(lambda: process.poll() is not None or listens(front.port))
             assert process.poll() is None, process.stderr.read().decode()
             yield front
         finally:
             process.kill()
 
 
-def _listens(front):
-    try:
-        front.connect().close()
-    except OSError:
-        return False
-    return True
+def listens(port):
+    with contextlib.suppress(OSError):
+        socket.create_connection(("127.0.0.1", port), timeout=WAIT_S).close()
+        return True
+    return False

@@ -5,9 +5,10 @@ import json
 import os
 import subprocess
 import sys
+from itertools import filterfalse
 from pathlib import Path
 
-from cobali_ray.actors.processes import descendants
+from cobali_ray.actors.processes import descendants, has_ended
 from cobali_ray.ports import free_port
 from tests.waiting import wait_until
 
@@ -34,7 +35,7 @@ def serve(*words, programs=Path(sys.executable).parent, cwd=Path(__file__).paren
         finally:
             below = descendants(process.pid)
             process.kill()
-    wait_until(lambda: not any(map(alive, below)), so_far=lambda: [*filter(alive, below)])
+    wait_until(lambda: all(map(has_ended, below)), so_far=lambda: [*filterfalse(has_ended, below)])
 
 
 def ready(process):
@@ -50,12 +51,6 @@ def ready(process):
 def events(said):
     """Read what a server says that has no terminal: nothing but JSON, whoever says it."""
     return [json.loads(line) for line in said.splitlines()]
-
-
-def alive(pid):
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 def command(pid):

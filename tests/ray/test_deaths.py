@@ -18,9 +18,9 @@ from queue import SimpleQueue
 import httpx2
 import pytest
 import yaml
-from own_server import alive, command, events, names, ready, serve
+from own_server import command, events, names, ready, serve
 
-from cobali_ray.actors.processes import descendants
+from cobali_ray.actors.processes import descendants, has_ended
 from tests.chaos.deaths import kill_one, witness
 from tests.waiting import wait_until
 
@@ -164,7 +164,7 @@ def test_nothing_outlives_a_killed_server_and_the_next_without_haproxy_ends_with
     first.kill()
     with serve("--port", first.url.rpartition(":")[2], PYTHONPATH=str(tmp_path)) as second:  # at once
         told = ready(second)
-        assert not any(map(alive, below))
+        assert all(map(has_ended, below))
         assert "haproxy" not in names(second.pid)
         assert [line["detail"].partition(" (")[0] for line in told if line["event"] == "notice"] == [
             "HAProxy is not installed here"

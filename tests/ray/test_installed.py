@@ -62,10 +62,3 @@ def test_what_needs_an_extra_names_it(installed, elsewhere):
     assert f"pip install '{installed.parent.parent}/dist/" in result.stderr
     assert ".whl[otel]'" in result.stderr
     assert len(result.stderr.splitlines()) == 1
-
-
-def test_the_laboratory_is_a_package_of_its_own(installed, elsewhere):
-    result = run(installed / "cobali", "bench", "--help")
-    assert result.returncode == 2
-    assert result.stderr.strip().endswith("pip install 'CHECKOUT/workloads'")
-    assert len(result.stderr.splitlines()) == 1

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from own_server import command
 
-from cobali_ray.actors.processes import descendants
+from cobali_ray.actors.processes import descendants, end
 from cobali_ray.ports import free_port
 from tests.waiting import wait_until
 
@@ -47,41 +48,24 @@ class Pane:
         wait_until(seen, timeout_s=timeout_s, pause_s=0.1, so_far=self.text)
         return self.text()
 
+    def below(self):
+        return descendants(int(self.tmux("list-panes", "-F", "#{pane_pid}")))
+
     def server(self):
-        (pid,) = (int(pid) for pid in self.tmux("list-panes", "-F", "#{pane_pid}").split())
-        found = [pid for pid in descendants(pid) if "cobali\0serve" in _command(pid)]
-        return min(found)
+        return min(pid for pid in self.below() if "cobali serve" in command(pid))
 
     def close(self):
-        (pid,) = (int(pid) for pid in self.tmux("list-panes", "-F", "#{pane_pid}").split())
-        below = descendants(pid)
+        below = self.below()
         self.tmux("kill-server")
-        for left in below:
-            try:
-                os.kill(left, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-
-
-def _command(pid):
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
+        end(below)
 
 
 @pytest.fixture
 def pane(tmp_path):
     (tmp_path / "config.yaml").write_text("applications: [{args: {model: 'builtin:scripted:0.005'}}]")
     port = free_port()
-    words = [
-        str(Path(sys.executable).with_name("cobali")),
-        "serve",
-        "--config",
-        "config.yaml",
-        f"--port={port}",
-    ]
-    pane = Pane(tmp_path, words)
+    program = str(Path(sys.executable).with_name("cobali"))
+    pane = Pane(tmp_path, [program, "serve", "--config", "config.yaml", f"--port={port}"])
     pane.url = f"http://127.0.0.1:{port}"
     try:
         yield pane
@@ -113,7 +97,7 @@ def test_what_a_person_sees_of_a_server(pane):
 
     os.kill(pane.server(), signal.SIGUSR1)
     pane.until(r"The settings were read again; changed: nothing\.$")
-    (engine,) = (pid for pid in descendants(pane.server()) if "cobali:engine" in _command(pid))
+    (engine,) = (pid for pid in descendants(pane.server()) if "cobali:engine" in command(pid))
     os.kill(engine, signal.SIGKILL)
     shown = pane.until(r"The engine died (?s:.*)The engine is back after [\d.]+ s\.$")
     assert shown.count("The engine died and is being restarted; its requests wait and then continue.") == 1

@@ -11,15 +11,16 @@ import warnings
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
-from own_server import alive, events, names, serve
+from own_server import events, names, serve
 
 from cobali_ray.actors import node, ray_private, serving
 from cobali_ray.actors.cluster import cluster_environment
 from cobali_ray.actors.front import FRONT_HOST, MEND_UVICORN
 from cobali_ray.actors.output import JsonLines
-from cobali_ray.actors.processes import descendants
+from cobali_ray.actors.processes import descendants, has_ended
 from cobali_ray.errors import StartError
 from tests.waiting import wait_until
 
@@ -34,19 +35,9 @@ def ended(monkeypatch):
     return ended
 
 
-def starts(monkeypatch, *outcomes):
-    """Let Ray's start end like this, one after the other."""
-    left = iter(outcomes)
-
-    def init(_):
-        if (error := next(left)) is not None:
-            raise error
-
-    monkeypatch.setattr(node, "_init_ray", init)
-    return left
-
-
-def start(*, spare=0):
+def start(monkeypatch, *outcomes, spare=0):
+    """Start Ray, whose start ends like this, one after the other."""
+    monkeypatch.setattr(node, "_init_ray", Mock(side_effect=outcomes))
     node.start_ray(JsonLines(sys.stdout), meanwhile=list, spare=spare)
 
 
@@ -54,9 +45,8 @@ BUSY = Exception("The current node timed out during startup.\nThis could happen 
 
 
 def test_a_start_that_fails_is_tried_once_more(monkeypatch, ended, capsys):
-    starts(monkeypatch, BUSY, None)
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as spared:
-        start(spare=spared.pid)
+        start(monkeypatch, BUSY, None, spare=spared.pid)
         spared.stdin.close()
     assert len(ended) == 1, "what the first left behind"
     assert spared.pid not in ended[0]
@@ -64,9 +54,8 @@ def test_a_start_that_fails_is_tried_once_more(monkeypatch, ended, capsys):
 
 
 def test_a_start_that_fails_twice_is_one_line_that_says_what_to_do(monkeypatch, ended):
-    starts(monkeypatch, BUSY, BUSY)
     with pytest.raises(StartError) as failed:
-        start()
+        start(monkeypatch, BUSY, BUSY)
     text = str(failed.value)
     assert text.startswith("Ray did not start: The current node timed out during startup.")
     assert "/tmp/ray/session_latest/logs" in text
@@ -156,7 +145,9 @@ def test_what_stands_in_for_an_agent_waits_until_its_node_ends():
         assert agent.wait(60) == 0
 
 
-def test_the_start_as_a_whole_has_one_limit():
+def test_the_start_as_a_whole_has_one_limit(monkeypatch):
+    monkeypatch.setattr(serving, "logs_folder", lambda: "/logs")
+
     def try_again_and_again():
         with serving._in_time(0.05):
             while True:
@@ -241,7 +232,7 @@ def broken_off(there, number):
         process.send_signal(number)
         said, _ = process.communicate(timeout=60)
         assert process.returncode == 0, said
-        wait_until(lambda: not any(map(alive, below)))
+        wait_until(lambda: all(map(has_ended, below)))
     return [line["event"] for line in events(said)]
 
 
@@ -261,13 +252,3 @@ def test_a_start_is_broken_off_at_once(there, number):
         told = broken_off(there, number)
     assert "broken_off" in told
     assert told[-1] == "stopped"
-
-
-@pytest.mark.thorough  # of a server that runs, test_deaths.py has the same in `make test`
-def test_an_engine_that_does_not_open_ends_the_start_in_one_line():
-    with serve("--set", "selector=cuda", CUDA_VISIBLE_DEVICES="") as process:
-        said, _ = process.communicate(timeout=120)
-    assert process.returncode == 1
-    last = events(said)[-1]
-    assert last["event"] == "start_failed", said
-    assert last["error"].startswith("Engine did not start: selector: "), "one line, and no traceback"

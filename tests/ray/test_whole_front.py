@@ -78,12 +78,6 @@ async def test_an_answer_has_one_request_id_whichever_way_it_comes(server, way, 
             assert answered == sent if sent else answered
 
 
-async def test_where_no_application_is_the_server_is_loading(server):
-    async with httpx2.AsyncClient(timeout=60) as http:
-        response = await http.get(str(httpx2.URL(server.url).join("/nowhere")))
-    assert (response.status_code, response.json()["error"]["code"]) == (503, "loading")
-
-
 async def test_nothing_listens_for_other_machines(server):
     ours = [psutil.Process()]
     for pid in descendants(os.getpid()):

@@ -14,8 +14,12 @@ class Ear(Puller):
         self.inboxes, self.unreadable, self.unheard = defaultdict(Inbox), [], []
         super().__init__("0", self._note, **place)
 
-    def open(self, name):
-        return self.inboxes[name]
+    async def read(self, request_id, n):
+        """Wait for so many events of a request."""
+        return await self.inboxes[request_id].read(n)
+
+    async def texts(self, request_id, n):
+        return [event.text for event in await self.read(request_id, n)]
 
     def _note(self, event):
         match event:
@@ -40,7 +44,6 @@ class Inbox:
         self._news.set()
 
     async def read(self, n):
-        """Wait for so many events."""
         events = []
         async with asyncio.timeout(60):
             while len(events) < n:

@@ -62,13 +62,6 @@ def test_new_code_is_deployed_with_the_same_settings(renew):
     assert said[0]["changed"] == ["engine", "ingress"]
 
 
-def test_new_code_that_does_not_start_is_undone(renew):
-    serve = Serve(RuntimeError("no module named cobali"))
-    settings, said = renew(serve, lambda: NEW, code=("one", "two"))
-    assert (settings, serve.codes) == (OLD, ["two", "one"])
-    assert said[0]["event"] == "settings_kept"
-
-
 def test_the_code_is_another_once_a_file_of_it_changes(tmp_path):
     (tmp_path / "ui").mkdir()
     file = tmp_path / "ui" / "page.js"
@@ -88,21 +81,23 @@ def test_the_code_is_another_once_a_file_of_it_changes(tmp_path):
     assert code_version(tmp_path) != old, "by its size"
 
 
-def test_what_ray_raises_leaves_all_as_it_was(renew):
-    serve = Serve(RuntimeError("the controller is gone\nand a traceback"))
-    settings, said = renew(serve)
-    assert (settings, serve.deployed) == (OLD, [NEW, OLD])
-    assert [(line["event"], line["error"]) for line in said] == [("settings_kept", "the controller is gone")]
+def fail(_=None):
+    raise ConfigError("model", "did not start")
 
 
-def test_what_does_not_start_is_undone(renew):
-    def fail(goes_on):
-        raise ConfigError("model", "the engine did not start")
-
-    serve = Serve()
-    settings, said = renew(serve, wait=fail)
-    assert (settings, serve.deployed) == (OLD, [NEW, OLD])
-    assert "the engine did not start" in said[0]["error"]
+@pytest.mark.parametrize(
+    ("failures", "wait", "why"),
+    [
+        ([RuntimeError("the controller is gone\nand a traceback")], print, "the controller is gone"),
+        ([], fail, "model: did not start"),
+    ],
+    ids=["raised-by-ray", "not-started"],
+)
+def test_what_does_not_start_is_undone_settings_and_code(renew, failures, wait, why):
+    serve = Serve(*failures)
+    settings, said = renew(serve, wait=wait, code=("one", "two"))
+    assert (settings, serve.deployed, serve.codes) == (OLD, [NEW, OLD], ["two", "one"])
+    assert [(line["event"], line["error"]) for line in said] == [("settings_kept", why)]
 
 
 def test_a_ray_that_takes_nothing_any_longer_ends_no_server(renew):
@@ -112,10 +107,7 @@ def test_a_ray_that_takes_nothing_any_longer_ends_no_server(renew):
 
 
 def test_a_file_that_cannot_be_used_deploys_nothing(renew):
-    def reread():
-        raise ConfigError("n_slots", "must be a number")
-
     serve = Serve()
-    settings, said = renew(serve, reread)
+    settings, said = renew(serve, fail)
     assert (settings, serve.deployed) == (OLD, [])
-    assert "n_slots: must be a number" in said[0]["error"]
+    assert "model: did not start" in said[0]["error"]

@@ -129,14 +129,7 @@ def test_workers_are_forks_of_the_one_that_was_started_last(tmp_path, monkeypatc
             server.close()
 
 
-def test_it_ends_with_its_parent_and_leaves_no_worker_waiting(server):
-    path, process = server
-    process.stdin.close()
-    assert process.wait(WAIT_S) == 0
-    assert not fork_worker.ask(path, ["script"])
-
-
-def test_what_belongs_to_a_killed_parent_ends_too_and_its_folder_is_gone(server):
+def test_it_ends_with_its_parent_and_all_that_belongs_to_that_and_its_folder_is_gone(server):
     path, process = server
     cat = shutil.which("cat")
     with (
@@ -149,6 +142,7 @@ def test_what_belongs_to_a_killed_parent_ends_too_and_its_folder_is_gone(server)
         assert other.poll() is None
         other.kill()
     assert not Path(path).parent.exists()
+    assert not fork_worker.ask(path, ["script"]), "no worker waits for it"
 
 
 def test_who_forks_is_one_thread_that_has_loaded_nothing_with_threads_of_its_own():

@@ -189,46 +189,41 @@ async def test_values_outlive_an_engine_that_did_not_take_them(s):
     assert (s.engine.heard[-1][0], s.engine.heard[-1][-2]) == ({}, {}), "each value is told once"
 
 
-async def test_what_is_sent_again_is_counted_once(monkeypatch):
-    monkeypatch.setattr(engine_server, "ATTEND_S", 0)
-    engine = EngineServer(EngineSettings(model="builtin:scripted", n_slots=2))
-    try:
-        for address, number in (("/a", 1), ("/a", 1), ("/a", 2), ("/b", 1)):
-            await engine.attend({}, None, address, {ANSWER: 1}, number)
-        assert await engine.http_answers() == {ANSWER: 3}
-    finally:
-        engine.__del__()
-
-
-async def test_all_ingresses_hear_at_once_which_device_is_lost(monkeypatch):
-    monkeypatch.setattr(engine_server, "ATTEND_S", 60)
+@pytest.fixture
+def engine(monkeypatch):
+    """An engine; its device reports its loss by `lose`."""
     losing = []
+    monkeypatch.setattr(engine_server, "ATTEND_S", 0)
     monkeypatch.setattr(NoDevices, "on_loss", lambda _, report: losing.append(report))
     engine = EngineServer(EngineSettings(model="builtin:scripted", n_slots=2))
-    try:
-        known = await engine.attend({}, None)
-        calls = [asyncio.create_task(engine.attend({}, known)) for _ in range(2)]
-        await asyncio.sleep(0)
-        await asyncio.to_thread(losing[0], "far:1 (the connection to it broke)")
-        assert [(await call).lost for call in calls] == ["far:1 (the connection to it broke)"] * 2
-    finally:
-        engine.__del__()
+    (engine.lose,) = losing
+    yield engine
+    engine.__del__()
 
 
-async def test_all_ingresses_hear_of_every_restart(monkeypatch):
-    monkeypatch.setattr(engine_server, "ATTEND_S", 0)
-    engine = EngineServer(EngineSettings(model="builtin:scripted", n_slots=2))
-    try:
-        assert (await engine.attend({}, None)).n_restarts == 0, "the first engine of a server"
-        seen = await engine.attend({}, Attendance("its predecessor", 4))
-        assert seen.n_restarts == 5
-        again = await engine.attend({}, seen)
-        assert again.up_s > seen.up_s > 0
-        assert again._replace(up_s=seen.up_s) == seen, "known is known"
-        newcomer = await engine.attend({}, None)
-        assert newcomer._replace(up_s=seen.up_s) == seen, "an ingress that was restarted itself learns it"
-        assert (await engine.attend({}, Attendance("its predecessor", 4))).n_restarts == 5, (
-            "one death, counted once"
-        )
-    finally:
-        engine.__del__()
+async def test_what_is_sent_again_is_counted_once(engine):
+    for address, number in (("/a", 1), ("/a", 1), ("/a", 2), ("/b", 1)):
+        await engine.attend({}, None, address, {ANSWER: 1}, number)
+    assert await engine.http_answers() == {ANSWER: 3}
+
+
+async def test_all_ingresses_hear_at_once_which_device_is_lost(engine, monkeypatch):
+    monkeypatch.setattr(engine_server, "ATTEND_S", 60)
+    known = await engine.attend({}, None)
+    calls = [asyncio.create_task(engine.attend({}, known)) for _ in range(2)]
+    await asyncio.sleep(0)
+    await asyncio.to_thread(engine.lose, "far:1 (the connection to it broke)")
+    assert [(await call).lost for call in calls] == ["far:1 (the connection to it broke)"] * 2
+
+
+async def test_all_ingresses_hear_of_every_restart(engine):
+    assert (await engine.attend({}, None)).n_restarts == 0, "the first engine of a server"
+    seen = await engine.attend({}, Attendance("its predecessor", 4))
+    assert seen.n_restarts == 5
+    again = await engine.attend({}, seen)
+    assert again.up_s > seen.up_s > 0
+    assert again._replace(up_s=seen.up_s) == seen, "known is known"
+    newcomer = await engine.attend({}, None)
+    assert newcomer._replace(up_s=seen.up_s) == seen, "an ingress that was restarted itself learns it"
+    once_more = await engine.attend({}, Attendance("its predecessor", 4))
+    assert once_more.n_restarts == 5, "one death, counted once"

@@ -193,15 +193,6 @@ def test_without_a_key_the_engines_are_shown_all_the_same(server, capsys):
     assert "2/16" in said
 
 
-def test_a_server_that_does_not_answer_is_shown(server, monkeypatch, capsys):
-    def gone(_):
-        return [Listener("127.0.0.1", 1, os.getpid(), "HAProxy", "HTTP", KEYS)]
-
-    monkeypatch.setattr(servers, "listeners", gone)
-    ps()
-    assert "it does not answer" in capsys.readouterr().out
-
-
 def test_a_server_is_asked_at_its_address(server, capsys):
     url = f"http://127.0.0.1:{server.server_port}"
     ps(url=f"{url}/v1", key="secret")

@@ -9,8 +9,10 @@ from engine_in_process import setups, text_of
 from telemetry_records import render
 
 from cobali_ray.actors import engine_server, loaded_model, model_host
+from cobali_ray.actors.loaded_model import identity_of
 from cobali_ray.core.dispatch.engines import Phase
 from cobali_ray.core.views.stats import EngineStatus
+from cobali_ray.engine import opening
 from cobali_ray.errors import (
     ConfigError,
     DrainingError,
@@ -20,6 +22,7 @@ from cobali_ray.errors import (
     NoRoomError,
     UnloadedError,
 )
+from cobali_ray.settings import EngineSettings
 from tests.waiting import until
 
 
@@ -266,3 +269,28 @@ async def test_a_model_that_is_loaded_in_a_pause_begins_nothing(make):
     await until(lambda: s.client.find("a", ""))
     assert await s.client.resume() == 1
     assert (await asked)[-1].finish_reason == "length"
+
+
+def test_another_projector_is_another_model(tmp_path):
+    model, projector = tmp_path / "model.gguf", tmp_path / "mmproj.gguf"
+    model.write_bytes(b"m")
+    projector.write_bytes(b"p")
+    alone, before = identity_of(model, None), identity_of(model, projector)
+    projector.write_bytes(b"another")
+    assert len({alone, before, identity_of(model, projector)}) == 3
+    assert identity_of(None, None) == "scripted"
+
+
+def test_a_model_that_cannot_be_served_gives_its_memory_back(monkeypatch):
+    closed = []
+    backend = opening.open_backend(EngineSettings(model="builtin:scripted"), None)
+    backend.close = lambda: closed.append(True)
+    monkeypatch.setattr(opening, "open_backend", lambda *_: backend)
+
+    def refuse(*_, **__):
+        raise ConfigError("selector", "is not to be had")
+
+    monkeypatch.setattr(opening, "engine_on", refuse)
+    with pytest.raises(ConfigError):
+        opening.open_engine(EngineSettings(model="builtin:scripted"), print)
+    assert closed

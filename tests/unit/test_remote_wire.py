@@ -135,41 +135,38 @@ def test_an_engine_is_gone_once_until_it_is_heard_again(monkeypatch):
 
 async def test_events_arrive_in_order_and_their_streams_know_whose_they_are(puller, pusher):
     key = introduce(puller, pusher)
-    stream = puller.open("a")
     for i in range(100):
         assert not pusher.send([(puller.address, Delta("a", str(i), (1,)))])
     pusher.send([(puller.address, End("a", "stop", None, STATS))])
-    events = await stream.read(101)
+    events = await puller.read("a", 101)
     assert [event.text for event in events[:-1]] == [str(i) for i in range(100)]
     assert events[-1] == End("a", "stop", None, STATS)
-    assert stream.source == key
+    assert puller.inboxes["a"].source == key
 
 
 async def test_an_engine_on_the_same_node_takes_the_unix_socket(puller):
     near = Pusher("0", host=HOST, node_id="a")
     assert near.meet(puller.address, known=True) == "", "it needs no key"
-    stream = puller.open("a")
     assert not near.send([(puller.address, Delta("a", "text", (1,)))])
-    assert [event.text for event in await stream.read(1)] == ["text"]
-    assert stream.source == wire.LOCAL
+    assert await puller.texts("a", 1) == ["text"]
+    assert puller.inboxes["a"].source == wire.LOCAL
     assert len(puller._engines) == 1
     near.close()
 
 
 async def test_a_stranger_is_not_heard_until_it_is_admitted_and_then_nothing_is_missing(puller, pusher):
-    stream = puller.open("a")
     assert not pusher.send([(puller.address, Delta("a", "text", (1,)))])
     with capture_logs() as logs:
         await until(lambda: [log["event"] for log in logs].count("engine_not_admitted") > 1)  # it tries again
-    assert stream.take() == []
+    assert puller.inboxes["a"].take() == []
     puller.admit(pusher.meet(puller.address, known=True))
-    assert [event.text for event in await stream.read(1)] == ["text"]
+    assert await puller.texts("a", 1) == ["text"]
 
 
 @pytest.mark.parametrize("how", ["plain", "own-keys", "false-server-key"])
 async def test_nobody_else_gets_in(puller, pusher, how):
     introduce(puller, pusher)
-    where, stream = Address.parse(puller.address), puller.open("a")
+    where = Address.parse(puller.address)
     with zmq.Context() as context, context.socket(zmq.PUSH) as stranger:
         stranger.linger = 0
         if how != "plain":
@@ -180,11 +177,11 @@ async def test_nobody_else_gets_in(puller, pusher, how):
         data = remote_wire._HEAD.pack(1, 0) + wire.encode("0", [Delta("a", "forged", (1,))])
         stranger.send(data, zmq.NOBLOCK)
         await until(lambda: news.poll(0) and recv_monitor_message(news)["event"] in SHUT_OUT)
-        assert stream.take() == []
+        assert puller.inboxes["a"].take() == []
         stranger.disable_monitor()
         news.close()
     pusher.send([(puller.address, Delta("a", "true", (1,)))])
-    assert [event.text for event in await stream.read(1)] == ["true"]
+    assert await puller.texts("a", 1) == ["true"]
 
 
 async def test_an_engine_that_has_nothing_to_say_is_heard_and_one_that_ended_is_not(puller, pusher, soon):
@@ -201,9 +198,8 @@ async def test_an_engine_that_comes_back_is_another_one_with_a_key_of_its_own(pu
     pusher.close()
     successor = Pusher("0", host=HOST, node_id="b")
     introduce(puller, successor)
-    stream = puller.open("a")
     successor.send([(puller.address, Delta("a", "text", (1,)))])
-    assert [event.text for event in await stream.read(1)] == ["text"]
+    assert await puller.texts("a", 1) == ["text"]
     successor.close()
 
 
@@ -267,9 +263,9 @@ def over(relay, puller, pusher):
 
 
 async def test_what_was_lost_on_a_link_is_noticed_and_what_comes_later_is_whole(puller, pusher, relay):
-    key, stream = over(relay, puller, pusher), puller.open("a")
+    key = over(relay, puller, pusher)
     pusher.send([(relay.address, Delta("a", "one", (1,)))])
-    assert [event.text for event in await stream.read(1)] == ["one"]
+    assert await puller.texts("a", 1) == ["one"]
     relay.open = False
     pusher.send([(relay.address, Delta("a", "two" * 20_000, (1,)))])  # more than many beats
     await until(lambda: relay.n_lost > 60_000)
@@ -277,46 +273,43 @@ async def test_what_was_lost_on_a_link_is_noticed_and_what_comes_later_is_whole(
     relay.reset()
     await until(lambda: puller.unheard)
     assert puller.unheard == [(key, "")], "it may be the first of any stream"
-    later = puller.open("later")
     pusher.send([(relay.address, Delta("later", "text", (1,)))])
-    assert [event.text for event in await later.read(1)] == ["text"]
+    assert await puller.texts("later", 1) == ["text"]
 
 
 async def test_a_link_that_is_cut_is_noticed_and_heals_without_a_new_introduction(
     puller, pusher, relay, soon
 ):
-    key, stream = over(relay, puller, pusher), puller.open("a")
+    key = over(relay, puller, pusher)
     pusher.send([(relay.address, Delta("a", "one", (1,)))])
-    await stream.read(1)
+    await puller.read("a", 1)
     relay.open = False
     await until(lambda: (key,) in puller.unheard)
     relay.open = True
     relay.reset()
     await until(lambda: not puller.silent(key))
-    later = puller.open("b")
     pusher.send([(relay.address, Delta("b", "text", (1,)))])
-    assert [event.text for event in await later.read(1)] == ["text"]
+    assert await puller.texts("b", 1) == ["text"]
 
 
-def test_an_ingress_that_cannot_be_reached_fills_its_backlog_and_blocks_nobody(pusher):
-    nobody = str(Address("/none", "a", f"tcp://{HOST}:1", zmq.curve_keypair()[0].decode()))
-    n = next(i for i in range(10 * MAX_BACKLOG) if pusher.send([(nobody, Delta("a", str(i), (1,)))]))
-    assert MAX_BACKLOG <= n <= MAX_BACKLOG + remote_wire.MAX_QUEUED + 2
+@pytest.fixture
+def nobody():
+    """An address where no ingress is."""
+    return str(Address("/none", "a", f"tcp://{HOST}:1", zmq.curve_keypair()[0].decode()))
 
 
-async def test_one_ingress_that_cannot_be_reached_holds_up_no_other(puller, pusher):
+async def test_an_ingress_that_cannot_be_reached_fills_its_backlog_and_holds_up_no_other(
+    puller, pusher, nobody
+):
     introduce(puller, pusher)
-    nobody = str(Address("/none", "c", f"tcp://{HOST}:1", zmq.curve_keypair()[0].decode()))
-    while not pusher.send([(nobody, Delta("b", "x", (1,)))]):
-        pass
-    stream = puller.open("a")
+    n = next(i for i in range(10 * MAX_BACKLOG) if pusher.send([(nobody, Delta("b", str(i), (1,)))]))
+    assert MAX_BACKLOG <= n <= MAX_BACKLOG + remote_wire.MAX_QUEUED + 2
     assert pusher.send([(nobody, Delta("b", "x", (1,))), (puller.address, Delta("a", "text", (1,)))]) <= {"b"}
-    assert [event.text for event in await stream.read(1)] == ["text"]
+    assert await puller.texts("a", 1) == ["text"]
 
 
 @pytest.mark.parametrize("backlog", [0, 3 * remote_wire.MAX_QUEUED])
-async def test_an_ingress_that_keeps_no_touch_is_forgotten(monkeypatch, pusher, backlog):
-    nobody = str(Address("/none", "a", f"tcp://{HOST}:1", zmq.curve_keypair()[0].decode()))
+async def test_an_ingress_that_keeps_no_touch_is_forgotten(monkeypatch, pusher, nobody, backlog):
     pusher.meet(nobody, known=True)
     for _ in range(backlog):
         assert not pusher.send([(nobody, Delta("a", "x", (1,)))])
@@ -330,9 +323,8 @@ async def test_an_ingress_that_keeps_no_touch_is_forgotten(monkeypatch, pusher, 
 
 async def test_last_words_get_out(puller, pusher):
     introduce(puller, pusher)
-    stream = puller.open("a")
     for i in range(50):
         pusher.send([(puller.address, Delta("a", str(i), (1,)))])
     closing = asyncio.get_running_loop().run_in_executor(None, pusher.close)
-    assert [event.text for event in await stream.read(50)][-1] == "49"
+    assert (await puller.texts("a", 50))[-1] == "49"
     await closing
