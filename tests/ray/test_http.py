@@ -9,26 +9,14 @@ import pytest
 pytestmark = pytest.mark.ray
 
 SAY = [{"role": "user", "content": "tell me something"}]
-narrow = pytest.mark.parametrize("server", ["narrow"], indirect=True)
 
 
-async def whole(openai, model="scripted", **kwargs):
-    answer = await openai.chat.completions.create(model=model, messages=SAY, **kwargs)
+async def whole(openai, **kwargs):
+    answer = await openai.chat.completions.create(model="scripted", messages=SAY, **kwargs)
     return answer.choices[0].message.content
 
 
-async def streamed(openai, model="scripted", **kwargs):
-    """Return each choice's text and finish reason."""
-    texts, reasons = {}, {}
-    stream = await openai.chat.completions.create(model=model, messages=SAY, stream=True, **kwargs)
-    async for chunk in stream:
-        for choice in chunk.choices:
-            texts[choice.index] = texts.get(choice.index, "") + (choice.delta.content or "")
-            reasons[choice.index] = choice.finish_reason or reasons.get(choice.index)
-    return [(texts[index], reasons[index]) for index in sorted(texts)]
-
-
-@narrow
+@pytest.mark.parametrize("server", ["narrow"], indirect=True)
 async def test_a_full_queue_is_429_with_retry_after(openai, server):
     async with asyncio.timeout(60):
         running = await openai.chat.completions.create(model="scripted", messages=SAY, stream=True)
@@ -50,10 +38,10 @@ async def test_a_full_queue_is_429_with_retry_after(openai, server):
 async def test_every_ingress_reads_its_own_socket(server):
     async def one(i):
         async with server.openai() as openai:  # a connection of its own, so the front end may choose
-            return await streamed(openai, max_tokens=1 + i % 5, temperature=0)
+            return await whole(openai, max_tokens=1 + i % 5, temperature=0)
 
     answers = await asyncio.gather(*(one(i) for i in range(24)))
-    assert [len(text) for ((text, _),) in answers] == [1 + i % 5 for i in range(24)]
+    assert [len(text) for text in answers] == [1 + i % 5 for i in range(24)]
     assert (await server.engine())["n_readers"] == 2
 
 

@@ -32,21 +32,17 @@ def test_a_manager_hears_of_the_start_of_readiness_and_of_the_end(manager):
     output.take('{"event": "http_request"}', "a worker")
     output.say("settings_kept", level="warning", error="n_slots: no\nsecond line")
     output.say("draining", n_requests=3, limit_s=30)
+    output.say("broken_off")
     output.close()
     heard = [listener.recv(4096).decode() for _ in range(4)]
+    assert listener.recv(4096).startswith(b"STOPPING=1\n"), "as a start that is broken off"
     assert heard == [
         "STATUS=Starting: starting Ray",
         "READY=1\nSTATUS=Serving tiny, other at http://127.0.0.1:8000",
         "STATUS=The settings stay as they were: n_slots: no second line",
         "STOPPING=1\nSTATUS=Waiting up to 30 s for 3 requests to finish ... (Ctrl-C again to skip)",
     ]
-    assert [line.count('"event"') for line in stream.getvalue().splitlines()] == [1] * 5, "nothing is lost"
-
-
-def test_a_start_that_is_broken_off_is_stopping(manager):
-    listener, name = manager
-    notifying(JsonLines(io.StringIO()), {"NOTIFY_SOCKET": name}).say("broken_off")
-    assert listener.recv(4096).startswith(b"STOPPING=1\n")
+    assert [line.count('"event"') for line in stream.getvalue().splitlines()] == [1] * 6, "nothing is lost"
 
 
 def test_a_manager_that_is_gone_or_none_changes_nothing(tmp_path):

@@ -254,12 +254,8 @@ def test_in_a_file_there_is_an_event_a_line_and_nothing_else():
 def test_what_ray_prints_is_there_when_it_is_asked_for():
     out = io.StringIO()
     JsonLines(out, verbose=lambda: True).take("INFO serve -- Started", "ServeController 7")
-    line = orjson.loads(out.getvalue())
-    assert (line["event"], line["source"], line["line"]) == (
-        "output",
-        "ServeController 7",
-        "INFO serve -- Started",
-    )
+    expected = {"event": "output", "source": "ServeController 7", "line": "INFO serve -- Started"}
+    assert expected.items() <= orjson.loads(out.getvalue()).items()
 
 
 def test_a_reader_that_is_gone_ends_nothing():
@@ -386,9 +382,8 @@ print("after it")
 def test_what_libraries_print_goes_to_a_file(tmp_path):
     run = subprocess.run([sys.executable, "-c", APART, tmp_path], capture_output=True, text=True, check=True)
     assert (run.stdout, run.stderr) == ("for the user\nafter it\n", "")
-    assert (tmp_path / "moved.log").read_text() == "of a child\nchatter\nmore chatter\n" or (
-        tmp_path / "moved.log"
-    ).read_text() == "chatter\nof a child\nmore chatter\n"
+    *first, last = (tmp_path / "moved.log").read_text().splitlines()
+    assert (sorted(first), last) == (["chatter", "of a child"], "more chatter")
 
 
 @pytest.mark.parametrize(
