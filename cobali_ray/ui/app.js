@@ -121,4 +121,3 @@ function KeyForm() {
 followTheme();
 render(html`<${App} />`, document.getElementById("app"));
 follow();
-document.documentElement.dataset.ready = "";

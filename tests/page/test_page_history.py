@@ -1,35 +1,22 @@
 """What the page knows of ticks and requests: packets late, lost, overtaken; and what is kept to look at."""
 
+import packets
 import pytest
 
 pytest.importorskip("playwright")
 
-PACKET = {
-    "engine": {
-        "engine_id": "0",
-        "incarnation_id": "one",
-        "n_slots": 2,
-        "n_cells": 64,
-        "token_budget": 8,
-        "itl_target_s": None,
-        "model": "m",
-    },
-    "now_s": 10.0,
-    "unix_s": 1000.0,
-    "next": 3,
-    "ticks": [],
-    "requests": [],
-}
+TWO_SLOTS = packets.ENGINE | {"incarnation_id": "one", "n_slots": 2, "token_budget": 8, "itl_target_s": None}
+PACKET = packets.packet([]) | {"engine": TWO_SLOTS, "now_s": 10.0, "next": 3}
 
 
 def tick(number, started_s, spans=()):
-    counts = {"n_sampled": 1, "n_prefill": 0, "gaps_s": [0.1]}
-    return {"tick_id": number, "started_s": started_s, "total_s": 0.5, "spans": spans} | counts
+    more = {"total_s": 0.5, "n_sampled": 1, "gaps_s": [0.1]}
+    return packets.tick(number, started_s, decodes=(), spans=spans, **more)
 
 
 def request(name, stays, state="generating"):
-    moments = {"arrived_s": 0.0, "assigned_s": stays[0][1], "first_token_s": None, "ended_s": None}
-    return {"request_id": name, "state": state, "n_prompt": 4, "n_cached": 0, "stays": stays, **moments}
+    moments = {"assigned_s": stays[0][1], "first_token_s": None, "ended_s": None}
+    return packets.request(name, state=state, n_prompt=4, stays=stays, **moments)
 
 
 def test_where_cached_tokens_came_from_is_said_in_words(of):

@@ -1,74 +1,12 @@
 """What the view of ticks computes before it draws: axes, columns, sentences, the ITL target, links, files."""
 
 import pytest
+from packets import ENGINE, packet, request, tick
 
 from cobali_workloads.trace.recording import Recording
 from cobali_workloads.trace.timeline import timeline_of
 
 pytest.importorskip("playwright")
-
-ENGINE = {
-    "engine_id": "0",
-    "incarnation_id": "0123456789abcdef",
-    "model": "m",
-    "node": "",
-    "n_slots": 4,
-    "n_cells": 64,
-    "token_budget": 512,
-    "itl_target": "fixed",
-    "itl_target_s": 0.03,
-    "overlaps": False,
-}
-PARTS = {"plan_s": 0.001, "forward_s": 0.017, "sample_s": 0.001, "publish_s": 0.001, "total_s": 0.02}
-COUNTS = {
-    "n_sampled": 2,
-    "n_accepted": 0,
-    "n_drafted": 0,
-    "n_embedded": 0,
-    "n_finished": 0,
-    "n_preempted": 0,
-    "n_queued": 0,
-    "n_queued_tokens": 0,
-    "n_cells": 64,
-    "n_cells_used": 8,
-    "n_cells_idle": 0,
-    "predicted_s": 0.0,
-    "target_s": 0.0,
-}
-
-
-def tick(number=0, started_s=None, decodes=(0, 1), chunks=(), **more):
-    """`decodes` are slots, `chunks` are (slot, start, length)."""
-    spans = [[slot, 9, 1, 1] for slot in decodes] + [[*chunk, 0] for chunk in chunks]
-    tokens = {"n_decode": len(decodes), "n_prefill": sum(length for *_, length in chunks), "spans": spans}
-    started = {"tick_id": number, "started_s": number * 0.02 if started_s is None else started_s}
-    return started | PARTS | COUNTS | {"gaps_s": []} | tokens | more
-
-
-def request(name="r1", **more):
-    moments = {"received_s": None, "arrived_s": 0.0, "assigned_s": 0.0, "first_token_s": 0.5, "ended_s": 1.0}
-    known = {
-        "state": "ended",
-        "finish_reason": "stop",
-        "error": None,
-        "slot_id": 2,
-        "tenant": "",
-        "n_preempted": 0,
-    }
-    counts = {"n_prompt": 200, "n_cached": 0, "n_output": 5}
-    return {"request_id": name, "stays": [[2, 0.0, 1.0]]} | moments | known | counts | more
-
-
-def packet(ticks, requests=()):
-    return {
-        "engine": ENGINE,
-        "now_s": 2.0,
-        "unix_s": 1000.0,
-        "next": 99,
-        "ticks": ticks,
-        "requests": list(requests),
-    }
-
 
 WITH = """async (module, { packet, arg }) => {
     const { History } = await import("/ui/feed/history.js");
@@ -255,7 +193,7 @@ def test_a_link_is_read_with_care(of, hash_, asked):
     assert of("ticks/link.js", ask, hash_) == asked
 
 
-OPEN = """async ({ link, obey, parse }, [hash, packet]) => {
+OPEN = """async ({ hashOf, link, obey, parse }, [hash, packet]) => {
     const { feed, merge } = await import("/ui/feed/feed.js");
     const { goLive, isLive, shownOf, view, windowOf } = await import("/ui/plots/window.js");
     const { fetch } = window;
@@ -265,13 +203,18 @@ OPEN = """async ({ link, obey, parse }, [hash, packet]) => {
         feed.set({ engines: ["0"], engine: null });
         merge(packet);
         const { history } = feed.get();
-        goLive();
-        link.set({ target: parse(hash), problem: null });
-        await obey();
-        const { ticks } = windowOf(history);
+        const opened = async (hash) => {
+            goLive();
+            link.set({ target: parse(hash), problem: null });
+            await obey();
+            return hashOf(history);
+        };
+        const first = await opened(hash);
+        const { lo, hi, ticks } = windowOf(history);
         const shown = shownOf(history, view.get()).tick_id;
-        const at = isLive() ? null : [shown, ticks.length, view.get().request, ticks.at(-1).tick_id];
-        return { problem: link.get().problem, at, nAsked };
+        const at = isLive() ? null : [shown, ticks.length, view.get().request, ticks.at(-1)?.tick_id];
+        const found = { problem: link.get().problem, at, nAsked, lo, hi, n: ticks.length, hash: first };
+        return { ...found, again: await opened(first) };
     } finally {
         window.fetch = fetch;
     }
@@ -306,30 +249,6 @@ def test_a_link_opens_its_moment_or_says_why_not(of, hash_, problem, at):
     assert found["nAsked"] >= (hash_ == "tick=5"), "the engine is asked before that is said"
 
 
-IN_TIME = """async ({ hashOf, link, obey, parse }, [hash, packet]) => {
-    const { feed, merge } = await import("/ui/feed/feed.js");
-    const { goLive, windowOf } = await import("/ui/plots/window.js");
-    const { fetch } = window;
-    window.fetch = async () => new Response(JSON.stringify(packet));
-    try {
-        feed.set({ engines: ["0"], engine: null });
-        merge(packet);
-        const { history } = feed.get();
-        const opened = async (hash) => {
-            goLive();
-            link.set({ target: parse(hash), problem: null });
-            await obey();
-            return hashOf(history);
-        };
-        const first = await opened(hash);
-        const { lo, hi, ticks } = windowOf(history);
-        return { lo, hi, n: ticks.length, hash: first, again: await opened(first) };
-    } finally {
-        window.fetch = fetch;
-    }
-}"""
-
-
 @pytest.mark.parametrize(
     ("query", "shown"),
     [
@@ -342,7 +261,7 @@ IN_TIME = """async ({ hashOf, link, obey, parse }, [hash, packet]) => {
 def test_a_link_in_time_keeps_its_window_to_the_microsecond(of, query, shown):
     known = packet([tick(i, 0.1 * i, total_s=0.1) for i in range(8)])
     known["engine"] = ENGINE | {"incarnation_id": "89abcdef of " + query}
-    found = of("ticks/link.js", IN_TIME, ["#ticks?" + query, known])
+    found = of("ticks/link.js", OPEN, ["#ticks?" + query, known])
     assert [found["lo"], found["hi"], found["n"]] == pytest.approx(shown)
     assert found["again"] == found["hash"], "what it opens has that link"
 
@@ -377,9 +296,8 @@ def recorded(told):
     late = request(
         "late", arrived_s=1.5, assigned_s=None, first_token_s=None, ended_s=1.9, slot_id=None, stays=[]
     )
-    ask = """async ({ recordingOf }, history) => {
+    ask = """({ recordingOf, traceOf }, history) => {
         const recording = recordingOf(history, history.ticks);
-        const { traceOf } = await import("/ui/record/traceevents.js");
         return [recording, traceOf(recording)];
     }"""
     return told("record/download.js", ask, packet(ticks, [request(stays=[[2, 0.15, 1.0]]), late]))

@@ -27,7 +27,7 @@ OWN = {
     ],
 )
 def test_a_calculation_is_right(of, expression, value):
-    assert of("request/tools.js", RUN, ["calculate", json.dumps({"expression": expression})]) == {
+    assert of("request/toolbox.js", RUN, ["calculate", json.dumps({"expression": expression})]) == {
         "content": value
     }
 
@@ -49,34 +49,34 @@ def test_a_calculation_is_right(of, expression, value):
     ],
 )
 def test_what_cannot_be_calculated_is_told(of, args, told):
-    result = of("request/tools.js", RUN, ["calculate", args])
+    result = of("request/toolbox.js", RUN, ["calculate", args])
     assert set(result) == {"error"}
     assert told in result["error"]
 
 
 def test_the_other_tools_answer_and_unknown_ones_are_left_to_a_person(of):
-    weather = of("request/tools.js", RUN, ["get_weather", '{"city": "Oslo"}'])
-    assert weather == of("request/tools.js", RUN, ["get_weather", '{"city": "Oslo"}'])
+    weather = of("request/toolbox.js", RUN, ["get_weather", '{"city": "Oslo"}'])
+    assert weather == of("request/toolbox.js", RUN, ["get_weather", '{"city": "Oslo"}'])
     assert weather["content"].endswith(" in Oslo")
-    assert "UTC" in of("request/tools.js", RUN, ["get_time", '{"time_zone": "UTC"}'])["content"]
-    assert "failed" in of("request/tools.js", RUN, ["get_time", '{"time_zone": "Nowhere/None"}'])["error"]
-    assert of("request/tools.js", RUN, ["find_book", "{}"]) is None
+    assert "UTC" in of("request/toolbox.js", RUN, ["get_time", '{"time_zone": "UTC"}'])["content"]
+    assert "failed" in of("request/toolbox.js", RUN, ["get_time", '{"time_zone": "Nowhere/None"}'])["error"]
+    assert of("request/toolbox.js", RUN, ["find_book", "{}"]) is None
 
 
 def test_a_request_has_the_tools_that_were_chosen(of):
     ask = "({ definitionsOf }, settings) => definitionsOf(settings)"
-    assert of("request/tools.js", ask, {}) == []
+    assert of("request/toolbox.js", ask, {}) == []
     settings = {"tools": {"offered": ["calculate"], "own": json.dumps(OWN)}}
-    first, second = of("request/tools.js", ask, settings)
+    first, second = of("request/toolbox.js", ask, settings)
     assert first["function"]["name"] == "calculate"
     assert first["function"]["parameters"]["required"] == ["expression"]
     assert second == {"type": "function", "function": OWN}
     settings["tools"]["own"] = json.dumps([second, second | {"function": {"name": "other"}}])
-    assert [tool["function"]["name"] for tool in of("request/tools.js", ask, settings)] == [
+    assert [tool["function"]["name"] for tool in of("request/toolbox.js", ask, settings)] == [
         "calculate", "find_book", "other",
     ]  # fmt: skip
     settings["tools"]["own"] = "{"
-    assert len(of("request/tools.js", ask, settings)) == 1
+    assert len(of("request/toolbox.js", ask, settings)) == 1
 
 
 @pytest.mark.parametrize(

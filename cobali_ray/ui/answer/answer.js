@@ -4,9 +4,9 @@ import { CopyButton } from "../parts/clipboard.js";
 import { duration } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
 import { later } from "../parts/lazy.js";
-import { html, useEffect, useLayoutEffect, useRef, useState } from "../parts/preact.js";
+import { html, useLayoutEffect, useRef, useState } from "../parts/preact.js";
 import { useEndInSight } from "../parts/scroll.js";
-import { useStore } from "../parts/store.js";
+import { useRedraw, useStore } from "../parts/store.js";
 import { isOpen } from "../request/chat.js";
 import { Calls } from "./calls.js";
 import { Markdown } from "./markdown.js";
@@ -96,12 +96,7 @@ const WAS = {
 
 /** Why no text comes at present; afterwards, why there was none for a while. */
 function Pause({ answer: { pause, pauses = [], text, reasoning } }) {
-  const [, redraw] = useState(0);
-  useEffect(() => {
-    if (!pause) return undefined;
-    const timer = setInterval(() => redraw((n) => n + 1), 1000);
-    return () => clearInterval(timer);
-  }, [Boolean(pause)]);
+  useRedraw(pause ? 1000 : null);
   if (pause) {
     const seconds = Math.max(0, Math.floor((Date.now() - pause.sinceMs) / 1000));
     return html`<p class="pause"><i class="dot wait"></i>

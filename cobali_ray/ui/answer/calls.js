@@ -2,7 +2,7 @@
 import { count } from "../parts/format.js";
 import { html } from "../parts/preact.js";
 import { Question } from "../request/mcpforms.js";
-import { noteOf } from "../request/toolbox.js";
+import { isObject, noteOf } from "../request/toolbox.js";
 import { ToolResult } from "../request/tools.js";
 
 const FOLDED_CHARS = 240; // of a result; longer ones are folded
@@ -67,12 +67,8 @@ function Arguments({ text, caret }) {
 }
 
 function objectOf(text) {
-  try {
-    const value = JSON.parse(text || "{}");
-    return value && typeof value === "object" && !Array.isArray(value) ? value : null;
-  } catch {
-    return null;
-  }
+  const value = parsed(text || "{}");
+  return isObject(value) ? value : null;
 }
 
 function nodeOf(value) {

@@ -1,9 +1,8 @@
 // A block of code: its language, a button that copies it, and colours once the highlighter is loaded.
 import { CopyButton } from "../parts/clipboard.js";
 import { Icon } from "../parts/icons.js";
-import { later } from "../parts/lazy.js";
-import { html, useEffect, useRef, useState } from "../parts/preact.js";
-import { makeStore, useStore } from "../parts/store.js";
+import { later, onDemand } from "../parts/lazy.js";
+import { html, useRef, useState } from "../parts/preact.js";
 
 const REST_PER_WORK = 12;
 const LEAST_REST_MS = 150;
@@ -14,25 +13,13 @@ const Preview = later(async () => (await import("./preview.js")).Preview);
 const isDrawing = (lang, text) =>
   /^(?:html|svg|mermaid)$/i.test(lang) || (/^xml$/i.test(lang) && text.includes("<svg"));
 
-const highlighter = makeStore({ highlight: null });
-let requested = false;
-
-async function needHighlight() {
-  if (requested) return;
-  requested = true;
-  try {
-    highlighter.set(await import("./highlight.js"));
-  } catch {
-    requested = false;
-  }
-}
+const highlighter = onDemand(() => import("./highlight.js"));
 
 /** While it is `growing`, its newest lines may be without colours for a moment. */
 export function Code({ lang, text, growing, caret }) {
-  const { highlight } = useStore(highlighter);
+  const { highlight } = highlighter.use(Boolean(lang)).loaded ?? {};
   const drawn = useRef(null);
   const [previewing, setPreviewing] = useState(false);
-  useEffect(() => void (lang && needHighlight()), [lang]);
   const colours = lang && highlight && text.length <= MOST_CHARS;
   if (colours) drawn.current = coloured(drawn.current, highlight, lang, text, growing);
   const { nodes, upTo } = colours ? drawn.current : { nodes: null, upTo: 0 };

@@ -22,15 +22,11 @@ import { answerOf, currentBody, followOpen, running, send, stop } from "./talk.j
 const Turns = later(
   async () => (await withAll(import("./message.js"), style("ui/answer/answer.css"))).Turns,
 );
-const CopyDialog = later(
-  async () => (await withAll(import("../request/copy.js"), style("ui/answer/answer.css"))).CopyDialog,
-);
 const Presets = later(async () => (await import("./presets.js")).Presets);
 const ToolSettings = later(async () => (await import("../request/tools.js")).ToolSettings);
 
 let opened = false;
 
-/** The whole view. */
 export function ChatView() {
   const { id, held, trouble, missing } = useStore(library);
   const { messages } = useStore(running);
@@ -175,7 +171,6 @@ function Writing({ conversation, busy }) {
   const { id } = conversation;
   const draft = useStore(drafts).by[id] ?? NOTHING;
   const { text, files, images, refusals, reading, queue } = draft;
-  const [copied, copy] = useState(null);
   const go = () => {
     const { text: written, files: texts, images: pictures } = draftOf(id); // newer than drawn
     const message = { text: written, files: texts, images: pictures };
@@ -195,8 +190,7 @@ function Writing({ conversation, busy }) {
     meter=${meter} placeholder=${busy ? "Message, sent after this answer" : "Message"}
     ready=${Boolean(text.trim() || files.length || images.length) && !reading}
     onDraft=${(written) => write(id, { text: written })} onSend=${go} onStop=${() => stop()}
-    onCopy=${() => copy(currentBody(draft))} onFiles=${(chosen) => attach(conversation, chosen)} />
-    ${copied && html`<${CopyDialog} body=${copied} onClose=${() => copy(null)} />`}`;
+    bodies=${() => currentBody(draft)} onFiles=${(chosen) => attach(conversation, chosen)} />`;
 }
 
 function ChatSettings({ conversation }) {

@@ -1,4 +1,5 @@
 // The text of a DOCX: a ZIP file whose word/document.xml has the paragraphs. Loaded when one is attached.
+import { piecesOf } from "../parts/sse.js";
 
 const DOCUMENT = "word/document.xml";
 const MOST_BYTES = 64 * 1024 * 1024; // unpacked
@@ -59,19 +60,6 @@ function entryOf(view, data, path) {
     at += 46 + nName + nExtra + nComment;
   }
   throw new Error("It contains no document.");
-}
-
-async function* piecesOf(stream) {
-  const reader = stream.getReader();
-  try {
-    for (;;) {
-      const { done, value } = await reader.read();
-      if (done) return;
-      yield value;
-    }
-  } finally {
-    reader.cancel().catch(() => {});
-  }
 }
 
 /** The lines of a part of the document; cells of a table's row stand beside each other. */

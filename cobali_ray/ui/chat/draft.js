@@ -16,10 +16,8 @@ export const TAB = name;
 export const drafts = makeStore({ by: kept(forSession, NAME, {}) });
 const carried = new Map(); // drafts that were moved, and where to
 
-/** What is written in a conversation. */
 export const draftOf = (id) => drafts.get().by[id] ?? NOTHING;
 
-/** Change what is written in a conversation. */
 export function write(id, patch) {
   drafts.set({ by: { ...drafts.get().by, [id]: { ...draftOf(id), ...patch } } });
   keepThem();
@@ -55,7 +53,6 @@ export function dequeue(id, message = draftOf(id).queue[0]) {
   return message;
 }
 
-/** Move the draft of one conversation to another. */
 export function carry(from, to) {
   const { [from]: draft, ...others } = drafts.get().by;
   if (!draft || from === to) return;
@@ -86,7 +83,6 @@ export async function attach({ id, model: chosen }, files) {
   }
 }
 
-/** Take an attached file away again. */
 export function detach(id, removed) {
   const { files, images } = draftOf(id);
   write(id, {

@@ -31,7 +31,6 @@ export const library = makeStore({
   matches: null, // of the search, by conversation: where in it; null: nothing is searched for
 });
 
-/** The conversation in sight. */
 export const current = () => library.get().held[library.get().id];
 
 const AGAIN_MS = 5000; // until what the server did not take is written again
@@ -208,7 +207,6 @@ async function alter(id, turn) {
   await save(id);
 }
 
-/** Give a conversation a name. */
 export const rename = (id, title) => alter(id, (was) => withTitle(was, title));
 
 /** Pin a conversation above the others, or no longer. */

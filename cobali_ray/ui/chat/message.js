@@ -4,7 +4,7 @@ import { feed } from "../feed/feed.js";
 import { focusLater, toMessage } from "../parts/focus.js";
 import { Icon } from "../parts/icons.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../parts/preact.js";
-import { useStore } from "../parts/store.js";
+import { useRedraw, useStore } from "../parts/store.js";
 import { pathOf, siblingsOf } from "../request/conversations.js";
 import { Chips } from "./chips.js";
 import { Shorten, Start, TOO_LONG } from "./shorten.js";
@@ -155,13 +155,8 @@ function Again({ message, busy }) {
 }
 
 function useLeftS(untilMs) {
-  const [, redraw] = useState(0);
   const leftS = Math.max(0, Math.ceil((untilMs - Date.now()) / 1000));
-  useEffect(() => {
-    if (!leftS) return undefined;
-    const timer = setTimeout(() => redraw((n) => n + 1), 250);
-    return () => clearTimeout(timer);
-  });
+  useRedraw(leftS ? 250 : null);
   return leftS;
 }
 

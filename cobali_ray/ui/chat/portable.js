@@ -32,7 +32,6 @@ export function read(what, text) {
   return whole[what];
 }
 
-/** Write conversations as JSON. */
 export const asJson = (conversations) => written("conversations", conversations);
 
 /** Read what `asJson` wrote, alone or in a shared page. Takes all of a file or nothing, and says what is wrong. */
@@ -110,7 +109,6 @@ const areTools = (value) =>
 /** Return the name of a field that does not fit a shape, or null. */
 const fits = (value, shape) => Object.keys(shape).find((name) => !shape[name](value[name])) ?? null;
 
-/** Keep the fields that a shape has. */
 const picked = (value, shape) =>
   Object.fromEntries(
     Object.keys(shape).flatMap((name) => (value[name] === undefined ? [] : [[name, value[name]]])),
@@ -166,7 +164,6 @@ export const asFile = async (conversation, kind) => [
   fileName(conversation.title, kind),
 ];
 
-/** Write the branch in sight as Markdown. */
 function asMarkdown(conversation) {
   const { title, settings } = conversation;
   const parts = pathOf(conversation).map((message) =>
@@ -192,7 +189,6 @@ function answerText({ text: answer, calls }) {
   return [answer, ...called].filter(Boolean).join("\n\n") || "(no answer)";
 }
 
-/** A file name of a title. */
 const fileName = (title, ending) =>
   `${
     title

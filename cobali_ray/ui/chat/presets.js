@@ -2,19 +2,13 @@
 import { saveText } from "../parts/clipboard.js";
 import { Icon } from "../parts/icons.js";
 import { html, useRef, useState } from "../parts/preact.js";
-import { forGood, keep, kept, makeStore, useStore } from "../parts/store.js";
+import { keptStore, useStore } from "../parts/store.js";
 import { knownSettings, read, written } from "./portable.js";
 
-const NAME = "presets";
 const MOST = 100;
 
 /** By name: `{settings, model}`. */
-const presets = makeStore({ all: kept(forGood, NAME, {}) });
-
-function setAll(all) {
-  presets.set({ all });
-  keep(forGood, NAME, all);
-}
+const presets = keptStore("presets", {});
 
 /** Read presets as they were exported. Throws an Error that says what is wrong. */
 function fromJson(text) {
@@ -30,7 +24,7 @@ function fromJson(text) {
 
 /** `take({settings, model})` gives a preset's to the conversation. */
 export function Presets({ settings, model, take }) {
-  const { all } = useStore(presets);
+  const { value: all } = useStore(presets);
   const [notice, setNotice] = useState(null);
   const [name, file] = [useRef(null), useRef(null)];
   const names = Object.keys(all).sort((a, b) => a.localeCompare(b));
@@ -41,12 +35,15 @@ export function Presets({ settings, model, take }) {
     if (!(called in all) && names.length >= MOST)
       setNotice(`You can have at most ${MOST} presets. Delete one first.`);
     else {
-      setAll({ ...all, [called]: { settings, model } });
+      presets.put({ ...all, [called]: { settings, model } });
       name.current.value = "";
       setNotice(`Saved as ${called}.`);
     }
   };
-  const remove = (removed) => setAll(Object.fromEntries(Object.entries(all).filter(([other]) => other !== removed)));
+  const remove = (removed) => {
+    const { [removed]: gone, ...others } = all;
+    presets.put(others);
+  };
   const bring = async () => {
     const [chosen] = file.current.files;
     file.current.value = "";
@@ -54,7 +51,7 @@ export function Presets({ settings, model, take }) {
       const imported = fromJson(await chosen.text());
       const together = { ...all, ...imported };
       if (Object.keys(together).length > MOST) throw new Error(`You can have at most ${MOST} presets.`);
-      setAll(together);
+      presets.put(together);
       setNotice(`Imported ${Object.keys(imported).length}.`);
     } catch (error) {
       setNotice(`${chosen.name} was not imported. ${error.message}`);

@@ -84,7 +84,6 @@ export async function summaries() {
   return [...listed.values()].map(({ summary }) => summary);
 }
 
-/** Return all conversations. */
 export async function readAll() {
   await look();
   const ids = [...listed.keys()];

@@ -1,6 +1,6 @@
 // A conversation as one page to hand on: the branch in sight to read, and all of it for the page to open again.
 import { makeBlocks } from "../answer/blocks.js";
-import { needKatex } from "../answer/formula.js";
+import { drawer } from "../answer/formula.js";
 import { html, render } from "../parts/preact.js";
 import { pathOf } from "../request/conversations.js";
 import { DATA_ID, asJson, asText } from "./portable.js";
@@ -20,7 +20,7 @@ figcaption,footer,.model{color:light-dark(#566072,#9ba5b6);font-size:.85rem}`;
 export async function asPage(conversation) {
   const { title } = conversation;
   const path = pathOf(conversation);
-  if (path.some(({ text }) => MATH.test(text))) await needKatex();
+  if (path.some(({ text }) => MATH.test(text))) await drawer.need();
   const messages = path.map((message) =>
     message.role === "user" ? html`<${UserTurn} message=${message} />` : html`<${ModelTurn} message=${message} />`,
   );

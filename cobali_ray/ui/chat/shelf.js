@@ -56,7 +56,6 @@ function storageError(error) {
   );
 }
 
-/** Return all conversations. */
 export const readAll = () => within("readonly", (store) => store.getAll());
 
 /** Return the summaries of all of them. */
@@ -91,7 +90,6 @@ export async function write(mine) {
   return whole;
 }
 
-/** Delete a conversation. */
 export async function remove(id) {
   await within("readwrite", (store) => store.delete(id));
   others.postMessage(id);

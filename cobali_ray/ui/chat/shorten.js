@@ -81,7 +81,6 @@ export function Context({ conversation, draft, busy }) {
   </div>`;
 }
 
-/** Two ways out of a full context. */
 export function Shorten({ conversation, busy }) {
   const working = useStore(summaries).by[conversation.id];
   const none = !laterStart(pathOf(conversation), mostOf(conversation) ?? Infinity);

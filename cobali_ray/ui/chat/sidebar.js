@@ -4,19 +4,12 @@ import { whenDrawn } from "../parts/focus.js";
 import { some } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
 import { later } from "../parts/lazy.js";
+import { Menu } from "../parts/menu.js";
 import { html, useLayoutEffect, useRef, useState } from "../parts/preact.js";
 import { useStore } from "../parts/store.js";
 import { byDay } from "../request/conversations.js";
 import { models } from "../request/models.js";
-import {
-  beginNew,
-  discard,
-  library,
-  lookUp,
-  pin,
-  rename,
-  show,
-} from "./library.js";
+import { beginNew, discard, library, lookUp, pin, rename, show } from "./library.js";
 import { running, stop } from "./talk.js";
 
 const portable = () => import("./portable.js");
@@ -86,7 +79,7 @@ function Row({ summary, chosen, onChoose, place }) {
       onClick=${() => onChoose(summary.id)}>${summary.title}
       ${summary.id in messages && html`<i class="dot wait" role="img" aria-label="answering"></i>`}
       ${place?.parts && html`<${Hit} parts=${place.parts} />`}</button>
-    <${Menu} summary=${summary} onRename=${() => setNaming(true)} />
+    <${More} summary=${summary} onRename=${() => setNaming(true)} />
   </li>`;
 }
 
@@ -112,46 +105,25 @@ function Name({ summary, onClose }) {
     onKeyDown=${onKeyDown} onBlur=${(event) => end(event.target.value)} />`;
 }
 
-/** What can be done with one conversation; closed by Escape, or by leaving it. */
-function Menu({ summary, onRename }) {
-  const menu = useRef(null);
-  const doing = (work) => () => {
-    menu.current.open = false;
-    work();
+/** What can be done with one conversation. */
+function More({ summary, onRename }) {
+  const { id, title, pinned } = summary;
+  const saving = (kind) => async () => {
+    const [whole, { asFile }] = await Promise.all([lookUp(id), portable()]);
+    saveText(...(await asFile(whole, kind)));
   };
-  const saving = (kind) =>
-    doing(async () => {
-      const [whole, { asFile }] = await Promise.all([lookUp(summary.id), portable()]);
-      saveText(...(await asFile(whole, kind)));
-    });
-  const remove = doing(() => {
-    stop(summary.id);
-    discard(summary.id);
-  });
-  const onKeyDown = (event) => {
-    if (event.key !== "Escape" || !menu.current.open) return;
-    event.preventDefault();
-    menu.current.open = false;
-    menu.current.querySelector("summary").focus();
+  const remove = () => {
+    stop(id);
+    discard(id);
   };
-  const onFocusOut = ({ relatedTarget }) => {
-    if (!menu.current.contains(relatedTarget)) menu.current.open = false;
-  };
-  return html`<details class="more" ref=${menu} onKeyDown=${onKeyDown} onFocusOut=${onFocusOut}>
-    <summary aria-label=${`More about ${summary.title}`}><${Icon} name="more" /></summary>
-    <div class="menu">
-      <button onClick=${doing(() => pin(summary.id, !summary.pinned))}>
-        <${Icon} name="pin" />${summary.pinned ? "Unpin" : "Pin"}</button>
-      <button onClick=${doing(onRename)}><${Icon} name="pencil" />Rename</button>
-      <button onClick=${saving("html")}>
-        <${Icon} name="link" />Share as a file</button>
-      <button onClick=${saving("md")}>
-        <${Icon} name="download" />Export as Markdown</button>
-      <button onClick=${saving("json")}>
-        <${Icon} name="download" />Export as JSON</button>
-      <button class="bad" onClick=${remove}><${Icon} name="trash" />Delete</button>
-    </div>
-  </details>`;
+  return html`<${Menu} kind="more" label=${`More about ${title}`} summary=${html`<${Icon} name="more" />`}>
+    <button onClick=${() => pin(id, !pinned)}><${Icon} name="pin" />${pinned ? "Unpin" : "Pin"}</button>
+    <button onClick=${onRename}><${Icon} name="pencil" />Rename</button>
+    <button onClick=${saving("html")}><${Icon} name="link" />Share as a file</button>
+    <button onClick=${saving("md")}><${Icon} name="download" />Export as Markdown</button>
+    <button onClick=${saving("json")}><${Icon} name="download" />Export as JSON</button>
+    <button class="bad" onClick=${remove}><${Icon} name="trash" />Delete</button>
+  <//>`;
 }
 
 /** Where they are kept. */

@@ -83,7 +83,6 @@ export function regenerate(message) {
   } else answer(id, message);
 }
 
-/** Look at another version of a message. */
 export function turnTo(message) {
   if (!isRunning()) change(current().id, (was) => lookAt(was, message.id));
 }

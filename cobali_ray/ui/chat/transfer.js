@@ -61,7 +61,6 @@ function placeOf({ title, messages }, words) {
   return { message: hit.id, parts: [before, hit.text.slice(from, to), hit.text.slice(to, to + BESIDE)] };
 }
 
-/** Search titles and texts for what was typed. */
 export async function search(query) {
   if (!query.trim()) {
     library.set({ matches: null });
@@ -74,13 +73,11 @@ export async function search(query) {
   });
 }
 
-/** Look at a conversation on the branch of a message. */
 export async function showMessage(id, message) {
   await show(id);
   if (!pathOf(current()).some((other) => other.id === message)) change(id, (was) => lookAt(was, message));
 }
 
-/** Bring back what was deleted last. */
 export async function undo() {
   const { deleted } = library.get();
   library.set({ deleted: null });

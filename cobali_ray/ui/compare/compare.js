@@ -7,9 +7,11 @@ import { CopyButton, saveText } from "../parts/clipboard.js";
 import { toMessage } from "../parts/focus.js";
 import { count, duration, rate, some } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
-import { later, style, withAll } from "../parts/lazy.js";
+import { later } from "../parts/lazy.js";
 import { html, useEffect, useState } from "../parts/preact.js";
 import { useStore } from "../parts/store.js";
+import { partOf } from "../plots/axis.js";
+import { columnsOf } from "../plots/columns.js";
 import { TokenPlot } from "../plots/tickplots.js";
 import { isOpen, tokensOf } from "../request/chat.js";
 import { Composer } from "../request/composer.js";
@@ -17,25 +19,11 @@ import { models } from "../request/models.js";
 import { play } from "../request/play.js";
 import { PlaySettings } from "../request/settings.js";
 import { Setup } from "./comparesetup.js";
-import {
-  again,
-  choose,
-  clear,
-  compare,
-  comparison,
-  currentBodies,
-  firstModel,
-  kindOf,
-  openRuns,
-  stop,
-} from "./comparestate.js";
-import { NumbersTable } from "./comparetable.js";
-import { asMarkdown, asObject } from "./measures.js";
+import { again, choose, clear, compare, comparison, currentBodies } from "./comparestate.js";
+import { firstModel, kindOf, openRuns, stop } from "./comparestate.js";
+import { LEAD, MEASURES, asMarkdown, asObject, bestOf, formatted, numbersOf, wordOf } from "./measures.js";
 
 const TICKS = 90;
-const CopyDialog = later(
-  async () => (await withAll(import("../request/copy.js"), style("ui/answer/answer.css"))).CopyDialog,
-);
 const Difference = later(async () => (await import("./difference.js")).Difference);
 const EMPTY = {
   streams: [
@@ -50,14 +38,12 @@ const EMPTY = {
   ],
 };
 
-/** The whole view. */
 export function CompareView() {
   const state = useStore(comparison);
   const { model } = useStore(play);
   useStore(models);
   const { compared, draft } = state;
-  const running = useOpen(compared);
-  const [copied, copy] = useState(null);
+  const running = openRuns(state).length > 0;
   const [title, text] = EMPTY[kindOf(state)];
   const [first] = compared?.sides ?? [];
   return html`<div class="play">
@@ -73,36 +59,20 @@ export function CompareView() {
       <${Composer} kind="compare" draft=${draft} placeholder="One prompt for all sides" running=${running}
         nothing=${!compared} onDraft=${(written) => choose({ draft: written })}
         onSend=${() => compare(comparison.get().draft)} onStop=${stop}
-        onCopy=${() => copy(currentBodies())} onClear=${clear} />
+        bodies=${currentBodies} onClear=${clear} />
     </section>
     <${PlaySettings} />
-    ${copied && html`<${CopyDialog} body=${copied} onClose=${() => copy(null)} />`}
   </div>`;
-}
-
-/** Say whether a comparison is on its way; draws again when it has ended. */
-function useOpen(compared) {
-  const isRunning = () => openRuns({ compared }).length > 0;
-  const [ended, setEnded] = useState(isRunning() ? null : compared);
-  useEffect(() => {
-    const look = () => isRunning() || setEnded(compared);
-    look(); // it may have ended between drawing and watching
-    return watch(compared, look);
-  }, [compared]);
-  return compared !== null && compared !== ended;
-}
-
-/** Watch every answer of a comparison. Returns what ends this. */
-function watch(compared, onChange) {
-  const ends = (compared?.sides ?? []).map(({ answer }) => answer.watch(onChange));
-  return () => ends.forEach((end) => end());
 }
 
 /** A card per answer, the ticks of that time, and in the end what the answers took and how they differ. */
 function Compared({ compared, running }) {
   const [, redraw] = useState(0);
   const { history } = useStore(feed);
-  useEffect(() => watch(compared, () => redraw((n) => n + 1)), [compared]);
+  useEffect(() => {
+    const ends = compared.sides.map(({ answer }) => answer.watch(() => redraw((n) => n + 1)));
+    return () => ends.forEach((end) => end());
+  }, [compared]);
   const sides = compared.sides.map((side) => {
     const answer = side.answer.get();
     return { ...side, answer, request: history?.requests.get(answer.requestId) ?? null };
@@ -120,7 +90,7 @@ function Compared({ compared, running }) {
 
 function Together({ sides, running }) {
   const answers = sides.map(({ answer }) => answer);
-  const [kind, word] = wordOf(answers);
+  const [kind, word] = stateOf(answers);
   const tokens = sides.reduce((sum, { answer, request }) => sum + tokensOf(answer, request), 0);
   const served = answers.every(({ timings }) => timings);
   const seconds = served ? Math.max(...answers.map(({ timings }) => timings.e2e_s)) : seenS(answers);
@@ -140,7 +110,7 @@ function seenS(answers) {
   return Math.max(...answers.map(({ lastS, sentS }) => lastS ?? sentS)) - firstS;
 }
 
-function wordOf(answers) {
+function stateOf(answers) {
   const open = answers.filter(isOpen).length;
   const failed = answers.filter(({ status }) => status === "failed").length;
   if (open) return ["wait", `${open} of ${answers.length} running`];
@@ -153,14 +123,15 @@ function Meanwhile({ kind }) {
   if (!history) return null;
   const to = Math.max(history.lastId, TICKS - 1);
   const from = to - TICKS + 1;
+  const [ticks, part] = [history.between(from, to), partOf(from, to)];
   const { engine_id: id, model } = history.engine;
   const [name, every] =
     engines.length > 1 || kind === "models"
       ? [`engine ${id} (${model})`, "Every stream on it"]
       : ["the engine", "Every stream"];
   return html`<section class="card meanwhile" aria-label="The engine's last ticks">
-    <${TokenPlot} ticks=${history.between(from, to)} from=${from} to=${to}
-      budget=${history.engine.token_budget} height=${104} />
+    <${TokenPlot} ticks=${ticks} part=${part} columns=${columnsOf(ticks, part.axis, part.lo, part.hi, TICKS)}
+      history=${history} budget=${history.engine.token_budget} height=${104} />
     <p class="muted"><i class="swatch decode"></i>decode and <i class="swatch prefill"></i>prefill tokens of
       the last ${TICKS} ticks of ${name}.
       ${status === "live" ? ` ${every} adds one decode token to each.` : " The live feed is interrupted."}
@@ -185,4 +156,37 @@ function Ended({ compared, sides }) {
         <${Icon} name="download" size=${14} />Download JSON</button>
     </p>
     ${withDifference && html`<${Difference} sides=${sides} />`}`;
+}
+
+/** A row per measure, a column per side; `sides` are `{name, answer, request}`, and have ended. */
+function NumbersTable({ sides }) {
+  const all = sides.map(({ answer, request }) => numbersOf(answer, request));
+  const partly = sides.filter((_, i) => all[i].from !== "server").map(({ name }) => name);
+  return html`<section class="card measures" aria-label="Numbers">
+    <div class="scroller" tabindex="0" role="region" aria-label="Table of numbers">
+      <table class=${`table ${sides.length === 2 ? "two" : ""}`}>
+        <thead><tr><th scope="col"><span class="hidden">Measure</span></th>
+          ${sides.map(({ name }) => html`<th key=${name} scope="col">${name}</th>`)}</tr></thead>
+        <tbody>${MEASURES.map(
+          (measure) => html`<${Row} key=${measure.name} measure=${measure}
+            values=${all.map(({ numbers }) => numbers[measure.name] ?? null)} />`,
+        )}</tbody>
+      </table>
+    </div>
+    <p class="hint">Measured by the server. All sides ran at the same time; each is faster when it runs alone.
+      A number is marked where it leads by ${Math.round(LEAD * 100)} % or more.
+      ${
+        partly.length > 0 &&
+        html` Did not end by itself: ${partly.join(", ")}. Those numbers are from the engine's ticks.`
+      }</p>
+  </section>`;
+}
+
+function Row({ measure, values }) {
+  const best = bestOf(measure, values);
+  return html`<tr><th scope="row" title=${measure.hint}>${measure.label}</th>
+    ${values.map(
+      (value, i) => html`<td key=${i}>${formatted(measure, value)}
+        ${i === best && html`${" "}<span class="badge good">${wordOf(values.length)}</span>`}</td>`,
+    )}</tr>`;
 }

@@ -1,9 +1,9 @@
 // What the comparison holds: what is compared, the prompt, and the answers that came. No drawing.
 import { forGood, keep, kept, makeStore } from "../parts/store.js";
-import { ask } from "../request/chat.js";
+import { ask, isOpen } from "../request/chat.js";
 import { modelOf, models } from "../request/models.js";
 import { FIELDS, bodyOf } from "../request/params.js";
-import { isRunning, play } from "../request/play.js";
+import { play } from "../request/play.js";
 
 export const MOST_STREAMS = 16;
 const LONGEST_NAME = 40;
@@ -47,7 +47,6 @@ export function pairOf({ pair }) {
   return [left, pick(pair[1], left)];
 }
 
-/** The model of the first side. */
 export const firstModel = () =>
   kindOf(comparison.get()) === "models" ? pairOf(comparison.get())[0] : play.get().model;
 
@@ -59,14 +58,13 @@ export function keepStreams() {
 }
 
 /** The runs that are on their way. */
-export const openRuns = ({ compared }) => (compared?.runs ?? []).filter(isRunning);
+export const openRuns = ({ compared }) =>
+  (compared?.runs ?? []).filter(({ answers }) => answers.some((answer) => isOpen(answer.get())));
 
-/** Send a prompt to all sides at once. */
 export function compare(prompt) {
   if (prompt.trim()) start(kindOf(comparison.get()), prompt, planOf(prompt));
 }
 
-/** Send the same requests once more. */
 export function again() {
   const { kind, prompt, plan } = comparison.get().compared;
   start(kind, prompt, plan);
@@ -79,12 +77,12 @@ function start(kind, prompt, plan) {
     names.map((name, k) => ({ name, body, answer: runs[i].answers[k] })),
   );
   comparison.set({ compared: { kind, prompt, plan, runs, sides } });
+  Promise.all(runs.map(({ done }) => done)).then(() => comparison.set({})); // whoever watches looks again
 }
 
 /** Stop every answer; the server frees their slots at the next tick. */
 export const stop = () => openRuns(comparison.get()).forEach((run) => run.stop());
 
-/** Forget what was compared. */
 export function clear() {
   stop();
   comparison.set({ compared: null });

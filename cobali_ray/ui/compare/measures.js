@@ -59,7 +59,6 @@ export function bestOf({ better }, values) {
   return more > less * (1 + LEAD) ? values.indexOf(order[0]) : -1;
 }
 
-/** The word for the best of so many. */
 export const wordOf = (n) => (n === 2 ? "better" : "best");
 
 /** What an answer says: its text and its calls. */
@@ -105,5 +104,4 @@ export function asMarkdown({ prompt }, sides) {
 const rowOf = (cells) =>
   `| ${cells.map((cell) => cell.replaceAll("|", "\\|").replaceAll("\n", " ")).join(" | ")} |`;
 
-/** A value as people read it. */
 export const formatted = ({ show }, value) => (value === null || value === undefined ? "–" : show(value));

@@ -1,7 +1,7 @@
 // The feed of ticks: one connection per page, kept up through restarts, closed while the page is hidden.
 import { access, call } from "../parts/api.js";
 import { eventsOf } from "../parts/sse.js";
-import { makeStore } from "../parts/store.js";
+import { makeStore, until } from "../parts/store.js";
 import { History } from "./history.js";
 
 const AT_START = 600;
@@ -33,7 +33,6 @@ let connection = new AbortController();
 /** The id of the engine that is shown. */
 export const shownEngine = () => feed.get().engine ?? feed.get().engines[0];
 
-/** Show another engine. */
 export function show(engine) {
   feed.set({ status: "connecting", engine, history: null, restarted: null });
   connection.abort();
@@ -52,7 +51,8 @@ export async function follow() {
   for (;;) {
     if (document.hidden) {
       feed.set({ status: "asleep" });
-      await until(document, "visibilitychange", () => !document.hidden);
+      while (document.hidden)
+        await new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true }));
       feed.set({ status: "connecting" });
     }
     const { version: versionBefore, engine } = feed.get();
@@ -132,28 +132,8 @@ function lose(detail) {
 
 async function unlocked() {
   feed.set({ status: "locked", detail: "" });
-  if (access.get().keyNeeded) {
-    await new Promise((resolve) => {
-      const stop = access.watch(() => {
-        if (access.get().keyNeeded) return;
-        stop();
-        resolve();
-      });
-    });
-  }
+  await until(access, ({ keyNeeded }) => !keyNeeded);
   feed.set({ status: "connecting" });
 }
 
 const pause = (seconds) => new Promise((resolve) => setTimeout(resolve, seconds * 1000));
-
-function until(target, name, holds) {
-  return new Promise((resolve) => {
-    const look = () => {
-      if (!holds()) return;
-      target.removeEventListener(name, look);
-      resolve();
-    };
-    target.addEventListener(name, look);
-    look();
-  });
-}

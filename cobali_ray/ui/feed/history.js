@@ -116,7 +116,6 @@ export class History {
     return this.ticks.slice(this.indexOf(from), this.indexOf(to + 1));
   }
 
-  /** Return a tick by its id. */
   tick(id) {
     const tick = this.ticks[this.indexOf(id)];
     return tick?.tick_id === id ? tick : null;

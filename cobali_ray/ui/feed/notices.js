@@ -39,7 +39,7 @@ export function Pill() {
   const { all } = useStore(models);
   const model = engineModel ?? all.find(({ status: { engines: own = {} } }) => shownEngine() in own)?.id;
   const title = history ? `Model ${model}, engine ${engine}${node ? ` on ${node}` : ""}` : "";
-  return html`<div class="pill" data-status=${status} title=${title}>
+  return html`<div class="pill" title=${title}>
     <button class="quiet to-models" popovertarget="model-menu" aria-label=${`Model menu${model ? `: ${model}` : ""}`}>
       <i class=${`dot ${kind}`}></i><b class="model">${model ?? "Model"}</b>
       <${Icon} name="chevron" size=${14} /></button>
@@ -60,7 +60,7 @@ function Engines({ engines }) {
  * What happened to the engine or the server, announced to screen readers. `restarts`: also that an engine restarts,
  * which an answer under way shows itself.
  */
-export function Notices({ restarts = true }) {
+export function Notices({ restarts }) {
   const { status, detail, cause, sinceUnixS, restarted } = useStore(feed);
   const [read, setRead] = useState(null);
   useEffect(() => setRead(null), [restarted]);

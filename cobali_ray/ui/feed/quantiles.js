@@ -1,5 +1,6 @@
 // Quantiles of many samples: counts in buckets 3 % wide, one set per second, forgotten after a minute. No DOM.
 
+const MINUTE_S = 60;
 const LEAST = 1e-5;
 const GROWTH = Math.log(1.03);
 const N_BUCKETS = 600; // 10 µs to over 8 minutes
@@ -9,16 +10,13 @@ const bucketOf = (value) =>
 
 /** Samples of the last minute by the second in which they happened. */
 export class LastMinute {
-  constructor(seconds = 60) {
-    this.seconds = seconds;
-    this.bySecond = new Map();
-    this.newest = -Infinity;
-  }
+  bySecond = new Map();
+  newest = -Infinity;
 
   /** Note samples that happened at `atS`. */
   add(atS, values) {
     const second = Math.floor(atS);
-    if (!values.length || second <= this.newest - this.seconds) return;
+    if (!values.length || second <= this.newest - MINUTE_S) return;
     let counts = this.bySecond.get(second);
     if (!counts) {
       counts = new Uint32Array(N_BUCKETS);
@@ -31,8 +29,7 @@ export class LastMinute {
 
   /** Let go of what is older than a minute; also while nobody asks for a summary. */
   forget(nowS) {
-    for (const second of this.bySecond.keys())
-      if (second <= nowS - this.seconds) this.bySecond.delete(second);
+    for (const second of this.bySecond.keys()) if (second <= nowS - MINUTE_S) this.bySecond.delete(second);
   }
 
   /** Return `{n, at: share => value}` of what happened in the minute before `nowS`, but not before `sinceS`. */

@@ -27,7 +27,6 @@ function copySelected(text) {
   return copied;
 }
 
-/** Save a text as a file. */
 export function saveText(text, name) {
   const type = { json: "application/json", html: "text/html" }[name.split(".").at(-1)] ?? "text/plain";
   const url = URL.createObjectURL(new Blob([text], { type }));

@@ -23,10 +23,8 @@ export function digits(value) {
   return value >= 10 ? value.toFixed(1) : value.toFixed(2);
 }
 
-/** A rate with its unit. */
 export const rate = (value, unit) => `${value === null ? "–" : digits(value)}${THIN}${unit}`;
 
-/** A share as per cent. */
 export const percent = (share) =>
   Number.isFinite(share) ? `${(share * 100).toFixed(share < 0.1 ? 1 : 0)}${THIN}%` : "–";
 

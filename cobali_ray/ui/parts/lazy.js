@@ -1,6 +1,7 @@
 // What only some views need, fetched once somebody opens one of them.
 import { BASE } from "./api.js";
-import { html, useEffect, useState } from "./preact.js";
+import { html, useEffect } from "./preact.js";
+import { makeStore, useStore } from "./store.js";
 
 const fetched = new Map();
 
@@ -26,23 +27,31 @@ function add(tag, attributes) {
 export const script = (path) => add("script", { src: new URL(path, BASE).href });
 export const style = (path) => add("link", { rel: "stylesheet", href: new URL(path, BASE).href });
 
+/**
+ * What `load` fetches once somebody needs it: `need` resolves when it is there or has failed, `use` gives it to a
+ * component as `{loaded, failed}`. After a failure, the next who needs it tries again.
+ */
+export function onDemand(load) {
+  const state = makeStore({ loaded: null, failed: false });
+  let coming = null;
+  const fail = () => {
+    coming = null;
+    state.set({ failed: true });
+  };
+  const need = () => (coming ??= load().then((loaded) => state.set({ loaded }), fail));
+  const use = (isNeeded = true) => {
+    useEffect(() => void (isNeeded && need()), [isNeeded]);
+    return useStore(state);
+  };
+  return { need, use };
+}
+
 /** Return a component in place of one that `load` fetches when it is first drawn. */
 export function later(load) {
-  let Made = null;
+  const part = onDemand(load);
   return function Later(props) {
-    const [failed, setFailed] = useState(false);
-    const [, redraw] = useState(0);
-    useEffect(() => {
-      if (Made) return;
-      load().then(
-        (component) => {
-          Made = component;
-          redraw((n) => n + 1);
-        },
-        () => setFailed(true),
-      );
-    }, []);
-    if (Made) return html`<${Made} ...${props} />`;
+    const { loaded: Part, failed } = part.use();
+    if (Part) return html`<${Part} ...${props} />`;
     return failed
       ? html`<div class="empty"><h2>This part could not be loaded</h2>
           <button onClick=${() => location.reload()}>Load the page again</button></div>`

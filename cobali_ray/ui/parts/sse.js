@@ -2,13 +2,18 @@
 
 /** Yield `{event, data, id}` for each event of a response's body; `id` is null where it has none. */
 export async function* eventsOf(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   const parse = makeParser();
+  for await (const text of piecesOf(response.body.pipeThrough(new TextDecoderStream()))) yield* parse(text);
+}
+
+/** Yield the pieces of a stream, which not every browser iterates by itself. */
+export async function* piecesOf(stream) {
+  const reader = stream.getReader();
   try {
     for (;;) {
       const { done, value } = await reader.read();
       if (done) return;
-      yield* parse(value);
+      yield value;
     }
   } finally {
     reader.cancel().catch(() => {});

@@ -25,7 +25,6 @@ export function makeStore(value) {
   };
 }
 
-/** Watch a store from a component. */
 export function useStore(store) {
   const [, redraw] = useState(0);
   useEffect(() => {
@@ -33,6 +32,16 @@ export function useStore(store) {
     return store.watch(() => redraw((n) => n + 1));
   }, [store]);
   return store.get();
+}
+
+/** Draw a component again so many milliseconds after each drawing; null: not by the clock. */
+export function useRedraw(ms) {
+  const [, redraw] = useState(0);
+  useEffect(() => {
+    if (ms === null) return undefined;
+    const timer = setTimeout(() => redraw((n) => n + 1), ms);
+    return () => clearTimeout(timer);
+  });
 }
 
 /** Watch a store from a component that is costly to draw: changes are drawn so many milliseconds after the last. */
@@ -55,6 +64,19 @@ export function useStoreEvery(store, ms) {
     };
   }, [store, ms]);
   return store.get();
+}
+
+/** Resolve to what is in a store, once that is as it should be. */
+export function until(store, isSo) {
+  return new Promise((resolve) => {
+    const look = () => {
+      if (!isSo(store.get())) return;
+      unwatch();
+      resolve(store.get());
+    };
+    const unwatch = store.watch(look);
+    look();
+  });
 }
 
 /** Call in the next frame; a hidden page has no frames, so there a timer does it. */
@@ -80,6 +102,17 @@ export function keep(storage, name, value) {
   } catch {
     // Then it lives as long as the page.
   }
+}
+
+/** A store `{value}` of what this browser keeps under a name; `put` takes another value, and keeps it. */
+export function keptStore(name, otherwise) {
+  const read = () => ({ value: kept(forGood, name, otherwise) });
+  const store = makeStore(read());
+  const put = (value) => {
+    store.set({ value });
+    keep(forGood, name, value);
+  };
+  return { ...store, put, readAgain: () => store.set(read()) };
 }
 
 /**

@@ -1,23 +1,19 @@
 // A plot with its texts: title, legend, and an explanation, which folds.
 import { html } from "../parts/preact.js";
-import { forGood, keep, kept, makeStore, useStore } from "../parts/store.js";
+import { keptStore, useStore } from "../parts/store.js";
 
-const captions = makeStore({ open: kept(forGood, "captions", true) });
+const captions = keptStore("captions", true);
 
 /** Show or hide what explains the plots, from now on. */
 export function FoldCaptions() {
-  const { open } = useStore(captions);
-  const fold = () => {
-    keep(forGood, "captions", !open);
-    captions.set({ open: !open });
-  };
-  return html`<button class="quiet" aria-pressed=${String(open)} onClick=${fold}
+  const { value: open } = useStore(captions);
+  return html`<button class="quiet" aria-pressed=${String(open)} onClick=${() => captions.put(!open)}
     title="What each plot shows">Explain</button>`;
 }
 
 /** `aside` is a fact about what is drawn and stays; `note` explains and folds. */
 export function Figure({ title, legend = [], aside = "", note, children }) {
-  const { open } = useStore(captions);
+  const { value: open } = useStore(captions);
   return html`<figure class="figure">
     <div class="figure-head">
       <h2>${title}</h2>

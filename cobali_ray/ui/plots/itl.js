@@ -1,6 +1,5 @@
 // The ITL target in words: what it is, which ticks were longer, and what took their time. No DOM.
 import { count, duration, some } from "../parts/format.js";
-import { middleAndMost } from "./series.js";
 
 const OFF_COURSE = 1.3; // so many times its prediction, and the prediction does not explain a tick
 const NOTABLE = 0.3; // the share of what is too much that makes a part its cause
@@ -32,6 +31,13 @@ export const targetOf = (engine, tick) => tick.target_s || engine.itl_target_s |
 export function isLate(engine, tick) {
   const target = targetOf(engine, tick);
   return target > 0 && tick.n_decode > 0 && tick.total_s > target;
+}
+
+/** Return the median and the largest of some values, null for none. */
+export function middleAndMost(values) {
+  if (!values.length) return null;
+  const sorted = [...values].sort((a, b) => a - b);
+  return { middle: sorted[sorted.length >> 1], most: sorted.at(-1) };
 }
 
 /** Return what the parts of ticks with streams usually take, `forward` without prompts; null where none is known. */
@@ -83,7 +89,7 @@ export function aboutTarget(engine, ticks) {
   const leastS = targets.length ? Math.min(...targets) : engine.itl_target_s || Infinity;
   const mostS = Math.max(...targets, 0);
   const range = mostS > leastS * 1.05 ? `${duration(leastS)} – ${duration(mostS)}` : duration(leastS);
-  const kind = engine.itl_target ?? (Number.isFinite(leastS) ? "fixed" : "off");
+  const { itl_target: kind } = engine;
   const none = kind === "auto" ? "ITL target not needed yet" : "no ITL target";
   const legend = Number.isFinite(leastS) ? `ITL target ${range}` : none;
   return { of: (tick) => targetOf(engine, tick), leastS, legend, note: KINDS[kind], ...lateOf(engine, ticks) };
@@ -110,7 +116,7 @@ function lateOf(engine, ticks) {
 
 /** Return the note of the target's tile: what it is worth just now. */
 export function targetNow(engine, last, nRunning) {
-  const kind = engine.itl_target ?? (engine.itl_target_s ? "fixed" : "off");
+  const { itl_target: kind } = engine;
   if (kind === "off") return "off: prompts are read as fast as they can be";
   if (!nRunning) return "nothing is running";
   if (kind === "fixed" && last?.target_s > engine.itl_target_s) {

@@ -3,7 +3,6 @@ import { goLive, goTo, isLive, pause, pick, shownOf, showAll, view, windowOf, zo
 
 const STEP = 1.5;
 
-/** Zoom in or out by one step. */
 export const zoomIn = (history, at) => zoom(history, 1 / STEP, at);
 export const zoomOut = (history, at) => zoom(history, STEP, at);
 

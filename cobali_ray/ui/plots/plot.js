@@ -12,8 +12,7 @@ export const FONT = "11px Inter, system-ui, sans-serif";
 const WIDE_MARK = 118; // CSS pixels of the axis per name on it
 
 /** Bars as wide as what they stand for, and never narrower than a pixel. */
-export const bars = (name, label) => ({
-  label,
+export const bars = (name) => ({
   paths: (u, i) => {
     const path = new Path2D();
     const bottom = u.valToPos(0, "y", true);
@@ -30,8 +29,7 @@ export const bars = (name, label) => ({
 });
 
 /** A line as long as each column; `dash` for a limit rather than a measurement. */
-export const steps = (name, label, dash = []) => ({
-  label,
+export const steps = (name, dash = []) => ({
   paths: (u, i) => {
     const path = new Path2D();
     let end = -Infinity;

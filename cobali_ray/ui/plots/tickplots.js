@@ -2,16 +2,26 @@
 import { count, duration, percent } from "../parts/format.js";
 import { html } from "../parts/preact.js";
 import { colour } from "../parts/theme.js";
-import { AXES, partOf } from "./axis.js";
-import { columnsOf, mostIn, peaks } from "./columns.js";
+import { AXES } from "./axis.js";
+import { mostIn, peaks } from "./columns.js";
 import { Figure } from "./figure.js";
 import { aboutTarget } from "./itl.js";
 import { LOGARITHMIC, Plot, bars, steps } from "./plot.js";
-import { pauses } from "./series.js";
 import { goTo } from "./window.js";
 
 const roomy = (max, least) => Math.max(max * 1.12, least);
 const tokensOf = (tick) => tick.n_decode + tick.n_prefill;
+
+/** Return the ids of ticks before which the engine had nothing to do for longer than `leastS`. */
+function pauses(ticks, leastS = 0.05) {
+  const ids = [];
+  for (let i = 1; i < ticks.length; i += 1) {
+    const before = ticks[i - 1];
+    const pauseS = ticks[i].started_s - before.started_s - before.total_s;
+    if (pauseS > leastS && ticks[i].tick_id === before.tick_id + 1) ids.push(ticks[i].tick_id);
+  }
+  return ids;
+}
 
 /** Mark where the engine idled, on the axis that leaves it out. */
 function drawPauses(u, ticks) {
@@ -39,22 +49,19 @@ function powers(most, height) {
 }
 
 /** Decode and prefill tokens of each tick, stacked, against the budget. */
-export function TokenPlot({ ticks, from, to, part = partOf(from, to), columns, history = null, budget, ...how }) {
-  const { height = 190, withX = true } = how;
-  const cut = columns ?? columnsOf(ticks, part.axis, part.lo, part.hi, to - from + 1);
-  const drawn = peaks(cut, tokensOf);
+export function TokenPlot({ ticks, part, columns, history, budget, height = 190 }) {
+  const drawn = peaks(columns, tokensOf);
   const most = Math.max(0, ...drawn.map(tokensOf));
   const data = [drawn.map(tokensOf), drawn.map((tick) => tick.n_decode), drawn.map(() => budget)];
   return html`<${Plot}
-    series=${[bars("prefill", "prefill"), bars("decode", "decode"), steps("limit", "budget", [6, 4])]}
-    columns=${cut} data=${data} part=${part} history=${history} height=${height} withX=${withX}
+    series=${[bars("prefill"), bars("decode"), steps("limit", [6, 4])]}
+    columns=${columns} data=${data} part=${part} history=${history} height=${height}
     scale=${LOGARITHMIC} splits=${() => powers(budget, height)} unit=${(v) => `${count(v)} tok`}
     most=${() => budget * 1.4}
-    onDraw=${(u) => part.axis === AXES.ticks && cut.length === ticks.length && drawPauses(u, ticks)}
+    onDraw=${(u) => part.axis === AXES.ticks && columns.length === ticks.length && drawPauses(u, ticks)}
     label=${`Tokens of each tick: at most ${most} of the budget of ${budget}.`} />`;
 }
 
-/** TokenPlot with its title, legend and note. */
 export function Tokens(props) {
   const { part, columns, budget } = props;
   const legend = [
@@ -97,7 +104,7 @@ export function TickTime({ history, ticks, part, columns }) {
     `The engine predicts it and cuts prompts into chunks so that it stays below the ITL target. ${target.note}`;
   return html`<${Figure} title="Tick time" legend=${legend} note=${note}
       aside=${html`<${Late} history=${history} target=${target} />`}>
-    <${Plot} series=${[bars("time", "tick"), steps("predicted", "predicted"), steps("limit", "target", [6, 4])]}
+    <${Plot} series=${[bars("time"), steps("predicted"), steps("limit", [6, 4])]}
       columns=${columns} data=${data} part=${part} history=${history} height=${120} withX=${false}
       unit=${(ms) => duration(ms / 1e3)} most=${(max) => roomy(Math.min(max, mostMs), 0.1)}
       label=${`Time of each tick: at most ${duration(longest)}.`} /><//>`;
@@ -113,14 +120,13 @@ function Late({ history, target }) {
   }`;
 }
 
-/** Waiting requests. */
 export function Queue({ part, columns, history }) {
   const drawn = peaks(columns, (tick) => tick.n_queued).map((tick) => tick.n_queued);
   const most = Math.max(0, ...drawn);
   return html`<${Figure} title="Queue" legend=${[["queue", "waiting requests"]]}
       note="Requests waiting for a slot at the end of each tick. Zero is good; a steady rise means too
         much load.">
-    <${Plot} series=${[bars("queue", "waiting")]} columns=${columns} data=${[drawn]} part=${part}
+    <${Plot} series=${[bars("queue")]} columns=${columns} data=${[drawn]} part=${part}
       history=${history} height=${80} withX=${false} unit=${(v) => (Number.isInteger(v) ? `${v} req` : "")}
       most=${(max) => roomy(max, 2)}
       label=${`Waiting requests: at most ${most}.`} /><//>`;
@@ -138,7 +144,7 @@ export function KvUse({ part, columns, history }) {
   ]}
       note="Share of the cache's cells in use. Prefixes of ended requests stay for reuse and give way when
         room is needed.">
-    <${Plot} series=${[bars("cached", "kept"), bars("decode", "running")]} columns=${columns} data=${[used, running]}
+    <${Plot} series=${[bars("cached"), bars("decode")]} columns=${columns} data=${[used, running]}
       part=${part} history=${history} height=${102} unit=${percent} most=${(max) => Math.min(1, roomy(max, 0.02))}
       label=${`KV cache in use: at most ${percent(most)}.`} /><//>`;
 }

@@ -76,7 +76,6 @@ export function pause(history) {
   lookBack(history);
 }
 
-/** Follow the newest ticks again. */
 export const goLive = () => view.set({ end: null, held: null, pinned: null, hovered: null, lane: null });
 
 /** Show the window that ends at a place of the axis. */
@@ -103,7 +102,6 @@ export function zoom(history, factor, at = null) {
   else if (held !== null) view.set({ held: Math.min(moved, newest(history, axis, next)) });
 }
 
-/** Show exactly a part of the axis. */
 export function showPart(history, lo, hi) {
   const { axis } = windowOf(history);
   pause(history);
@@ -173,5 +171,4 @@ export function goTo(history, id) {
   else if (axis.rightOf(tick) > hi) pan(history, axis.rightOf(tick));
 }
 
-/** Follow a request from the list. */
 export const follow = (requestId) => view.set({ request: requestId });

@@ -94,7 +94,6 @@ function partsOf(request, nowS) {
     .map(([name, title, fromS, untilS, text]) => ({ name, title, seconds: untilS - fromS, text }));
 }
 
-/** How a request ended, or where it is. */
 export function endOf({ state, finish_reason: reason, error, unseen }) {
   if (state !== "ended") return state;
   if (unseen) return "end not seen";

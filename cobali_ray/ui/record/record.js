@@ -2,7 +2,7 @@
 import { DECODE } from "../feed/history.js";
 import { clockTime, count, duration, percent, shortId, some } from "../parts/format.js";
 import { html, useEffect, useRef, useState } from "../parts/preact.js";
-import { middleAndMost } from "../plots/series.js";
+import { middleAndMost } from "../plots/itl.js";
 import { follow } from "../plots/window.js";
 import { sentencesOf } from "./sentences.js";
 

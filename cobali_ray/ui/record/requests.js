@@ -24,7 +24,6 @@ const COLUMNS = [
   ["total", "total"],
 ];
 
-/** The table with its search. */
 export function Requests({ history, nowS, chosen }) {
   const [search, setSearch] = useState("");
   const [{ by, down }, setOrder] = useState({ by: null, down: false });

@@ -2,9 +2,9 @@
 import { DECODE } from "../feed/history.js";
 import { count, duration } from "../parts/format.js";
 import { isLate, targetOf, usualOf, whyLate } from "../plots/itl.js";
-import { ticksAround } from "../plots/series.js";
 
 const PHASES = { plan_s: "planning", forward_s: "the forward pass", sample_s: "sampling", publish_s: "publishing" };
+const AROUND = 60; // ticks before and after one that say what is usual
 const some = (n, what) => (n === 1 ? `one ${what}` : `${count(n)} ${what}s`);
 const were = (n) => (n === 1 ? "was" : "were");
 const capital = (text) => text[0].toUpperCase() + text.slice(1);
@@ -65,7 +65,8 @@ function whatItTook(history, tick) {
   const { engine } = history;
   const target = targetOf(engine, tick);
   if (isLate(engine, tick)) {
-    const { text } = whyLate(engine, tick, usualOf(ticksAround(history, tick), engine.overlaps));
+    const around = history.between(tick.tick_id - AROUND, tick.tick_id + AROUND);
+    const { text } = whyLate(engine, tick, usualOf(around, engine.overlaps));
     sentences.push(`That is longer than the ITL target of ${duration(target)}: ${text}.`);
   } else if (tick.target_s) sentences.push(`The ITL target of ${duration(target)} was met.`);
   return sentences;

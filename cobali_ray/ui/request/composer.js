@@ -1,15 +1,17 @@
 // Where a prompt is written and sent.
 import { toMessage } from "../parts/focus.js";
 import { Icon } from "../parts/icons.js";
-import { html, useLayoutEffect, useRef } from "../parts/preact.js";
+import { later, style, withAll } from "../parts/lazy.js";
+import { html, useLayoutEffect, useRef, useState } from "../parts/preact.js";
 
 const MOST_PX = 220;
+const CopyDialog = later(async () => (await withAll(import("./copy.js"), style("ui/answer/answer.css"))).CopyDialog);
 
 /**
  * A field that grows with its text; above it `children`, and `above`, what is sent with it; below, a `meter`.
  *
- * `ready`: there is something to send. With `onFiles` files can be chosen, or pasted; with `onClear` all can be
- * forgotten.
+ * `ready`: there is something to send; `bodies` returns the request, or several, to be copied. With `onFiles` files
+ * can be chosen, or pasted; with `onClear` all can be forgotten.
  */
 export function Composer({
   kind,
@@ -23,12 +25,13 @@ export function Composer({
   onDraft,
   onSend,
   onStop,
-  onCopy,
+  bodies,
   onClear = null,
   onFiles = null,
   children,
 }) {
   const field = useRef(null);
+  const [copied, copy] = useState(null);
   useLayoutEffect(() => {
     field.current.style.height = "auto";
     field.current.style.height = `${Math.min(field.current.scrollHeight + 2, MOST_PX)}px`;
@@ -65,14 +68,15 @@ export function Composer({
     <div class="below">
       ${meter}
       <p class="hint">Enter sends, Shift+Enter makes a new line, Escape stops.</p>
-      <button type="button" class="quiet small" onClick=${onCopy}>Copy request</button>
+      <button type="button" class="quiet small" onClick=${() => copy(bodies())}>Copy request</button>
       ${
         onClear &&
         html`<button type="button" class="quiet small" disabled=${nothing}
           onClick=${(event) => (onClear(), toMessage(event))}>Clear</button>`
       }
     </div>
-  </form>`;
+  </form>
+  ${copied && html`<${CopyDialog} body=${copied} onClose=${() => copy(null)} />`}`;
 }
 
 function Paperclip({ onFiles }) {

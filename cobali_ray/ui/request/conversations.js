@@ -22,7 +22,6 @@ export const newConversation = (settings, model, atMs = Date.now()) => ({
   head: null, // the message that ends the branch in sight
 });
 
-/** Return a message by its id. */
 export const messageOf = ({ messages }, id) => messages.find((message) => message.id === id) ?? null;
 
 /** Return the branch that ends with a message, from its first one on. */
@@ -36,7 +35,6 @@ export function pathTo({ messages }, id) {
 /** What the model reads of a branch: from the last message on that has a `start`. */
 export const readPart = (path) => path.slice(Math.max(0, path.findLastIndex(({ start }) => start)));
 
-/** Return the branch in sight. */
 export const pathOf = (conversation) => pathTo(conversation, conversation.head);
 
 /** Return the messages that stand where this one does, itself among them. */

@@ -1,17 +1,12 @@
 // MCP servers: which of them this browser knows, the tools of each, and calls. No drawing; a worker sends requests.
 import { BASE } from "../parts/api.js";
-import { forGood, forSession, keep, kept, makeStore } from "../parts/store.js";
+import { forSession, keep, kept, keptStore } from "../parts/store.js";
 
 const NAME = "mcp";
 const MOST_NAME = 64;
 
 /** By address: `{title, tools: [{name, description, inputSchema}], ask}`; `ask`: before every call. */
-export const servers = makeStore({ all: kept(forGood, NAME, {}) });
-
-function setAll(all) {
-  servers.set({ all });
-  keep(forGood, NAME, all);
-}
+export const servers = keptStore(NAME, {});
 
 /** Keys of servers, which this tab forgets when it is closed. */
 const keys = () => kept(forSession, NAME, {});
@@ -51,8 +46,8 @@ export async function connect(address, key = null) {
   if (key !== null) keep(forSession, NAME, { ...keys(), [url]: key });
   const { title, tools } = await done("list", url);
   const named = tools.map(({ name, description = "", inputSchema }) => ({ name, description, inputSchema }));
-  const { all } = servers.get();
-  setAll({ ...all, [url]: { ask: true, ...all[url], title: title || new URL(url).host, tools: named } });
+  const { value: all } = servers.get();
+  servers.put({ ...all, [url]: { ask: true, ...all[url], title: title || new URL(url).host, tools: named } });
   return url;
 }
 
@@ -63,17 +58,15 @@ function addressOf(text) {
   return new URL(trimmed).href;
 }
 
-/** Change what is kept of a server. */
 export function changeServer(url, patch) {
-  const { all } = servers.get();
-  setAll({ ...all, [url]: { ...all[url], ...patch } });
+  const { value: all } = servers.get();
+  servers.put({ ...all, [url]: { ...all[url], ...patch } });
 }
 
-/** Forget a server and its key. */
 export function forget(url) {
-  const { [url]: server, ...all } = servers.get().all;
+  const { [url]: server, ...all } = servers.get().value;
   const { [url]: key, ...others } = keys();
-  setAll(all);
+  servers.put(all);
   keep(forSession, NAME, others);
 }
 
@@ -83,7 +76,7 @@ export function forget(url) {
  */
 export function mcpTools(taken) {
   const names = new Set(taken);
-  return Object.entries(servers.get().all).flatMap(([url, { tools }]) =>
+  return Object.entries(servers.get().value).flatMap(([url, { tools }]) =>
     tools.map((tool) => {
       const plain = tool.name.replaceAll(/[^\w-]/g, "_").slice(0, MOST_NAME) || "tool";
       let name = plain;

@@ -8,7 +8,7 @@ import { mcpOf, runTool } from "./toolbox.js";
 
 /** The servers of this browser; `chosen` are the addresses that the conversation uses, `choose` takes others. */
 export function Servers({ chosen, choose }) {
-  const { all } = useStore(servers);
+  const { value: all } = useStore(servers);
   const [fault, setFault] = useState("");
   const [busy, setBusy] = useState("");
   const [address, key] = [useRef(null), useRef(null)];
@@ -80,7 +80,7 @@ function Server({ url, server, on, busy, turn, reach, remove }) {
 
 /** Asks whether a call goes to its server; `onResult` takes what came of it, `{content}` or `{error}`. */
 export function Question({ call: { name, args, server }, onResult }) {
-  const { all } = useStore(servers);
+  const { value: all } = useStore(servers);
   const [runs, setRuns] = useState(false);
   const leave = useRef(null);
   useEffect(() => () => leave.current?.abort(), []);

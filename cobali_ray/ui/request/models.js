@@ -8,7 +8,6 @@ import { makeStore } from "../parts/store.js";
  */
 export const models = makeStore({ all: [], trouble: null, chats: undefined });
 
-/** Ask which names the server's models have. */
 export async function loadModels() {
   try {
     const { data, chats = null } = await (await call("v1/models")).json();

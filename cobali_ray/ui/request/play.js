@@ -1,6 +1,5 @@
 // The settings that new chats and comparisons begin with; kept in this browser. No drawing.
 import { forGood, keep, kept, makeStore } from "../parts/store.js";
-import { isOpen } from "./chat.js";
 import { DEFAULTS } from "./params.js";
 
 const NAME = "defaults";
@@ -14,15 +13,10 @@ export function keepDefaults({ settings, model }) {
   keep(forGood, NAME, { settings, model });
 }
 
-/** Change one setting and keep it. */
 export const change = (name, value) =>
   keepDefaults({ ...play.get(), settings: { ...play.get().settings, [name]: value } });
 
-/** Forget all settings. */
 export function reset() {
   play.set(NOTHING);
   keep(forGood, NAME, null);
 }
-
-/** Say whether any answer of a run is still open. */
-export const isRunning = (run) => run.answers.some((answer) => isOpen(answer.get()));

@@ -7,7 +7,6 @@ import { loadModels, modelOf, models } from "./models.js";
 import { ESSENTIAL, FIELDS, fault } from "./params.js";
 import { change, play, reset } from "./play.js";
 
-/** The settings of the playground. */
 export function PlaySettings() {
   const { settings, model } = useStore(play);
   return html`<${Settings} settings=${settings} model=${model} change=${change} reset=${reset}

@@ -91,7 +91,7 @@ export const noteOf = (name) => toolNamed(name)?.note ?? "";
 export async function runTool(name, args, { server = null, allowed = false, signal = null } = {}) {
   const tool = server === null ? toolNamed(name) : mcpOf(name);
   if (!tool || (server !== null && tool.url !== server)) return null;
-  if (server !== null && !allowed && servers.get().all[server].ask) return null;
+  if (server !== null && !allowed && servers.get().value[server].ask) return null;
   try {
     if (server !== null) return await callTool(tool, argumentsOf(args), signal);
     return { content: await tool.run(argumentsOf(args)) };
@@ -113,7 +113,7 @@ function argumentsOf(args) {
   return values;
 }
 
-const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
+export const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
 
 /**
  * The tools of a conversation as a request has them, those of an MCP server with its address as `server`; empty for

@@ -3,8 +3,6 @@ import { html, useRef, useState } from "../parts/preact.js";
 import { Servers } from "./mcpforms.js";
 import { TOOLS, ownTools } from "./toolbox.js";
 
-export { TOOLS, definitionsOf, runTool } from "./toolbox.js";
-
 const EXAMPLE = `{
   "name": "find_book",
   "description": "Look up a book",

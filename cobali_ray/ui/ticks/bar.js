@@ -1,7 +1,8 @@
 // The bar above the plots: live or paused, axis, zoom, link, download.
 import { clockTime, count, duration, some } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
-import { html, useRef, useState } from "../parts/preact.js";
+import { Menu } from "../parts/menu.js";
+import { html, useState } from "../parts/preact.js";
 import { FoldCaptions } from "../plots/figure.js";
 import { placeOf, zoomIn, zoomOut } from "../plots/keys.js";
 import { goLive, isLive, pause, showAll, turn, windowOf } from "../plots/window.js";
@@ -10,7 +11,6 @@ import { copyLink } from "./link.js";
 
 const AXES = { ticks: "Ticks", time: "Time" };
 
-/** The bar. */
 export function Bar({ history, state }) {
   const [notice, setNotice] = useState("");
   const live = isLive();
@@ -62,26 +62,11 @@ function When({ history, ticks, state, live }) {
     ${!live && html`<span class="badge wait">paused${newer}</span>`}</p>`;
 }
 
-/** The choice of a file; it closes when one was chosen, or something else has the focus. */
 function Download({ history, ticks }) {
-  const menu = useRef(null);
-  const close = (event) => {
-    if (!menu.current.contains(event.relatedTarget)) menu.current.open = false;
-  };
-  const escape = (event) => {
-    if (event.key !== "Escape") return;
-    menu.current.open = false;
-    menu.current.querySelector("summary").focus();
-  };
-  const choose = (kind) => {
-    menu.current.open = false;
-    save(history, ticks, kind);
-  };
-  return html`<details class="download" ref=${menu} onFocusOut=${close} onKeyDown=${escape}>
-    <summary><${Icon} name="download" />Download</summary>
-    <div class="menu">${Object.entries(KINDS).map(
-      ([kind, { word, text }]) => html`<button key=${kind} disabled=${!ticks.length}
-        onClick=${() => choose(kind)}><b>${word}</b> <span class="muted">${text}</span></button>`,
-    )}</div>
-  </details>`;
+  return html`<${Menu} kind="download" summary=${html`<${Icon} name="download" />Download`}>${Object.entries(
+    KINDS,
+  ).map(
+    ([kind, { word, text }]) => html`<button key=${kind} disabled=${!ticks.length}
+      onClick=${() => save(history, ticks, kind)}><b>${word}</b> <span class="muted">${text}</span></button>`,
+  )}<//>`;
 }

@@ -1,16 +1,15 @@
 // All engines of the server side by side: model, place, state, devices, and the tokens of their last ticks.
 import { feed, hasTicks, show, shownEngine } from "../feed/feed.js";
+import { TickBars } from "../feed/strip.js";
 import { call } from "../parts/api.js";
 import { bytes, count, percent } from "../parts/format.js";
 import { html, useEffect, useState } from "../parts/preact.js";
 import { useStore } from "../parts/store.js";
-import { LOGARITHMIC } from "../plots/plot.js";
 import { models } from "../request/models.js";
 
 const EVERY_MS = 3000;
 const PATIENCE_MS = 2500; // an engine that is away does not keep the others from being shown
 const TICKS = 60;
-const [WIDE, HIGH] = [120, 22];
 
 /** The choice of the engine that is shown; of a single engine its devices and what is wrong, if there are any. */
 export function Engines() {
@@ -59,7 +58,10 @@ function EngineCard({ id, report, shown }) {
     <small>engine ${id}${node ? ` on ${node}` : ""} · ${busy}</small>
     ${state?.detail && html`<small>${state.detail}</small>`}
     ${(state?.devices ?? []).map((device) => html`<${Device} key=${device.name} ...${device} />`)}
-    ${packet && html`<${Spark} packet=${packet} />`}
+    ${
+      packet &&
+      html`<${TickBars} ticks=${packet.ticks} n=${TICKS} most=${packet.engine.token_budget} aria-hidden="true" />`
+    }
   </button>`;
 }
 
@@ -72,20 +74,3 @@ function Device({ name, there, free_bytes: free, total_bytes: total, busy_share:
 }
 
 const awayOf = (status = "…") => (status === "unloaded" ? "not loaded yet: loads with the first request" : status);
-
-/** Tokens of the last ticks, on the scale of the plots. */
-function Spark({ packet: { ticks, engine } }) {
-  const most = LOGARITHMIC.fwd(engine.token_budget);
-  const step = WIDE / TICKS;
-  const path = (of) =>
-    ticks
-      .map((tick, i) => {
-        const high = ((LOGARITHMIC.fwd(of(tick)) / most) * HIGH).toFixed(1);
-        return `M${((TICKS - ticks.length + i) * step).toFixed(1)} ${HIGH}v${-high}h${step}v${high}z`;
-      })
-      .join("");
-  return html`<svg viewBox=${`0 0 ${WIDE} ${HIGH}`} preserveAspectRatio="none" aria-hidden="true">
-    <path class="prefill" d=${path((tick) => tick.n_decode + tick.n_prefill)} />
-    <path class="decode" d=${path((tick) => tick.n_decode)} />
-  </svg>`;
-}

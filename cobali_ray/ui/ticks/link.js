@@ -1,5 +1,6 @@
 // A link to a moment: read when it is opened, written while a moment is looked at.
 import { feed, show, shownEngine } from "../feed/feed.js";
+import { copyText } from "../parts/clipboard.js";
 import { count } from "../parts/format.js";
 import { makeStore } from "../parts/store.js";
 import { AXES, tickAt } from "../plots/axis.js";
@@ -127,10 +128,5 @@ export async function copyLink(history) {
   pause(history);
   const hash = hashOf(history);
   window.history.replaceState(null, "", hash);
-  try {
-    await navigator.clipboard.writeText(location.href);
-    return "Link copied.";
-  } catch {
-    return "The link is in the address bar.";
-  }
+  return (await copyText(location.href)) ? "Link copied." : "The link is in the address bar.";
 }

@@ -14,7 +14,6 @@ const HEIGHT = 40;
 const GRIP = 8; // pixels from an edge of the window that take hold of it
 const FAR = 4; // pixels from which on a press draws a new window
 
-/** The strip. */
 export function Overview({ history }) {
   const strip = useRef(null);
   const canvas = useRef(null);
@@ -31,32 +30,28 @@ export function Overview({ history }) {
   const share = (at) => (at - all.lo) / (all.hi - all.lo);
   const inner = () => strip.current.clientWidth - GUTTER - MARGIN;
   const pixelOf = (at) => GUTTER + share(at) * inner();
-  const placeOf = (event) => {
-    const x = event.clientX - strip.current.getBoundingClientRect().left - GUTTER;
-    return all.lo + Math.max(0, Math.min(1, x / inner())) * (all.hi - all.lo);
-  };
+  const xOf = (event) => event.clientX - strip.current.getBoundingClientRect().left;
+  const placeAt = (x) => all.lo + Math.max(0, Math.min(1, (x - GUTTER) / inner())) * (all.hi - all.lo);
   const onDown = (event) => {
     if (event.button !== 0) return;
     event.currentTarget.setPointerCapture(event.pointerId);
-    const x = event.clientX - strip.current.getBoundingClientRect().left;
-    const at = placeOf(event);
+    const x = xOf(event);
+    const at = placeAt(x);
     const [left, right] = [pixelOf(lo), pixelOf(hi)];
-    if (right - left > 3 * GRIP && Math.abs(x - left) < GRIP) drag.current = { from: hi };
-    else if (right - left > 3 * GRIP && Math.abs(x - right) < GRIP) drag.current = { from: lo };
-    else drag.current = { from: at, x, grasp: at >= lo && at <= hi ? hi - at : (hi - lo) / 2 };
-    if (drag.current.grasp !== undefined) {
-      const whole = hi - lo > 0.9 * (all.hi - all.lo); // there is nowhere to move it to: draw a new one
-      drag.current.moves = !whole && at >= lo && at <= hi;
-    }
+    const holds = (edge) => right - left > 3 * GRIP && Math.abs(x - edge) < GRIP;
+    const inside = at >= lo && at <= hi;
+    const whole = hi - lo > 0.9 * (all.hi - all.lo); // there is nowhere to move it to: draw a new one
+    if (holds(left)) drag.current = { from: hi };
+    else if (holds(right)) drag.current = { from: lo };
+    else drag.current = { from: at, x, grasp: inside ? hi - at : (hi - lo) / 2, moves: inside && !whole };
   };
   const onMove = (event) => {
     const { current } = drag;
     if (!current) return;
-    const at = placeOf(event);
+    const x = xOf(event);
+    const at = placeAt(x);
     if (current.moves) pan(history, at + current.grasp);
-    else {
-      const x = event.clientX - strip.current.getBoundingClientRect().left;
-      if (current.x !== undefined && Math.abs(x - current.x) < FAR) return;
+    else if (current.x === undefined || Math.abs(x - current.x) >= FAR) {
       current.drawn = true;
       showPart(history, Math.min(at, current.from), Math.max(at, current.from));
     }
@@ -65,7 +60,7 @@ export function Overview({ history }) {
     const { current } = drag;
     drag.current = null;
     if (!current || current.grasp === undefined || current.drawn || current.moves) return;
-    pan(history, placeOf(event) + current.grasp); // a click
+    pan(history, placeAt(xOf(event)) + current.grasp); // a click
   };
   const onKey = (event) => {
     const far = (hi - lo) * (event.shiftKey ? 1 : 0.25);

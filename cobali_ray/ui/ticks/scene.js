@@ -3,7 +3,7 @@ import { feed } from "../feed/feed.js";
 import { call } from "../parts/api.js";
 import { count, duration, some } from "../parts/format.js";
 import { html } from "../parts/preact.js";
-import { makeStore, useStore } from "../parts/store.js";
+import { makeStore, until, useStore } from "../parts/store.js";
 import { follow, goLive } from "../plots/window.js";
 import { ask, isOpen } from "../request/chat.js";
 import { bodyOf } from "../request/params.js";
@@ -31,7 +31,6 @@ function hindrance({ status, history }) {
   return history.nBusy || nQueued ? BUSY : "";
 }
 
-/** Play it once. */
 async function play() {
   const why = hindrance(feed.get());
   if (why) return void scene.set({ message: why, request: null });
@@ -80,34 +79,17 @@ async function promptFor({ model, n_ctx_slot: nCtx }) {
 }
 
 /** Wait until an answer has so many pieces of text. Throws what it failed with. */
-function reached({ answers: [answer] }, nDeltas) {
-  return new Promise((resolve, reject) => {
-    const look = () => {
-      const { nDeltas: n, error } = answer.get();
-      if (n < nDeltas && isOpen(answer.get())) return;
-      unwatch();
-      if (error) reject(error);
-      else resolve();
-    };
-    const unwatch = answer.watch(look);
-    look();
-  });
+async function reached({ answers: [answer] }, nDeltas) {
+  const { error } = await until(answer, (value) => value.nDeltas >= nDeltas || !isOpen(value));
+  if (error) throw error;
 }
 
 /** What the engine's ticks say of it, once they have come. */
 async function resultOf(requestId, nStreams) {
-  const request = await new Promise((resolve) => {
-    const look = () => {
-      const stored = feed.get().history?.requests.get(requestId);
-      if ((stored?.first_token_s ?? null) === null) return; // the feed may come later than the answer
-      unwatch();
-      resolve(stored);
-    };
-    const unwatch = feed.watch(look);
-    look();
-  });
-  const { history } = feed.get();
-  const during = (history?.ticks ?? []).filter(
+  const requestIn = ({ history }) => history?.requests.get(requestId);
+  const told = await until(feed, (value) => requestIn(value)?.first_token_s); // it may come later than the answer
+  const request = requestIn(told);
+  const during = told.history.ticks.filter(
     ({ started_s: s, n_prefill: n }) => n && s >= request.arrived_s && s < request.first_token_s,
   );
   if (!during.length) return "The demonstration is over, but its ticks have not reached this page.";

@@ -26,7 +26,6 @@ const KEYS =
 const FAR = 6; // pixels from which on a press is a drag
 const NEAR = 4; // pixels that a pointer may be beside a tick
 
-/** Everything that shares the axis. */
 export function Stage({ history }) {
   useStoreEvery(feed, DRAW_MS);
   const stage = useRef(null);

@@ -1,8 +1,8 @@
 // The live ticks: numbers, plots, the record of a tick, the life of a request.
 import { engineNow, feed } from "../feed/feed.js";
 import { Icon } from "../parts/icons.js";
-import { html, useEffect, useState } from "../parts/preact.js";
-import { useStore, useStoreEvery } from "../parts/store.js";
+import { html, useEffect } from "../parts/preact.js";
+import { useRedraw, useStore, useStoreEvery } from "../parts/store.js";
 import { goLive, shownOf, view } from "../plots/window.js";
 import { Life } from "../record/life.js";
 import { TickRecord } from "../record/record.js";
@@ -19,16 +19,11 @@ import { Tiles } from "./tiles.js";
 
 const DRAW_MS = 1000; // as often as numbers can be read; the plots are drawn more often
 
-/** The whole view. */
 export function Ticks() {
   const { history, status, cause, version, engine, engines } = useStoreEvery(feed, DRAW_MS);
   const state = useStore(view);
   const { target, problem } = useStore(link);
-  const [, redraw] = useState(0);
-  useEffect(() => {
-    const timer = setTimeout(() => redraw((n) => n + 1), DRAW_MS + 200); // quantiles age while the engine idles
-    return () => clearTimeout(timer);
-  });
+  useRedraw(DRAW_MS + 200); // quantiles age while the engine idles
   const run = history?.engine.incarnation_id;
   useEffect(() => run && goLive, [run]); // once the run is over: its moments do not exist in the next
   useEffect(() => {
@@ -71,7 +66,6 @@ export function Ticks() {
     <${Requests} history=${history} nowS=${nowS} chosen=${state.request} />`;
 }
 
-/** Why a link to a moment cannot be followed. */
 function Problem({ text }) {
   return html`<div class="notice wait" role="alert"><i class="dot wait"></i>
     <p><b>The link cannot be opened.</b> ${text} You see what the engine is doing now.</p>

@@ -8,7 +8,6 @@ const NAMES = {
   ITL: "Inter-token latency: the gap between two neighbouring tokens of one stream",
 };
 
-/** A row of numbers above the plots. */
 export function Tiles({ history, summary }) {
   const { ttft, itl, last, ratesS, quantilesS } = summary;
   const { engine } = history;
