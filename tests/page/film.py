@@ -8,39 +8,21 @@ import io
 import sys
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 
-import httpx2
 from PIL import Image
 from playwright.sync_api import sync_playwright
+from screenshots import LONG, SETTINGS, ask
 from stack import Site
 
 from conftest import CHROMIUM
 
-SETTINGS = {
-    "model": "builtin:tiny",
-    "n_slots": 9,
-    "n_ctx": 4096,
-    "n_threads": 1,
-    "prefill_chunk": 64,
-    "token_budget": 96,
-    "itl_target_ms": 80,
-    "log_level": "error",
-}
-LONG = "Whoever reads this should count the lamps, the boats and the gulls, and say how many there were. "
 N_STREAMS = 8
 BEFORE_S, AFTER_S = 1.5, 6.0
 """Of the picture, before and after the long prompt is sent."""
 FRAME_S = 0.15
 WIDTH = 1000
 MARGIN = 14
-
-
-def stream(url, text, max_tokens):
-    body = {"messages": [{"role": "user", "content": text}], "max_tokens": max_tokens, "ignore_eos": True}
-    with httpx2.Client(timeout=120) as http, suppress(httpx2.HTTPError):
-        http.post(f"{url}/v1/chat/completions", json=body)
 
 
 def film(page, prompt):
@@ -60,14 +42,18 @@ def film(page, prompt):
 
 
 def main():
+    settings = SETTINGS | {"n_slots": N_STREAMS + 1, "itl_target_ms": 80}
     path = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/live-ticks.webp")
-    with Site(**SETTINGS) as site, sync_playwright() as playwright:
+    with (
+        Site(**settings) as site,
+        sync_playwright() as playwright,
+    ):
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
         page.goto(f"{site.url}/#ticks")
 
         def begin(text, max_tokens=3000):
-            threading.Thread(target=stream, args=(site.url, text, max_tokens), daemon=True).start()
+            threading.Thread(target=ask, args=(site.url, text, max_tokens), daemon=True).start()
 
         for number in range(N_STREAMS):
             begin(f"Tell me a story, number {number}.")

@@ -33,6 +33,35 @@ def drawn(page):
     page.evaluate("() => new Promise((next) => requestAnimationFrame(() => requestAnimationFrame(next)))")
 
 
+def answered(page):
+    """Wait until the last answer has ended, at its length."""
+    expect(page.get_by_role("article").last).to_contain_text("length")
+
+
+def begin_new(page):
+    """Begin a new conversation."""
+    page.keyboard.press("Control+Shift+O")
+    expect(page.locator(".asked")).to_have_count(0)
+
+
+def more(page, title, action):
+    """Do something with a conversation of the list, by its menu."""
+    page.get_by_label(f"More about {title}").click()
+    button(page, action).click()
+
+
+def rename(page, title, name):
+    more(page, title, "Rename")
+    page.keyboard.type(name)
+    page.keyboard.press("Enter")
+
+
+def button(page, name):
+    return page.get_by_role("button", name=name, exact=True)
+
+
+SAID = "import('/ui/chat/library.js').then(({ current }) => current().messages.at(-1).text)"
+"""The last answer as it came: what is shown of it is markdown."""
 SAVED = "import('/ui/chat/library.js').then(({ saved }) => saved())"
 """Resolves once all that was said is kept."""
 
@@ -54,6 +83,15 @@ def momentary(page):
 def listed(page):
     """The conversations in the list."""
     return page.get_by_role("navigation", name="Conversations").locator(".conversation")
+
+
+def open_tools(page, *names):
+    """Open the tools among the settings, and offer some of the page's own."""
+    open_settings(page)
+    if not page.get_by_label("Add an MCP server").count():
+        page.get_by_text("Tools", exact=True).click()
+    for name in names:
+        page.get_by_role("checkbox", name=name).check()
 
 
 def open_settings(page):
@@ -130,6 +168,11 @@ class Voice:
         """Say why the answers end; their numbers are still to come."""
         for choice in range(n_choices):
             self._tell({"choices": [{"index": choice, "delta": {}, "finish_reason": reason}]})
+
+    def answer(self, text, reason="stop", **usage):
+        """Say a whole text."""
+        self.say(content=text)
+        self.end(reason, **usage)
 
     def end(self, reason="stop", n_choices=1, **usage):
         self.finish(reason, n_choices)

@@ -12,23 +12,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import httpx2
-from hands import open_settings, say
+from hands import open_tools, say
 from PIL import Image
 from playwright.sync_api import expect, sync_playwright
 from stack import Site
 
 from conftest import CHROMIUM
 
-SETTINGS = {
-    "model": "builtin:tiny",
-    "n_slots": 8,
-    "n_ctx": 4096,
-    "n_threads": 1,
-    "prefill_chunk": 64,
-    "token_budget": 96,
-    "itl_target_ms": 30,
-    "log_level": "error",
-}
+SETTINGS = {"model": "builtin:tiny", "n_threads": 1, "itl_target_ms": 30}
 LONG = "Whoever reads this should count the lamps, the boats and the gulls, and say how many there were. "
 N_STREAMS = 5
 WIDE = {"viewport": {"width": 1400, "height": 900}, "color_scheme": "light", "reduced_motion": "reduce"}
@@ -56,9 +47,7 @@ def chat(page, folder, name="page-chat.png"):
 
 def tool_call(page, folder):
     page.get_by_role("button", name="New chat", exact=True).click()
-    open_settings(page)
-    page.get_by_text("Tools", exact=True).click()
-    page.get_by_role("checkbox", name="Calculator").check()
+    open_tools(page, "Calculator")
     page.get_by_role("button", name="What is 17 + 25?").click()
     expect(page.get_by_role("article").last).to_contain_text("= 42")
     expect(page.locator(".numbers").last).to_contain_text("stop")

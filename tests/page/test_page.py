@@ -32,6 +32,7 @@ def test_a_chat_streams_says_what_it_took_and_can_be_asked_for_again_outside_of_
     say(page, 'say "it\'s" \\ twice', max_tokens=20, temperature=0, top_k=5)
     answer = page.get_by_role("article")
     expect(answer).to_contain_text("length")
+    expect(answer).not_to_contain_text("easoning")
     assert len(answer.locator(".text").inner_text()) == 20
     line = answer.locator(".measured > summary")
     expect(line).to_have_text(re.compile(r"20 tokens · [\d.]+.tok/s · cut off at its length limit"))
@@ -65,6 +66,7 @@ def test_a_chat_streams_says_what_it_took_and_can_be_asked_for_again_outside_of_
     words = shlex.split(code.inner_text().replace("\\\n", " "))
     sent = json.loads(words[words.index("-d") + 1])
     assert [message["role"] for message in sent["messages"]] == ["user", "assistant", "user"]
+    assert sent["messages"][1].keys() == {"role", "content"}
     assert (sent["max_tokens"], sent["temperature"], sent["stream"]) == (20, 0, True)
     assert words[:3] == ["curl", "-N", f"{site.url}/v1/chat/completions"]
 

@@ -259,15 +259,22 @@ def test_a_rich_answer_is_accessible(make_page, site):
     assert found + violations(page, "dialog") == []
 
 
-def test_wide_code_and_tables_scroll_in_their_own_box(make_page, site):
-    page, voice, answer = ask(make_page, site, **PHONE)
+def test_on_a_phone_what_is_wide_is_broken_or_scrolls_in_its_own_box(make_page, site):
+    page, voice, answer = ask(make_page, site, **PHONE, reduced_motion="no-preference")
+    wide = "document.documentElement.scrollWidth"
+    voice.say(reasoning_content="w" * 300)
+    expect(answer.locator(".tail")).to_be_visible()
+    assert page.evaluate(wide) == 360
+    answer.locator(".reasoning summary").tap()
     row = "| " + " | ".join(f"column{i}" for i in range(20)) + " |\n"
     voice.say(
         content=f"{row}{'|---' * 20}|\n{row}\n```\n{'w' * 400}\n```\n\n$$\n{'x' * 400}\n$$\n\n`{'y' * 400}`\n"
     )
+    voice.call(0, "weather", "w" * 300)
     finish(page, voice)
     expect(answer.locator("figure.code")).to_be_visible()
-    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    expect(answer.locator(".calls")).to_be_visible()
+    assert page.evaluate(wide) == 360
     expect(page.locator(".katex-display")).to_have_count(1)
     for box in (".table", "figure.code pre", ".formula-block"):
         assert answer.locator(box).evaluate("(element) => element.scrollWidth > element.clientWidth + 100"), (

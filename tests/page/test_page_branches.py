@@ -4,14 +4,11 @@ import json
 import re
 
 import pytest
-from hands import IDLE, Voice, kept, open_settings, say, until
+from hands import SAID, Voice, answered, button, kept, open_tools, say
 from stack import Site
 
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
-
-SAID = "import('/ui/chat/library.js').then(({ current }) => current().messages.at(-1).text)"
-"""The last answer as it came: what is shown of it is markdown."""
 
 
 def texts(page):
@@ -22,23 +19,14 @@ def of_user(*messages):
     return [message["content"] for message in messages if message["role"] == "user"]
 
 
-def answer(voice, text, reason="stop"):
-    voice.say(content=text)
-    voice.end(reason, completion_tokens=3)
-
-
-def button(page, name):
-    return page.get_by_role("button", name=name, exact=True)
-
-
 def test_messages_are_edited_and_answers_asked_for_again_without_losing_any(make_page, site):
     page = make_page(site, "chat")
     voice = Voice(page)
     say(page, "Count to 3.")
-    answer(voice, "1 2 3")
+    voice.answer("1 2 3")
     expect(texts(page)).to_have_text("1 2 3")
     button(page, "Regenerate").click()
-    answer(voice, "One, two, three")
+    voice.answer("One, two, three")
     expect(texts(page)).to_have_text("One, two, three")
     assert voice.sent[1]["messages"] == voice.sent[0]["messages"]
     versions = page.get_by_role("group", name="Versions of this answer")
@@ -46,7 +34,7 @@ def test_messages_are_edited_and_answers_asked_for_again_without_losing_any(make
     versions.get_by_label("Version before").click()
     expect(texts(page)).to_have_text("1 2 3")
     say(page, "And on.")
-    answer(voice, "4 5 6")
+    voice.answer("4 5 6")
     expect(texts(page)).to_have_text(["1 2 3", "4 5 6"])
     assert [m["content"] for m in voice.sent[2]["messages"]] == ["Count to 3.", "1 2 3", "And on."]
 
@@ -55,7 +43,7 @@ def test_messages_are_edited_and_answers_asked_for_again_without_losing_any(make
     button(page, "Edit").first.click()
     page.get_by_label("Edit your message").fill("Count to 2.")
     page.keyboard.press("Enter")
-    answer(voice, "1 2")
+    voice.answer("1 2")
     expect(page.locator(".asked")).to_have_text("You: Count to 2.")
     assert of_user(*voice.sent[3]["messages"]) == ["Count to 2."]
     page.get_by_role("group", name="Versions of this message").get_by_label("Version before").click()
@@ -80,17 +68,17 @@ def test_keys_go_on_where_a_button_went_away(make_page, site):
     page.get_by_role("button", name="Compare SQLite").focus()
     page.keyboard.press("Enter")
     expect(prompt).to_be_focused()
-    answer(voice, "1", "length")
+    voice.answer("1", "length")
     press("Continue")
     expect(prompt).to_be_focused()
-    answer(voice, " 2")
+    voice.answer(" 2")
     press("Regenerate")
     expect(prompt).to_be_focused()
-    answer(voice, "3")
+    voice.answer("3")
     press("Edit")
     page.keyboard.press("Enter")
     expect(prompt).to_be_focused()
-    answer(voice, "4")
+    voice.answer("4")
     expect(texts(page)).to_have_text("4")
     press("Version before")
     expect(texts(page)).to_have_text("3")
@@ -101,9 +89,9 @@ def test_keys_go_on_where_a_button_went_away(make_page, site):
     button(page, "Regenerate").click()
     expect(texts(page)).to_have_count(0)
     expect(prompt).not_to_be_focused()  # a finger would call up a keyboard
-    answer(voice, "5")
+    voice.answer("5")
     press("Regenerate")
-    answer(voice, "6")
+    voice.answer("6")
     expect(texts(page)).to_have_text("6")
     focus("Version before")
     for name, text in (("before", "5"), ("after", "4"), ("after", "5")):
@@ -115,11 +103,11 @@ def test_keys_go_on_where_a_button_went_away(make_page, site):
 def test_an_answer_that_reached_its_length_goes_on_as_if_it_had_not(make_page, site):
     page = make_page(site, "chat")
     say(page, "hello", max_tokens=24, temperature=0)
-    expect(page.get_by_role("article")).to_contain_text("length")
+    answered(page)
     whole = texts(page).inner_text()
     button(page, "New chat").click()
     say(page, "hello", max_tokens=12, temperature=0)
-    expect(page.get_by_role("article")).to_contain_text("length")
+    answered(page)
     assert texts(page).inner_text() == whole[:12]
     button(page, "Continue").click()
     expect(texts(page)).to_have_text(whole)
@@ -145,7 +133,7 @@ def test_a_stopped_answer_keeps_what_came_and_goes_on(make_page, site):
     assert sent["continue_final_message"] is True
     assert sent["messages"][-1] == {"role": "assistant", "content": "It was"}
     expect(texts(page)).to_have_text("It was")
-    answer(voice, " noon.")
+    voice.answer(" noon.")
     expect(texts(page)).to_have_text("It was noon.")
     kept(page)
     page.reload()
@@ -168,9 +156,7 @@ def test_what_had_come_outlives_the_server(make_page):
 
 def test_tools_are_run_and_their_results_sent_back(make_page, site):
     page = make_page(site, "chat")
-    open_settings(page)
-    page.get_by_text("Tools", exact=True).click()
-    page.get_by_label("Calculator").check()
+    open_tools(page, "Calculator")
     page.get_by_label("Your own tools, as JSON").fill('{"name": "look_up"}')
     voice = Voice(page)
     say(page, "What is 6 * 7, and who asked?")
@@ -193,15 +179,13 @@ def test_tools_are_run_and_their_results_sent_back(make_page, site):
     messages = voice.asked(1)["messages"]
     assert [message["role"] for message in messages] == ["user", "assistant", "tool", "assistant", "tool"]
     assert messages[-1]["content"] == "Ada"
-    answer(voice, "42, for Ada.")
+    voice.answer("42, for Ada.")
     expect(texts(page)).to_have_text("42, for Ada.")
 
 
 def test_a_model_that_only_calls_tools_is_asked_eight_times(make_page, site):
     page = make_page(site, "chat")
-    open_settings(page)
-    page.get_by_text("Tools", exact=True).click()
-    page.get_by_label("Calculator").check()
+    open_tools(page, "Calculator")
     voice = Voice(page)
     say(page, "Go on calculating.")
     for n in range(1, 9):
@@ -232,32 +216,5 @@ def test_a_full_queue_says_when_to_try_again(make_page, site):
     page.unroute_all()
     page.evaluate("() => { const { now } = Date; Date.now = () => now() + 3_000_000; }")
     button(page, "Try again").click()
-    expect(page.get_by_role("article")).to_contain_text("length")
+    answered(page)
     expect(page.locator(".versions")).to_have_count(0)
-
-
-def test_who_waits_sees_the_line_and_how_far_the_prompt_is_read(make_page):
-    with Site(n_slots=1, model="builtin:scripted:0.04", prefill_chunk=32) as site:
-        page = make_page(site, "chat", allow=["ERR_"])
-        say(page, "the first", max_tokens=3000)
-        expect(page.locator(".caret")).to_be_visible()
-        page.keyboard.press("Control+Shift+O")
-        expect(page.locator(".asked")).to_have_count(0)
-        say(page, "w" * 2500, max_tokens=3)
-        waiting = page.locator("p.waiting")
-        expect(waiting).to_have_text("waiting for a slot, next in line …")
-        page.keyboard.press("Control+Shift+O")
-        expect(page.locator(".asked")).to_have_count(0)
-        say(page, "the third", max_tokens=3)
-        expect(waiting).to_have_text("waiting for a slot, 1 ahead …")
-        conversations = page.get_by_role("navigation", name="Conversations").locator(".conversation")
-        expect(conversations.get_by_label("answering")).to_have_count(3)
-        conversations.nth(2).click()
-        expect(page.locator(".asked")).to_have_text("You: the first")
-        button(page, "Stop").click()
-        until(page, "() => fetch('health').then((r) => r.json()).then((h) => h.engine.n_queued === 1)")
-        with site.held(9):  # or it might be read before anybody looks
-            conversations.nth(1).click()
-            expect(waiting).to_have_text(re.compile(r"reading the prompt: [\d,]+ of 2,5\d\d tokens"))
-        expect(page.get_by_role("article")).to_contain_text("length")
-        until(page, IDLE)

@@ -5,25 +5,19 @@ import re
 
 import pytest
 from axe import violations
-from hands import Voice, kept, listed, open_settings, say
+from hands import Voice, answered, begin_new, kept, listed, more, open_tools, rename, say
 
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
-
-
-def more(page, title, action):
-    page.get_by_label(f"More about {title}").click()
-    page.get_by_role("button", name=action).click()
 
 
 def converse(page, *questions):
     """Hold a conversation for each question, and wait until it is kept."""
     for n, question in enumerate(questions):
         if n:
-            page.keyboard.press("Control+Shift+O")
-            expect(page.get_by_role("article")).to_have_count(0)
+            begin_new(page)
         say(page, question, max_tokens=5, temperature=0)  # of other answers Markdown makes anything
-        expect(page.get_by_role("article")).to_contain_text("length")
+        answered(page)
         expect(listed(page).first).to_have_text(question)
 
 
@@ -49,9 +43,7 @@ def test_conversations_survive_a_reload_and_are_found_named_and_deleted(make_pag
     expect(page.locator(".asked")).to_have_text("You: Of lamps and sailors")
     page.get_by_label("Search").fill("")
 
-    more(page, "Of lamps and sailors", "Rename")
-    page.keyboard.type("The sea")
-    page.keyboard.press("Enter")
+    rename(page, "Of lamps and sailors", "The sea")
     expect(listed(page)).to_have_text(["The sea", "Of sums"])
     more(page, "Of sums", "Delete")
     expect(listed(page)).to_have_text(["The sea"])
@@ -70,7 +62,7 @@ def test_conversations_leave_as_files_and_come_back(make_page, site, tmp_path):
         page.get_by_role("button", name="Export all").click()
     download.value.save_as(tmp_path / "all.json")
     with page.expect_download() as download:
-        more(page, "One # of two", "Markdown")
+        more(page, "One # of two", "Export as Markdown")
     assert download.value.suggested_filename == "One-of-two.md"
     assert (
         download.value.path()
@@ -160,7 +152,7 @@ def test_what_cannot_be_kept_is_said(make_page, site):
     expect(alert).to_contain_text(
         "Not stored: 1000 conversations are stored already. Delete some to store this one."
     )
-    expect(page.get_by_role("article")).to_contain_text("length")  # the chat itself goes on
+    answered(page)  # the chat itself goes on
     page.evaluate("""() => {
         IDBObjectStore.prototype.count = function () {
             const { transaction } = this;
@@ -199,19 +191,22 @@ def test_settings_belong_to_a_conversation(make_page, site):
 
 
 def test_text_files_go_with_a_message_and_others_are_refused(make_page, site):
-    page = make_page(site, "chat", allow=["400"])
+    page = make_page(site, "chat", allow=["400"], viewport={"width": 390, "height": 740})
     files = page.get_by_label("Files to attach")
-    files.set_input_files({"name": "a.py", "mimeType": "text/x-python", "buffer": b"print('``` no end')\n"})
+    name = "a_rather_long_name_of_a_file_for_such_a_phone.py"
+    files.set_input_files({"name": name, "mimeType": "text/x-python", "buffer": b"print('``` no end')\n"})
     chip = page.get_by_role("list", name="Attached files").get_by_role("listitem")
-    expect(chip).to_have_text(re.compile(r"a\.py\s*20.B, \d+ tokens"))
-    for name, kind, data, told in (
+    expect(chip).to_have_text(re.compile(rf"{name}\s*20.B, \d+ tokens"))
+    fits = "document.documentElement.scrollWidth === innerWidth"
+    assert page.evaluate(fits)
+    for other, kind, data, told in (
         ("b.bin", "", b"\x00\x01\xff", "b.bin is not text in UTF-8. Text, PDF and DOCX can be attached."),
         ("c.txt", "text/plain", b"w" * 4200, "c.txt is too long: the model reads 4,096 tokens at most."),
         ("d.txt", "text/plain", b"w" * 80_000, "d.txt is too long: 80.0"),
         ("e.png", "image/png", b"\x89PNG", "e.png is an image, and scripted reads only text."),
         ("f.txt", "text/plain", b"", "f.txt is empty."),
     ):
-        files.set_input_files({"name": name, "mimeType": kind, "buffer": data})
+        files.set_input_files({"name": other, "mimeType": kind, "buffer": data})
         expect(page.locator(".refusal")).to_contain_text(told)
     page.evaluate("""() => {
         const transfer = new DataTransfer();
@@ -227,21 +222,10 @@ def test_text_files_go_with_a_message_and_others_are_refused(make_page, site):
     say(page, "What does it print?")
     expect(chip).to_have_count(1)  # with the message now
     assert voice.asked(1)["messages"][0]["content"] == (
-        "What does it print?\n\nFile a.py:\n\n````py\nprint('``` no end')\n````"
+        f"What does it print?\n\nFile {name}:\n\n````py\nprint('``` no end')\n````"
     )
     voice.end()
-
-
-def test_a_file_with_a_long_name_fits_a_phone(make_page, site):
-    page = make_page(site, "chat", viewport={"width": 390, "height": 740})
-    name = "a_rather_long_name_of_a_file_for_such_a_phone.txt"
-    page.get_by_label("Files to attach").set_input_files(
-        {"name": name, "mimeType": "text/plain", "buffer": b"x"}
-    )
-    expect(page.locator(".composer .chip")).to_contain_text("tokens")
-    say(page, "What is it?", max_tokens=5)
-    expect(page.locator(".asked .chip")).to_contain_text(name)
-    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert page.evaluate(fits), "the chip in the message too"
 
 
 def test_the_list_and_its_forms_are_accessible(make_page, site):
@@ -254,8 +238,7 @@ def test_the_list_and_its_forms_are_accessible(make_page, site):
     assert not violations(page), "with a menu open"
     page.get_by_role("button", name="Rename").click()
     page.get_by_role("button", name="Edit", exact=True).click()
-    open_settings(page)
-    page.get_by_text("Tools", exact=True).click()
+    open_tools(page)
     assert not violations(page), "with forms open"
 
 
@@ -277,7 +260,7 @@ def test_on_a_phone_the_list_is_a_drawer(make_page, site):
     phone = {"viewport": {"width": 390, "height": 740}, "is_mobile": True, "has_touch": True}
     page = make_page(site, "chat", allow=["ERR_"], **phone)
     say(page, "a very long title that will not fit into the drawer of a telephone at all", max_tokens=5)
-    expect(page.get_by_role("article")).to_contain_text("length")
+    answered(page)
     page.get_by_role("button", name="Conversations", exact=True).tap()
     drawer = page.get_by_role("region", name="Conversations")
     expect(drawer).to_be_focused()

@@ -5,7 +5,7 @@ import zipfile
 
 import pytest
 from documents import docx, pdf
-from hands import Voice, kept, say
+from hands import Voice, kept, listed, more, say
 
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
@@ -69,10 +69,9 @@ def test_a_shared_file_shows_the_chat_by_itself_and_is_opened_again(make_page, s
     kept(page)
     page.get_by_role("button", name="New chat", exact=True).click()
     page.reload()  # what draws formulas has not been fetched
-    listed = page.get_by_role("navigation", name="Conversations")
-    page.get_by_label("More about Of <b>tags</b> & lamps").click()
+    title = "Of <b>tags</b> & lamps"
     with page.expect_download() as download:
-        page.get_by_role("button", name="Share as a file").click()
+        more(page, title, "Share as a file")
     assert download.value.suggested_filename == "Of-b-tags-b-lamps.html"
     download.value.save_as(tmp_path / "shared.html")
 
@@ -80,8 +79,8 @@ def test_a_shared_file_shows_the_chat_by_itself_and_is_opened_again(make_page, s
     asked = []
     alone.on("request", lambda request: asked.append(request.url))
     alone.goto((tmp_path / "shared.html").as_uri())
-    expect(alone).to_have_title("Of <b>tags</b> & lamps")
-    expect(alone.locator(".asked")).to_have_text("Of <b>tags</b> & lamps")
+    expect(alone).to_have_title(title)
+    expect(alone.locator(".asked")).to_have_text(title)
     expect(alone.locator("strong")).to_have_text("Bold")
     expect(alone.get_by_role("cell", name="2")).to_be_visible()
     assert [box.is_checked() for box in alone.get_by_role("checkbox").all()] == [True, False]
@@ -90,11 +89,10 @@ def test_a_shared_file_shows_the_chat_by_itself_and_is_opened_again(make_page, s
     assert len(asked) == 1
     alone.close()
 
-    page.get_by_label("More about Of <b>tags</b> & lamps").click()
-    page.get_by_role("button", name="Delete").click()
-    expect(listed.locator(".conversation")).to_have_count(0)
+    more(page, title, "Delete")
+    expect(listed(page)).to_have_count(0)
     page.get_by_label("File to import").set_input_files(tmp_path / "shared.html")
-    listed.locator(".conversation").click()
+    listed(page).click()
     expect(page.get_by_role("article")).to_contain_text("Bold </script>")
     (tmp_path / "other.html").write_text("<!doctype html><p>Hello")
     page.get_by_label("File to import").set_input_files(tmp_path / "other.html")

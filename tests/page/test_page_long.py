@@ -2,7 +2,7 @@
 
 import pytest
 from axe import violations
-from hands import Voice, kept, say
+from hands import Voice, answered, button, kept, say
 from stack import Site
 
 pytest.importorskip("playwright")
@@ -18,17 +18,12 @@ def small():
         yield site
 
 
-def button(page, name):
-    return page.get_by_role("button", name=name, exact=True)
-
-
 def hold(page, *numbers):
     """Go on with a conversation of which the server says that each question and answer has 120 tokens."""
     voice = Voice(page)
     for i in numbers:
         say(page, QUESTIONS[i])
-        voice.say(content=f"Answer {i}")
-        voice.end(prompt_tokens=120 * i + 100, completion_tokens=20)
+        voice.answer(f"Answer {i}", prompt_tokens=120 * i + 100, completion_tokens=20)
         expect(page.get_by_role("article")).to_have_count(i + 1)
         expect(button(page, "Send")).to_be_visible()
     return voice
@@ -52,8 +47,7 @@ def test_the_context_is_told_and_the_oldest_dropped_and_read_again(make_page, sm
     expect(page.locator(".asked")).to_have_count(4)  # they stay
     assert violations(page, "dropped") == []
     say(page, "And now?")
-    voice.say(content="Now")
-    voice.end()
+    voice.answer("Now")
     assert sent(voice) == [QUESTIONS[2], "Answer 2", QUESTIONS[3], "Answer 3", "And now?"]
     kept(page)
     page.reload()
@@ -72,14 +66,12 @@ def test_the_oldest_are_summed_up_and_the_summary_is_read_in_their_place(make_pa
     asked = sent(voice)
     assert asked[:4] == [QUESTIONS[0], "Answer 0", QUESTIONS[1], "Answer 1"]
     assert asked[4].startswith("Summarise our conversation")
-    voice.say(content="It was about x.")
-    voice.end()
+    voice.answer("It was about x.")
     expect(page.locator(".start")).to_contain_text("and a summary of what came before")
     page.locator(".start summary").click()
     expect(page.locator(".start p")).to_have_text("It was about x.")
     say(page, "And now?")
-    voice.say(content="Now")
-    voice.end()
+    voice.answer("Now")
     first, *others = sent(voice)
     assert first == f"Summary of our conversation until now:\n\nIt was about x.\n\n{QUESTIONS[2]}"
     assert others == ["Answer 2", QUESTIONS[3], "Answer 3", "And now?"]
@@ -90,11 +82,11 @@ def test_a_question_that_no_longer_fits_is_asked_again_once_the_oldest_are_gone(
     for n in range(2):
         say(page, f"{n}" * 180, temperature=0, max_tokens=5)
         expect(page.get_by_role("article")).to_have_count(n + 1)
-        expect(page.get_by_role("article").last).to_contain_text("length")
+        answered(page)
         expect(button(page, "Send")).to_be_visible()
     say(page, "3" * 180)
     expect(page.get_by_role("alert")).to_contain_text("context_length_exceeded")
     page.get_by_role("article").last.get_by_role("button", name="Drop the oldest").click()
     expect(page.get_by_role("alert")).to_have_count(0)
-    expect(page.get_by_role("article").last).to_contain_text("length")
+    answered(page)
     assert page.get_by_role("article").last.locator(".text").inner_text()

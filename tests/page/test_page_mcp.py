@@ -1,7 +1,7 @@
 """Tools of MCP servers: found by an address, asked about before each call, reached by one worker alone."""
 
 import pytest
-from hands import Voice, kept, open_settings, say, until_told
+from hands import Voice, kept, open_tools, say, until_told
 from mcp_server import McpServer
 
 pytest.importorskip("playwright")
@@ -16,12 +16,6 @@ def loud():
 
 def open_for(make_page, site, server):
     return make_page(site, "chat", allow=[server.url, "status of 40"])
-
-
-def open_tools(page):
-    open_settings(page)
-    if not page.get_by_label("Add an MCP server").count():
-        page.get_by_text("Tools", exact=True).click()
 
 
 def add(page, url, key=""):
@@ -62,8 +56,7 @@ def test_a_server_is_added_its_tool_offered_and_called_once_somebody_agrees(make
     until_told(page, lambda: {"jsonrpc": "2.0", "id": "question", "result": {}} in loud.heard)  # its ping
     expect(call).to_contain_text("Result, 5 characters")
     expect(call.get_by_text("HELLO", exact=True)).to_be_hidden()
-    voice.say(content="Done")
-    voice.end()
+    voice.answer("Done")
     kept(page)
     page.reload()
     open_tools(page)

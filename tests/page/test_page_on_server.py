@@ -5,7 +5,7 @@ import re
 
 import httpx2
 import pytest
-from hands import IDLE, SAVED, drawn, listed, say, until, until_told
+from hands import IDLE, SAID, SAVED, answered, begin_new, drawn, listed, more, rename, say, until, until_told
 from stack import Site
 
 pytest.importorskip("playwright")
@@ -13,7 +13,6 @@ from playwright.sync_api import expect
 
 LENGTH = 40
 SWITCH = "Keep conversations on the server"
-SAID = "import('/ui/chat/library.js').then(({ current }) => current().messages.at(-1).text)"
 KEPT_HERE = "import('/ui/chat/shelf.js').then(async ({ readAll }) => (await readAll()).length)"
 
 
@@ -49,7 +48,7 @@ def asked(page):
 def ask(page, question):
     say(page, question, temperature=0, max_tokens=LENGTH)
     expect(asked(page).last).to_have_text(f"You: {question}")
-    expect(page.get_by_role("article").last).to_contain_text("length")
+    answered(page)
 
 
 def test_two_browsers_have_the_same_conversation_and_both_go_on_with_it(two):
@@ -58,21 +57,17 @@ def test_two_browsers_have_the_same_conversation_and_both_go_on_with_it(two):
     expect(listed(desktop)).to_have_text(["Of two browsers"])
     listed(desktop).click()
     expect(asked(desktop)).to_have_text("You: Of two browsers")
-    expect(desktop.get_by_role("article")).to_contain_text("length")
+    answered(desktop)
     assert desktop.evaluate(SAID) == phone.evaluate(SAID)
     ask(desktop, "From the desktop")
     expect(asked(phone)).to_have_text(["You: Of two browsers", "You: From the desktop"])
-    expect(phone.get_by_role("article").last).to_contain_text("length")
-    phone.get_by_label("More about Of two browsers").click()
-    phone.get_by_role("button", name="Rename").click()
-    phone.keyboard.type("Named on the phone")
-    phone.keyboard.press("Enter")
+    answered(phone)
+    rename(phone, "Of two browsers", "Named on the phone")
     expect(listed(desktop)).to_have_text(["Named on the phone"])
     desktop.reload()
     expect(asked(desktop)).to_have_count(2)
     assert desktop.evaluate(KEPT_HERE) == 0, "nothing is left in the browser"
-    desktop.get_by_label("More about Named on the phone").click()
-    desktop.get_by_role("button", name="Delete").click()
+    more(desktop, "Named on the phone", "Delete")
     expect(listed(phone)).to_have_count(0)
 
 
@@ -88,7 +83,7 @@ def test_neither_of_two_writers_overwrites_the_other(two):
     say(desktop, "Said on the desktop", max_tokens=3)
     for page in two:
         expect(asked(page)).to_have_count(2)
-        expect(page.get_by_role("article").last).to_contain_text("length")
+        answered(page)
         page.unroute("**/v1/chats?after=*")
     for page in two:
         page.reload()
@@ -114,11 +109,11 @@ def test_an_answer_goes_on_when_its_browser_is_closed_and_is_whole_in_another(tw
     until(desktop, IDLE)
     keeping.forget_streams()  # as it is after five minutes
     listed(desktop).click()
-    expect(desktop.get_by_role("article").last).to_contain_text("length")
+    answered(desktop)
     whole = desktop.evaluate(SAID)
     assert len(whole) == LENGTH, "a character for each token"
     phone.goto(keeping.url)
-    expect(phone.get_by_role("article").last).to_contain_text("length")
+    answered(phone)
     assert phone.evaluate(SAID) == whole
     for page in two:
         expect(page.get_by_role("alert")).to_have_count(0)
@@ -155,8 +150,8 @@ def test_an_answer_out_of_sight_goes_on_when_its_conversation_moves_to_the_serve
     with keeping.held(20):
         say(page, "Out of sight", temperature=0, max_tokens=LENGTH)
         expect(page.get_by_role("article").locator(".text")).not_to_be_empty()
-        page.keyboard.press("Control+Shift+O")
-        expect(page.get_by_role("article")).to_have_count(0)
+        begin_new(page)
+        expect(page.get_by_label("answering")).to_have_count(1)
         page.get_by_label(SWITCH).check()
         expect(page.get_by_text("They are stored on the server")).to_be_visible()
         expect(listed(page)).to_have_text(["Out of sight"])
@@ -164,7 +159,7 @@ def test_an_answer_out_of_sight_goes_on_when_its_conversation_moves_to_the_serve
     page.evaluate(SAVED)
     keeping.forget_streams()
     listed(page).click()
-    expect(page.get_by_role("article")).to_contain_text("length")
+    answered(page)
     expect(page.get_by_role("alert")).to_have_count(0)
     assert len(page.evaluate(SAID)) == LENGTH
 
@@ -178,11 +173,9 @@ def test_a_conversation_that_another_browser_deleted_is_not_written_again(two, k
     ask(phone, "Gone elsewhere")
     expect(listed(desktop)).to_have_text(["Gone elsewhere"])
     phone.route("**/v1/chats?after=*", lambda route: route.abort())  # it does not hear of it
-    desktop.get_by_label("More about Gone elsewhere").click()
-    desktop.get_by_role("button", name="Delete").click()
+    more(desktop, "Gone elsewhere", "Delete")
     until_told(desktop, lambda: not kept_on(keeping))
-    phone.get_by_label("More about Gone elsewhere").click()
-    phone.get_by_role("button", name="Pin", exact=True).click()
+    more(phone, "Gone elsewhere", "Pin")
     expect(listed(phone)).to_have_count(0)
     expect(asked(phone)).to_have_count(0)
     assert kept_on(keeping) == []
@@ -215,10 +208,7 @@ def test_what_the_server_could_not_take_is_written_when_it_answers_again(two):
     phone, _ = two
     ask(phone, "Before the cut")
     phone.route("**/v1/chats/*", lambda route: route.abort())
-    phone.get_by_label("More about Before the cut").click()
-    phone.get_by_role("button", name="Rename").click()
-    phone.keyboard.type("Named in a tunnel")
-    phone.keyboard.press("Enter")
+    rename(phone, "Before the cut", "Named in a tunnel")
     expect(phone.get_by_role("alert")).to_contain_text("Not stored: The server does not answer.")
     phone.unroute("**/v1/chats/*")
     phone.reload()
@@ -258,8 +248,7 @@ def test_each_key_has_its_own_shelf(make_page, tmp_path):
             late.append(route)
 
         page.route("**/v1/chats/*", hold)
-        page.get_by_label("More about Of the first key").click()
-        page.get_by_role("button", name="Pin", exact=True).click()
+        more(page, "Of the first key", "Pin")
         until_told(page, lambda: late)
         use("second")
         expect(listed(page)).to_have_count(0)

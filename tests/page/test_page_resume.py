@@ -4,14 +4,13 @@ import re
 
 import httpx2
 import pytest
-from hands import IDLE, SAVED, listed, say, until, until_told
+from hands import IDLE, SAID, SAVED, answered, listed, more, say, until, until_told
 from stack import Site
 
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
 
 LENGTH = 40
-SAID = "import('/ui/chat/library.js').then(({ current }) => current().messages.at(-1).text)"
 
 KEPT = """async () => {
     const { readAll } = await import("/ui/chat/shelf.js");
@@ -38,7 +37,7 @@ def whole(site, question):
 
 
 def expect_whole(site, page, question):
-    expect(page.get_by_role("article").last).to_contain_text("length")
+    answered(page)
     expect(page.get_by_role("alert")).to_have_count(0)
     assert page.evaluate(SAID) == whole(site, question)
 
@@ -100,8 +99,7 @@ def test_a_conversation_that_another_tab_deletes_is_not_answered_to_its_end_and_
         begin(page, "Gone elsewhere")
         other = page.context.new_page()
         other.goto(f"{site.url}/#chat/new")
-        other.get_by_label("More about Gone elsewhere").click()
-        other.get_by_role("button", name="Delete").click()
+        more(other, "Gone elsewhere", "Delete")
         expect(page.locator(".asked")).to_have_count(0)
         until(
             page,
@@ -118,7 +116,7 @@ def test_a_conversation_that_another_tab_deletes_is_not_answered_to_its_end_and_
 def test_the_time_of_a_continued_answer_is_from_when_it_was_continued(make_page, site):
     page = make_page(site, "chat")
     begin(page, "Longer")
-    expect(page.get_by_role("article")).to_contain_text("length")
+    answered(page)
     page.evaluate("""async () => {
         const { change, current } = await import("/ui/chat/library.js");
         const earlier = (message) => ({ ...message, atMs: message.atMs - 3600e3 });
@@ -240,7 +238,7 @@ def test_back_and_forward_lead_through_conversations(make_page, site):
             page.keyboard.press("Control+Shift+O")
             expect(page).to_have_url(re.compile("#chat/new$"))
         say(page, question, max_tokens=3)
-        expect(page.get_by_role("article")).to_contain_text("length")
+        answered(page)
         expect(page).to_have_url(re.compile("#chat/[0-9a-f]{24}$"))
         addresses[question] = page.url
     page.go_back()

@@ -1,14 +1,10 @@
 """Finding and lining up: pinned conversations, where a search led, messages that wait their turn."""
 
 import pytest
-from hands import SAVED, Voice, open_settings, say
+from hands import SAVED, Voice, answered, begin_new, listed, more, open_settings, say
 
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
-
-
-def listed(page):
-    return page.get_by_role("navigation", name="Conversations")
 
 
 def test_a_search_shows_the_words_and_leads_to_them_and_pins_come_first(make_page, site):
@@ -16,29 +12,25 @@ def test_a_search_shows_the_words_and_leads_to_them_and_pins_come_first(make_pag
     voice = Voice(page)
     for n, (question, text) in enumerate((("Of boats", "filler\n\n" * 40), ("Of lamps", "Short"))):
         if n:
-            page.keyboard.press("Control+Shift+O")
-            expect(page.get_by_role("article")).to_have_count(0)
+            begin_new(page)
         say(page, question)
-        voice.say(content=f"It begins with an albatross here. {text}")
-        voice.end()
+        voice.answer(f"It begins with an albatross here. {text}")
         expect(page.get_by_role("button", name="Send")).to_be_visible()
-    rows = listed(page).locator(".conversation")
+    kept, rows = page.get_by_role("navigation", name="Conversations"), listed(page)
     expect(rows).to_have_text(["Of lamps", "Of boats"])
-    page.get_by_label("More about Of boats").click()
-    page.get_by_role("button", name="Pin", exact=True).click()
+    more(page, "Of boats", "Pin")
     expect(rows).to_have_text(["Of boats", "Of lamps"])
-    expect(listed(page).get_by_role("heading").first).to_have_text("Pinned")
+    expect(kept.get_by_role("heading").first).to_have_text("Pinned")
     page.reload()
     expect(rows).to_have_text(["Of boats", "Of lamps"])
     page.get_by_label("Search").fill("ALBATROSS")
-    expect(listed(page).locator("mark")).to_have_text(["albatross", "albatross"])
+    expect(kept.locator("mark")).to_have_text(["albatross", "albatross"])
     expect(rows.first.locator("small")).to_contain_text("It begins with an albatross here. filler")
     rows.first.click()
     expect(page.locator(".asked")).to_have_text("You: Of boats")
     expect(page.get_by_role("article")).to_be_in_viewport()
     page.get_by_label("Search").fill("")
-    page.get_by_label("More about Of boats").click()
-    page.get_by_role("button", name="Unpin").click()
+    more(page, "Of boats", "Unpin")
     expect(rows).to_have_text(["Of lamps", "Of boats"])
 
 
@@ -62,8 +54,7 @@ def test_messages_wait_their_turn_while_an_answer_comes(make_page, site):
     page.get_by_role("button", name="Send now").click()
     voice.asked(3)
     expect(waiting).to_have_count(0)
-    voice.say(content="Three")
-    voice.end()
+    voice.answer("Three")
     expect(page.get_by_role("article").last).to_contain_text("Three")
 
 
@@ -89,7 +80,7 @@ def test_a_duplicated_tab_sends_nothing_that_waits_in_the_first(make_page, site)
         assert first != second
     for tab in (page, other):
         expect(tab.locator(".asked")).to_have_text(["You: First", "You: Second"])
-        expect(tab.get_by_role("article").last).to_contain_text("length")
+        answered(tab)
         tab.reload()
         expect(tab.locator(".asked")).to_have_count(2)
     assert names(page, other) == [first, second], "each keeps its name"

@@ -4,7 +4,7 @@ import re
 
 import pytest
 from axe import violations
-from hands import PHONE, Voice, compare, say
+from hands import Voice, compare, say
 from stack import Site
 
 pytest.importorskip("playwright")
@@ -111,21 +111,6 @@ def test_reasoning_that_is_read_stays_open_while_it_grows(make_page, site):
     expect(thought).to_be_visible()
 
 
-def test_an_answer_without_reasoning_has_none_and_sends_none(make_page, site):
-    page = make_page(site, "chat")
-    voice = Voice(page)
-    say(page, "hello")
-    voice.say(content="Noon.")
-    voice.end(completion_tokens=3, completion_tokens_details={"reasoning_tokens": 0})
-    answer = page.get_by_role("article")
-    expect(answer).to_contain_text("stop")
-    expect(answer.locator(".reasoning")).to_have_count(0)
-    expect(answer).not_to_contain_text("reasoning")
-    say(page, "and now?")
-    expect(page.get_by_role("article")).to_have_count(2)
-    assert voice.asked(2)["messages"][1] == {"role": "assistant", "content": "Noon."}
-
-
 def test_tool_calls_are_shown_as_they_are_written(make_page, site):
     page = make_page(site, "chat")
     voice = Voice(page)
@@ -166,17 +151,3 @@ def test_reasoning_is_accessible(make_page, site):
     page.locator(".grid .reasoning summary").first.click()
     expect(page.get_by_role("region", name="Reasoning of Stream 1")).to_be_visible()
     assert not violations(page), "in a card, where it scrolls"
-
-
-def test_reasoning_and_calls_fit_a_phone(make_page, site):
-    page = make_page(site, "chat", **PHONE | MOVING)
-    voice = Voice(page)
-    say(page, "hello")
-    voice.say(reasoning_content="w" * 300)
-    expect(page.locator(".tail")).to_be_visible()
-    wide = "document.documentElement.scrollWidth"
-    assert page.evaluate(wide) == 360
-    voice.call(0, "weather", "w" * 300)
-    page.locator(".reasoning summary").tap()
-    expect(page.locator(".calls")).to_be_visible()
-    assert page.evaluate(wide) == 360

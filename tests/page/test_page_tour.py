@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hands import open_settings
+from hands import open_tools
 
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
@@ -21,9 +21,7 @@ def test_the_first_five_minutes(make_page, tiny):
     expect(answer).to_contain_text("stop")
 
     page.get_by_role("button", name="New chat", exact=True).click()
-    open_settings(page)
-    page.get_by_text("Tools", exact=True).click()
-    page.get_by_role("checkbox", name="Calculator").check()
+    open_tools(page, "Calculator")
     page.get_by_role("button", name="What is 17 + 25?").click()
     call = page.get_by_role("list", name="Tool calls")
     expect(call).to_contain_text("answered")

@@ -97,14 +97,8 @@ def test_what_happened_while_nobody_looked_is_fetched(make_page):
         until(page, f"() => {HISTORY}.then(([history]) => history.lastId === 9)")
         look_away(page, True)
         until(page, f"() => {HISTORY}.then(([, status]) => status === 'asleep')")
-        page.evaluate(
-            """(body) => fetch("v1/completions", {
-                method: "POST",
-                headers: { "content-type": "application/json" },
-                body: JSON.stringify(body),
-            }).then((response) => response.text())""",
-            {"model": "scripted", "prompt": "x", "max_tokens": 1500, "ignore_eos": True},
-        )
+        body = {"model": "scripted", "prompt": "x", "max_tokens": 1500, "ignore_eos": True}
+        httpx2.post(f"{site.url}/v1/completions", json=body, timeout=60).raise_for_status()
         until(page, IDLE)
         look_away(page, False)
         until(page, f"() => {HISTORY}.then(([history]) => history.lastId >= 1509)")
