@@ -21,12 +21,23 @@ import { feed, follow } from "./feed/feed.js";
 import { Notices, Pill } from "./feed/notices.js";
 import { access, useKey } from "./parts/api.js";
 import { Icon } from "./parts/icons.js";
-import { later } from "./parts/lazy.js";
+import { later, script, style, withAll } from "./parts/lazy.js";
 import { html, render, useEffect, useRef, useState } from "./parts/preact.js";
 import { useStore } from "./parts/store.js";
 import { followTheme, nextTheme, theme } from "./parts/theme.js";
 import { loadModels } from "./request/models.js";
-import { loadCompare, loadTicks } from "./views.js";
+
+/** What plots of ticks need: uPlot, and how they look. */
+const plots = () => [
+  script("ui/vendor/uplot-1.6.32.js"),
+  style("ui/vendor/uplot-1.6.32.css"),
+  style("ui/ticks/ticks.css"),
+];
+const loadCompare = async () => {
+  const styles = [style("ui/answer/answer.css"), style("ui/compare/compare.css")];
+  return (await withAll(import("./compare/compare.js"), ...plots(), ...styles)).CompareView;
+};
+const loadTicks = async () => (await withAll(import("./ticks/ticks.js"), ...plots())).Ticks;
 
 /** By the name behind the address's #, up to a ? or a slash; the rest belongs to the view. */
 const VIEWS = {

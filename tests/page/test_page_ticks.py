@@ -146,11 +146,12 @@ def test_a_link_leads_to_the_moment_and_its_request(make_page, site):
 
 
 EARLY = """async () => {
-    const { loadTicks } = await import("/ui/views.js");
+    const { script } = await import("/ui/parts/lazy.js");
     const { feed, merge } = await import("/ui/feed/feed.js");
     const { html, render } = await import("/ui/parts/preact.js");
     const { isLive, view } = await import("/ui/plots/window.js");
-    const Ticks = await loadTicks();
+    await script("ui/vendor/uplot-1.6.32.js");
+    const { Ticks } = await import("/ui/ticks/ticks.js");
     const packet = await (await fetch("/debug/ticks?last=600")).json();
     const tick = packet.ticks.at(-9).tick_id;
     history.replaceState(null, "", `#ticks?tick=${tick}&n=8`);

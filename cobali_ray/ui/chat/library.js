@@ -2,7 +2,7 @@
 import { forSession, keep, kept, makeStore } from "../parts/store.js";
 import { newConversation, summaryOf, united, withTitle } from "../request/conversations.js";
 import { models } from "../request/models.js";
-import { play } from "../request/play.js";
+import { play } from "../request/params.js";
 import { carry } from "./draft.js";
 import { isOnServer, places, shelf } from "./place.js";
 

@@ -16,7 +16,7 @@ import { TokenPlot } from "../plots/tickplots.js";
 import { isOpen, tokensOf } from "../request/chat.js";
 import { Composer } from "../request/composer.js";
 import { models } from "../request/models.js";
-import { play } from "../request/play.js";
+import { play } from "../request/params.js";
 import { PlaySettings } from "../request/settings.js";
 import { Setup } from "./comparesetup.js";
 import { again, choose, clear, compare, comparison, currentBodies } from "./comparestate.js";

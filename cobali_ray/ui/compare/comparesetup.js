@@ -3,8 +3,7 @@ import { Icon } from "../parts/icons.js";
 import { html } from "../parts/preact.js";
 import { useStore } from "../parts/store.js";
 import { models } from "../request/models.js";
-import { fault } from "../request/params.js";
-import { play } from "../request/play.js";
+import { fault, play } from "../request/params.js";
 import {
   CHANGEABLE,
   MOST_STREAMS,

@@ -2,8 +2,7 @@
 import { forGood, keep, kept, makeStore } from "../parts/store.js";
 import { ask, isOpen } from "../request/chat.js";
 import { modelOf, models } from "../request/models.js";
-import { FIELDS, bodyOf } from "../request/params.js";
-import { play } from "../request/play.js";
+import { FIELDS, bodyOf, play } from "../request/params.js";
 
 export const MOST_STREAMS = 16;
 const LONGEST_NAME = 40;

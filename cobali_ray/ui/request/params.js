@@ -1,4 +1,5 @@
-// What a request can set: fields of the form, and the body that they make. No DOM.
+// What a request can set: fields of the form, the body that they make, and what new chats and comparisons begin with.
+import { forGood, keep, kept, makeStore } from "../parts/store.js";
 
 /** Fields left empty are not sent: the server's own defaults hold. */
 export const FIELDS = [
@@ -48,4 +49,24 @@ export function bodyOf(settings, model, turns, prompt = null) {
   if (settings.ignore_eos) body.ignore_eos = true;
   if (settings.words) Object.assign(body, { logprobs: true, top_logprobs: N_ALTERNATIVES });
   return { ...body, stream: true, stream_options: { include_usage: true } };
+}
+
+const KEPT_AS = "defaults";
+const NOTHING = { settings: DEFAULTS, model: "" };
+
+/** The settings that new chats and comparisons begin with; kept in this browser. */
+export const play = makeStore({ ...NOTHING, ...kept(forGood, KEPT_AS, {}) });
+
+/** Take these as the defaults of new chats and comparisons. */
+export function keepDefaults({ settings, model }) {
+  play.set({ settings, model });
+  keep(forGood, KEPT_AS, { settings, model });
+}
+
+export const change = (name, value) =>
+  keepDefaults({ ...play.get(), settings: { ...play.get().settings, [name]: value } });
+
+export function reset() {
+  play.set(NOTHING);
+  keep(forGood, KEPT_AS, null);
 }

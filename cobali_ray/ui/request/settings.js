@@ -4,8 +4,7 @@ import { Icon } from "../parts/icons.js";
 import { html } from "../parts/preact.js";
 import { useStore } from "../parts/store.js";
 import { loadModels, modelOf, models } from "./models.js";
-import { ESSENTIAL, FIELDS, fault } from "./params.js";
-import { change, play, reset } from "./play.js";
+import { ESSENTIAL, FIELDS, change, fault, play, reset } from "./params.js";
 
 export function PlaySettings() {
   const { settings, model } = useStore(play);
