@@ -37,6 +37,7 @@ CACHE = Path(
     or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cobali_ray"
 )
 WHEELS = CACHE / "wheels"
+CPU_INFO = Path("/proc/cpuinfo")
 BUILDS = CACHE / "builds"
 """What was compiled so far of builds that have not ended; each goes when it has."""
 LLAMA = "llama-cpp-python==0.3.36"
@@ -53,6 +54,10 @@ BUILD_VARIABLES = (
 Another value is another build; with none of them set a prebuilt wheel will do."""
 OPTIONS = "-DLLAVA_BUILD=ON"
 """Of every build, which has mtmd for images; CMAKE_ARGS comes behind."""
+NO_AMX = "-U__AMX_INT8__"
+"""Leaves out what llama.cpp computes with AMX, on processors that have it. GCC 12.2 takes the stores of the
+tiles' shapes for dead ones, and the first prompt ends the process with an illegal instruction; other builds
+crash there on some machines (llama.cpp's issue 20824)."""
 LOG = VENV / "llama-build.log"
 STEP = re.compile(rb"\[(\d+)/(\d+)\]")
 CORE_MINUTES = 18
@@ -144,14 +149,27 @@ def fingerprint() -> str:
     return hashlib.sha256(content + made.encode()).hexdigest()
 
 
+def processor_flags() -> str:
+    """Return the line that says what this processor can do; empty where there is none."""
+    try:
+        lines = CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+
+
+def compiler_flags() -> dict[str, str]:
+    """Return CFLAGS and CXXFLAGS with `NO_AMX` in front, so that what was exported wins; none without AMX."""
+    if "amx_int8" not in processor_flags():
+        return {}
+    return {name: f"{NO_AMX} {os.environ.get(name, '')}".strip() for name in ("CFLAGS", "CXXFLAGS")}
+
+
 def build_id() -> str:
     """Return a short name of what a build depends on: this processor's abilities, and what was exported."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    except OSError:
-        flags = ""
+    flags = processor_flags()
     values = {name: value for name in BUILD_VARIABLES[1:] if (value := os.environ.get(name))}
+    values |= compiler_flags()
     options = f"{OPTIONS} {os.environ.get('CMAKE_ARGS', '')}"
     options += "".join(f" {name}={values[name]}" for name in values)
     return hashlib.sha256(f"{platform.machine()} {flags} {options}".encode()).hexdigest()[:12]
@@ -205,7 +223,7 @@ def compile_into(folder: Path) -> None:
         flush=True,
     )
     source = source_in(work)
-    environ = {"CMAKE_BUILD_PARALLEL_LEVEL": str(cores)} | os.environ
+    environ = {"CMAKE_BUILD_PARALLEL_LEVEL": str(cores)} | os.environ | compiler_flags()
     environ["CMAKE_ARGS"] = f"{OPTIONS} {os.environ.get('CMAKE_ARGS', '')}".strip()
     command = [str(PYTHON), "-m", "pip", "wheel", "--verbose", "--no-deps", "--disable-pip-version-check"]
     # pip keeps what it compiled too, whatever CMAKE_ARGS were then.

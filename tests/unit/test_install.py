@@ -23,8 +23,8 @@ def shell(monkeypatch, tmp_path):
     commands = []
 
     def build(command, environ):
-        del environ
         commands.append("compile")
+        make.environ = environ
         folder = Path(command[command.index("--wheel-dir") + 1])
         (folder / f"llama_cpp_python-{install.LLAMA.rsplit('=', 1)[1]}-py3-none-any.whl").touch()
 
@@ -95,6 +95,18 @@ def test_another_build_is_made_and_installed_in_an_environment_that_is_there(she
     back = shell()
     assert "compile" not in back, "it lies in the cache"
     assert wheel_of(back) == wheel_of(plain)
+
+
+@pytest.mark.parametrize("flags", ["flags : avx512f", "flags : avx512f amx_tile amx_int8"])
+def test_where_the_processor_has_amx_it_is_left_out_unless_who_builds_wants_it(
+    shell, monkeypatch, tmp_path, flags
+):
+    (tmp_path / "cpuinfo").write_text(flags)
+    monkeypatch.setattr(install, "CPU_INFO", tmp_path / "cpuinfo")
+    shell(CXXFLAGS="-D__AMX_INT8__=1")
+    first = [install.NO_AMX] if "amx_int8" in flags else []
+    assert shell.environ["CXXFLAGS"].split() == [*first, "-D__AMX_INT8__=1"]
+    assert shell.environ.get("CFLAGS", "").split() == first
 
 
 def test_what_does_not_change_the_build_installs_nothing(shell):
