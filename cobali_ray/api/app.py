@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Response
 from fastapi import Request as HttpRequest
@@ -27,7 +28,6 @@ from cobali_ray.api.door.keeping import Keeping
 from cobali_ray.api.door.keyring import Keyring
 from cobali_ray.api.door.origins import Origins
 from cobali_ray.api.door.quota import RATE_HEADERS
-from cobali_ray.api.door.spans import HttpTracer
 from cobali_ray.api.engines.fleet import Fleet
 from cobali_ray.api.engines.viewers import Viewers
 from cobali_ray.api.llama_server.routes import LlamaServer
@@ -50,13 +50,16 @@ from cobali_ray.settings import ApiSettings
 from cobali_ray.store.database import Store
 from cobali_ray.store.lines import CHATS, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES
 
+if TYPE_CHECKING:  # OpenTelemetry, for those who want spans
+    from cobali_ray.telemetry.tracing import Tracing
+
 
 def build_api(
     fleet: Fleet,
     settings: ApiSettings,
     *,
     clock: ApiClock | None = None,
-    tracer: HttpTracer | None = None,
+    tracer: Tracing | None = None,
     judges: Judges | None = None,
     listens: str | None = None,
     echo_request_id: bool = True,

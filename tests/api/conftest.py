@@ -5,7 +5,7 @@ import functools
 import httpx2
 import pytest
 import starlette.routing
-from fake_client import FakeApiClock, FakeClient, Wire
+from fake_client import FakeApiClock, FakeClient, Said, Wire
 from openai import AsyncOpenAI
 
 from cobali_ray.api.app import build_api
@@ -35,6 +35,13 @@ def client():
 
 
 @pytest.fixture
+def said(client):
+    """What the engine says, as the test lets it."""
+    client.script = Said()
+    return client.script
+
+
+@pytest.fixture
 def clock():
     return FakeApiClock()
 
@@ -50,6 +57,17 @@ def make_app(client, clock, judges):
     def make(*, names=(), listens=None, **settings):
         fleet = Fleet([ServedModel({"0": client}, names)])
         return build_api(fleet, ApiSettings(**settings), clock=clock, judges=judges, listens=listens)
+
+    return make
+
+
+@pytest.fixture
+def app_with_keys(make_app, tmp_path):
+    """Make an app whose file of keys has these, as YAML: `{alice: {key: a}}`."""
+
+    def make(keys, **settings):
+        (file := tmp_path / "keys.yaml").write_text(f"keys: {keys}")
+        return make_app(api_keys_file=file, **settings)
 
     return make
 

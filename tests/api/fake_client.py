@@ -25,6 +25,8 @@ from cobali_ray.errors import (
 from cobali_ray.telemetry.exposition import EngineMetrics, Presence
 from cobali_ray.telemetry.feed import lives_json
 
+CHAT = "/v1/chat/completions"
+ASK = {"messages": [{"role": "user", "content": "hi"}]}
 CARD = ModelCard(model_id="fake", n_vocab=1000, n_ctx_slot=64, created_s=1_700_000_000)
 BOS = 0
 IDLE = LoadView(ahead=(), n_free=4, slot_s=1.0, token_s=0.001, depth_s=0.0, n_kept=1 << 20)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from fake_client import CARD, FakeClient, Wire
+from fake_client import ASK, CARD, CHAT, FakeClient, Wire
 from openai import NotFoundError
 
 from cobali_ray.api.app import build_api
@@ -14,8 +14,6 @@ from cobali_ray.core.request.embedding import EmbeddingKind
 from cobali_ray.errors import LoadingError, UnloadedError
 from cobali_ray.settings import ApiSettings
 
-CHAT = "/v1/chat/completions"
-ASK = {"messages": [{"role": "user", "content": "hi"}]}
 ADAPTERS = (
     Adapter("law", "1f 1.0", "/adapters/law.gguf", 1.0),
     Adapter("poet", "2f 0.5", "/adapters/poet.gguf", 0.5),
@@ -65,11 +63,11 @@ async def test_the_engine_is_told_by_which_name_and_under_which_id_it_was_asked(
 
 
 async def test_the_answer_names_the_adapter(openai, post):
-    for name in ("law", "fake"):
+    for name, told in (("law", "law"), ("fake", "fake"), ("alias", "fake")):
         answer = await openai.chat.completions.create(model=name, **ASK)
-        assert answer.model == name
+        assert answer.model == told
         stream = await post(CHAT, ASK | {"model": name, "stream": True})
-        assert f'"model":"{name}"'.encode() in stream.body.replace(b": ", b":")
+        assert f'"model":"{told}"'.encode() in stream.body.replace(b": ", b":")
     prints = {(await openai.chat.completions.create(model=name, **ASK)).system_fingerprint for name in NAMES}
     assert len(prints) == 3, "whose fingerprints differ"
 
@@ -148,10 +146,8 @@ async def test_what_cannot_be_computed_is_refused_by_name(under, fields, param):
     assert (status, error["param"]) == (400, param)
 
 
-async def test_a_key_must_allow_the_adapter_whichever_way_it_is_asked_for(make_app, tmp_path, client):
-    path = tmp_path / "keys.yaml"
-    path.write_text("keys:\n  base: {key: b, models: [fake]}\n  law: {key: l, models: [fake, law]}\n")
-    app = make_app(api_keys_file=path)
+async def test_a_key_must_allow_the_adapter_whichever_way_it_is_asked_for(app_with_keys):
+    app = app_with_keys("{base: {key: b, models: [fake]}, law: {key: l, models: [fake, law]}}")
 
     async def status(key, **fields):
         return (await Wire(app, CHAT, ASK | fields, headers=[("x-api-key", key)]).run()).status

@@ -4,7 +4,7 @@ import asyncio
 from contextvars import ContextVar
 
 import pytest
-from fake_client import FakeClient, Wire, says
+from fake_client import ASK, CHAT, FakeClient, Wire, says
 
 from cobali_ray.api.app import build_api
 from cobali_ray.api.engines.fleet import Fleet, ServedModel
@@ -14,7 +14,6 @@ from tests.waiting import until
 
 WHOSE = ContextVar("WHOSE", default="nobody's")
 """What Serve's own context is here."""
-ASK = {"messages": [{"role": "user", "content": "hi"}]}
 
 
 class Client(FakeClient):
@@ -54,18 +53,18 @@ def ask(client, clock):
 
 
 async def test_a_plain_request_is_its_own(ask, client):
-    await ask("/v1/chat/completions", ASK).run()
+    await ask(CHAT, ASK).run()
     assert client.calls == {("send", "a request's")}
 
 
 async def test_a_resumable_stream_is_nobody_s(ask, client):
-    await ask("/v1/chat/completions", ASK | {"stream": True, "resumable": True}).run()
+    await ask(CHAT, ASK | {"stream": True, "resumable": True}).run()
     assert client.calls == {("send", "nobody's")}
 
 
 async def test_loading_a_model_is_nobody_s(ask, client):
     client.the_card, client.present = UnloadedError(), False
-    await ask("/v1/chat/completions", ASK).run()
+    await ask(CHAT, ASK).run()
     assert ("load", "nobody's") in client.calls
 
 

@@ -91,16 +91,6 @@ async def test_logprobs_count_offsets_through_the_text(openai, stream):
     assert parts[0].top_logprobs[0] == {"alt0": -1.0, "Hello": -0.5}
 
 
-async def test_a_stream_closes_with_reason_and_usage(openai):
-    stream = await openai.completions.create(
-        model="fake", prompt="x", stream=True, stream_options={"include_usage": True}
-    )
-    chunks = [chunk async for chunk in stream]
-    assert [c.choices[0].text for c in chunks[:-1]] == ["Hello", " world", "!", ""]
-    assert chunks[-2].choices[0].finish_reason == "stop"
-    assert chunks[-1].usage.total_tokens == 5
-
-
 @pytest.mark.parametrize(
     ("fields", "param", "code"),
     [

@@ -98,10 +98,8 @@ async def test_ticks_are_the_engines_own_bytes(get, client):
         pytest.param("since=0&last=4096", (4096, 0, None), id="both"),
     ],
 )
-async def test_parameters(app, client, query, asked):
-    wire = Wire(app, "/debug/ticks", method="GET")
-    wire.scope["query_string"] = query.encode()
-    assert (await wire.run()).status == 200
+async def test_parameters(get, client, query, asked):
+    assert (await get(f"/debug/ticks?{query}")).status == 200
     assert client.asked == [asked]
 
 
@@ -118,10 +116,8 @@ async def test_parameters(app, client, query, asked):
         pytest.param("since=%C2%B2", "since", id="superscript"),
     ],
 )
-async def test_wrong_parameters_are_named(app, client, query, param):
-    wire = Wire(app, "/debug/ticks", method="GET")
-    wire.scope["query_string"] = query.encode()
-    await wire.run()
+async def test_wrong_parameters_are_named(get, client, query, param):
+    wire = await get(f"/debug/ticks?{query}")
     assert wire.status == 400
     error = wire.json["error"]
     assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", param, "invalid_value")
@@ -145,9 +141,8 @@ def life(request_id, tenant, sent_as):
     )  # fmt: skip
 
 
-async def test_the_ids_that_other_keys_chose_are_not_shown(make_app, client, clock, tmp_path):
-    (file := tmp_path / "keys.yaml").write_text("keys:\n  alice: {key: a}\n  bob: {key: b}\n")
-    app = make_app(api_keys_file=file)
+async def test_the_ids_that_other_keys_chose_are_not_shown(app_with_keys, client, clock):
+    app = app_with_keys("{alice: {key: a}, bob: {key: b}}")
     client.lives = [life("r1", "alice", "order-4711"), life("r2", "bob", "order-4712")]
     client.n_ticks = 1
 

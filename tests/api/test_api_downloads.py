@@ -11,7 +11,6 @@ from cobali_ray.errors import ModelNotFoundError
 
 PATH = "/v1/downloads"
 MODEL = "hf://owner/repo:Q4_K_M"
-KEYS = "keys: {admin: {key: a, operator: true}, guest: {key: g}}"
 
 
 @pytest.fixture
@@ -29,9 +28,8 @@ async def test_it_is_off_until_the_setting_allows_it(app):
     assert "allow_downloads" in wire.json["error"]["message"]
 
 
-async def test_where_there_are_keys_an_operators_is_needed(make_app, tmp_path):
-    (tmp_path / "keys.yaml").write_text(KEYS)
-    app = make_app(allow_downloads=True, api_keys_file=tmp_path / "keys.yaml")
+async def test_where_there_are_keys_an_operators_is_needed(app_with_keys):
+    app = app_with_keys("{admin: {key: a, operator: true}, guest: {key: g}}", allow_downloads=True)
     for key, allowed, status in (("a", True, 400), ("g", False, 403)):
         headers = [("authorization", f"Bearer {key}")]
         assert (await Wire(app, PATH, method="GET", headers=headers).run()).json["allowed"] is allowed

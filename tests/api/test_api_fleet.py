@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from fake_client import FakeClient, Wire, says, stats
+from fake_client import CHAT, FakeClient, Wire, says, stats
 from openai import NotFoundError
 
 from cobali_ray.api.app import build_api
@@ -21,7 +21,6 @@ from cobali_ray.errors import (
 )
 from cobali_ray.settings import ApiSettings
 
-CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hello"}]
 
 

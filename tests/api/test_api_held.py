@@ -4,14 +4,13 @@ import json
 from functools import partial
 
 import pytest
-from fake_client import FakeClient
+from fake_client import CHAT, FakeClient
 from jsonschema import validate
 from test_api_constraint import SCHEMA, engine_says, named
 
 from cobali_ray.backend.scripted import ByteVocab
 from cobali_ray.core.views.stats import ModelCard
 
-CHAT = "/v1/chat/completions"
 QWEN_LIKE = (
     "{% if tools %}{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}{% endif %}"
     "{% for message in messages %}<|{{ message.role }}|>"

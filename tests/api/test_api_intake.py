@@ -9,7 +9,7 @@ import time
 import zlib
 
 import pytest
-from fake_client import CARD, Wire
+from fake_client import ASK, CARD, CHAT, Wire
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,8 +18,7 @@ from cobali_ray.api.call import intake as intake_module
 from cobali_ray.core.views.stats import ModelCard
 from tests.waiting import until
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-ASK = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
+COMPLETIONS = "/v1/completions"
 ROOMY = ModelCard(model_id="fake", n_vocab=1_000_000, n_ctx_slot=1_000_000, created_s=1)
 LONGEST_GAP_S = 0.3
 """What a list of a million numbers takes on the slowest processor seen, 0.22, and some more."""

@@ -7,13 +7,12 @@ import resource
 import signal
 
 import pytest
-from fake_client import Wire
+from fake_client import CHAT, Wire
 
 from cobali_ray.api.call.judges import MAX_OPEN_CHARS, Judges, Verdicts
 from cobali_ray.backend.grammar import ConstraintText
 from cobali_ray.errors import InvalidParameterError
 
-CHAT = "/v1/chat/completions"
 ASK = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}
 WAIT_S = 60
 
@@ -151,7 +150,7 @@ async def test_a_verdict_is_known_to_whose_it_is():
 
 
 def test_a_body_with_more_schemas_than_are_remembered_is_not_read_for_ever():
-    verdicts = Verdicts(lambda _: None)
+    verdicts = Verdicts(Judges(), "")
     for i in range(9):
         verdicts.judge(ConstraintText("regex", f"{i}" * (MAX_OPEN_CHARS // 8)))
     with pytest.raises(InvalidParameterError, match="tools have schemas of more than"):

@@ -3,13 +3,12 @@
 import asyncio
 
 import pytest
-from fake_client import Said, Wire, ends_with, says, settle
+from fake_client import CHAT, Wire, ends_with, says, settle
 
 from cobali_ray.api.reply.keepalive import COMMENT
 from cobali_ray.errors import QueueFullError
 from tests.waiting import until
 
-CHAT = "/v1/chat/completions"
 TURN = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
 TEXT = {"prompt": "hi", "stream": True}
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -21,12 +20,6 @@ DIALECTS = [
     pytest.param("/v1/messages", TURN | {"max_tokens": 9}, PING, id="messages"),
     pytest.param("/api/chat", TURN, b"", id="ollama-has-none"),
 ]
-
-
-@pytest.fixture
-def said(client):
-    client.script = Said()
-    return client.script
 
 
 @pytest.fixture

@@ -4,15 +4,13 @@ import asyncio
 import os
 
 import pytest
-from fake_client import says
+from fake_client import ASK, CHAT, says
 
 from cobali_ray.api.app import build_api
 from cobali_ray.api.engines.fleet import Fleet, ServedModel
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import ApiSettings
 from tests.waiting import until
-
-CHAT, ASK = "/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}
 
 
 class Keys:

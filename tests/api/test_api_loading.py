@@ -4,16 +4,15 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from fake_client import FakeClient, Wire, says
+from fake_client import CHAT, FakeClient, Wire, says
 
 from cobali_ray.api.app import build_api
 from cobali_ray.api.engines.fleet import Fleet, ServedModel
 from cobali_ray.core.views.stats import EngineState, EngineStatus, ModelCard
-from cobali_ray.errors import LoadingError, ModelBusyError, ModelTooLargeError, NoRoomError, UnloadedError
+from cobali_ray.errors import LoadingError, ModelBusyError, NoRoomError, UnloadedError
 from cobali_ray.settings import ApiSettings
 from tests.waiting import until
 
-CHAT = "/v1/chat/completions"
 MIB = 1 << 20
 
 
@@ -213,14 +212,6 @@ async def test_a_model_with_a_stream_open_here_is_not_taken_for_idle(app, engine
     stream.hang_up()
     await asyncio.gather(task, return_exceptions=True)
     assert (await Wire(app, CHAT, ask("a")).run()).status == 200
-
-
-async def test_what_can_never_fit_is_refused_with_the_numbers(app, engines):
-    engines["a"].load_step = ModelTooLargeError(30_000 * MIB, 24_000 * MIB)
-    wire = await Wire(app, CHAT, ask("a")).run()
-    assert (wire.status, wire.json["error"]["code"]) == (507, "model_too_large")
-    assert "30000 MiB" in wire.json["error"]["message"]
-    assert "24000 MiB" in wire.json["error"]["message"]
 
 
 async def test_models_are_loaded_and_unloaded_by_hand(app, engines, post):

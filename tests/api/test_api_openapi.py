@@ -4,7 +4,7 @@ import json
 
 import jsonschema
 import pytest
-from fake_client import Wire
+from fake_client import ASK, CHAT, Wire
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
@@ -14,7 +14,6 @@ from cobali_ray.errors import LoadingError
 from cobali_ray.settings import ApiSettings
 
 KEY = ("x-api-key", "right")
-ASK = {"messages": [{"role": "user", "content": "hi"}]}
 GOOD = {
     "/v1/chat/completions": ASK,
     "/v1/completions": {"prompt": "hi"},
@@ -129,22 +128,22 @@ async def test_every_answer_is_declared(keyed, client, document):
             assert declared(operation, await wire.run()), (path, wire.status)
 
 
-async def test_what_a_key_may_not_use_is_declared(make_app, document, tmp_path):
-    file = tmp_path / "keys.yaml"
-    file.write_text("keys:\n  alice: {key: right, models: [other]}\n")
-    app = make_app(api_keys_file=file)
+async def test_what_a_key_may_not_use_is_declared(app_with_keys, document):
+    app = app_with_keys("{alice: {key: right, models: [other]}}")
     refused = set()
     for path, verb, operation in operations(document):
         if path not in ENDLESS:
             wire = Wire(app, path, GOOD.get(path, b""), method=verb.upper(), headers=[KEY])
             assert declared(operation, await wire.run()), (path, wire.status)
             refused |= {path} if wire.status == 403 else set()
-    assert {"/v1/chat/completions", "/v1/embeddings", "/completion", "/props", "/api/show"} <= refused
+    assert {CHAT, "/v1/embeddings", "/completion", "/props", "/api/show"} <= refused
 
 
 async def test_a_stream_is_declared(keyed, document):
-    wire = await Wire(keyed, "/v1/chat/completions", ASK | {"stream": True}, headers=[KEY]).run()
-    assert declared(document["paths"]["/v1/chat/completions"]["post"], wire)
+    wire = await Wire(keyed, CHAT, ASK | {"stream": True}, headers=[KEY]).run()
+    chat = document["paths"][CHAT]["post"]
+    assert declared(chat, wire)
+    assert {"413", "429", "500", "503", "504"} <= chat["responses"].keys(), "and what may go wrong"
     assert document["paths"]["/debug/stream"]["get"]["responses"]["200"]["content"].keys() == {
         "text/event-stream"
     }
@@ -191,12 +190,12 @@ SAID = {"role": "user", "content": "hi"}
 @pytest.mark.parametrize(
     ("path", "body", "accepted"),
     [
-        ("/v1/chat/completions", {"messages": []}, False),
-        ("/v1/chat/completions", {"messages": [{"content": "hi"}]}, False),
-        ("/v1/chat/completions", {"messages": [SAID | {"role": "king"}]}, False),
-        ("/v1/chat/completions", {"messages": [SAID | {"role": "function"}]}, True),
-        ("/v1/chat/completions", {"messages": [SAID], "thinking": {"type": "perhaps"}}, False),
-        ("/v1/chat/completions", {"messages": [SAID], "allowed_token_ids": []}, False),
+        (CHAT, {"messages": []}, False),
+        (CHAT, {"messages": [{"content": "hi"}]}, False),
+        (CHAT, {"messages": [SAID | {"role": "king"}]}, False),
+        (CHAT, {"messages": [SAID | {"role": "function"}]}, True),
+        (CHAT, {"messages": [SAID], "thinking": {"type": "perhaps"}}, False),
+        (CHAT, {"messages": [SAID], "allowed_token_ids": []}, False),
         ("/v1/completions", {"prompt": []}, False),
         ("/v1/completions", {"prompt": [[]]}, False),
         ("/v1/completions", {"prompt": [[0], [0]]}, True),
@@ -237,14 +236,14 @@ async def test_the_document_and_the_server_agree_on_a_body(registry, post, path,
     [
         ("DELETE", "/lora-adapters", "GET, HEAD, POST"),
         ("POST", "/v1/models", "GET, HEAD"),
-        ("GET", "/v1/chat/completions", "POST"),
+        ("GET", CHAT, "POST"),
         ("PUT", "/v1/responses/x", "DELETE, GET, HEAD"),
         ("PATCH", "/slots/0", "POST"),
     ],
 )
 async def test_a_method_that_is_not_allowed_hears_which_are(app, method, path, allowed):
     wire = await Wire(app, path, method=method).run()
-    assert wire.status == 405
+    assert (wire.status, wire.json["error"]["code"]) == (405, "method_not_allowed")
     told = [value for name, value in wire.sent[0]["headers"] if name.lower() == b"allow"]
     assert told == [allowed.encode()]
 

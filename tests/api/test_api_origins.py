@@ -1,12 +1,10 @@
 """Pages of this machine may use the server, pages from elsewhere may not."""
 
 import pytest
-from fake_client import Wire
+from fake_client import ASK, CHAT, Wire
 
 from cobali_ray.api.door.origins import is_loopback
 
-CHAT = "/v1/chat/completions"
-ASK = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 LOOPBACK = "127.0.0.1"
 
 

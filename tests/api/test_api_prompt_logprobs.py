@@ -1,6 +1,7 @@
 """Logprobs of prompts in OpenAI's shape and in vLLM's, over a scripted engine."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from fake_client import BOS, stats
@@ -192,7 +193,7 @@ async def test_what_is_refused(post, client, fields, param):
 
 
 async def test_their_number_is_bounded(openai, client):
-    client.the_card = client.the_card.__class__(**vars_of(client.the_card) | {"n_ctx_slot": 1 << 20})
+    client.the_card = replace(client.the_card, n_ctx_slot=1 << 20)
     scored(client)
     n = MAX_PROMPT_VALUES // 21
     with pytest.raises(BadRequestError, match="fewer alternatives") as caught:
@@ -201,10 +202,6 @@ async def test_their_number_is_bounded(openai, client):
     with pytest.raises(BadRequestError, match="fewer alternatives"):
         await openai.completions.create(model="fake", prompt=[0] * (n // 2 + 1), n=2, echo=True, logprobs=20)
     assert client.requests == []
-
-
-def vars_of(card):
-    return {name: getattr(card, name) for name in card.__dataclass_fields__}
 
 
 @STREAM

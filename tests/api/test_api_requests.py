@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from fake_client import Wire, stats
+from fake_client import ASK, CHAT, Wire, stats
 
 from cobali_ray.core.request.events import Delta, End
 from cobali_ray.core.request.life import Life
@@ -11,12 +11,7 @@ from cobali_ray.core.views.progress import Place, view_of_life
 from tests.waiting import until
 
 ANSWER = "chatcmpl-" + "0f" * 16
-ASK = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
-KEYS = """
-keys:
-  alice: {key: a-key}
-  root: {key: r-key, operator: true}
-"""
+KEYS = "{alice: {key: a-key}, root: {key: r-key, operator: true}}"
 NONE = {"queue_progress": None, "finish_reason": None, "error": None}
 
 
@@ -125,7 +120,7 @@ async def test_of_a_name_that_was_used_again_the_newer_request_counts(get, clien
 async def test_one_that_no_engine_has_yet_is_known_where_it_waits(app, client, get):
     client.present, client.load_step = False, asyncio.Event()
     client.engine = client.engine.__class__(status="unloaded")
-    wire = Wire(app, "/v1/chat/completions", ASK, headers=[("x-request-id", "waits")])
+    wire = Wire(app, CHAT, ASK, headers=[("x-request-id", "waits")])
     task = wire.start()
     await until(lambda: client.loads)
     found = (await get("/v1/requests/waits")).json
@@ -136,10 +131,8 @@ async def test_one_that_no_engine_has_yet_is_known_where_it_waits(app, client, g
     assert (await get("/v1/requests/waits")).status == 404, "it is over, and this engine has forgotten it"
 
 
-async def test_another_key_has_no_such_request(make_app, client, tmp_path):
-    file = tmp_path / "keys.yaml"
-    file.write_text(KEYS)
-    app = make_app(api_keys_file=file)
+async def test_another_key_has_no_such_request(app_with_keys, client):
+    app = app_with_keys(KEYS)
     hold = asyncio.Event()
 
     def script(request):
@@ -149,7 +142,7 @@ async def test_another_key_has_no_such_request(make_app, client, tmp_path):
 
     client.script = script
     headers = [("authorization", "Bearer a-key"), ("x-request-id", "mine")]
-    task = Wire(app, "/v1/chat/completions", ASK, headers=headers).start()
+    task = Wire(app, CHAT, ASK, headers=headers).start()
     await until(lambda: client.n_open)
     found = {}
     for key in ("a-key", "r-key", "no-key"):
@@ -162,10 +155,8 @@ async def test_another_key_has_no_such_request(make_app, client, tmp_path):
 
 
 @pytest.mark.parametrize(("key", "status"), [("r-key", 200), ("a-key", 403)])
-async def test_only_an_operators_key_pauses(key, status, make_app, client, tmp_path):
-    file = tmp_path / "keys.yaml"
-    file.write_text(KEYS)
-    app = make_app(api_keys_file=file)
+async def test_only_an_operators_key_pauses(key, status, app_with_keys, client):
+    app = app_with_keys(KEYS)
     for path, paused in (("/v1/pause", True), ("/v1/resume", False)):
         wire = await Wire(app, path, headers=[("x-api-key", key)]).run()
         assert wire.status == status

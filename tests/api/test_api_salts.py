@@ -1,8 +1,8 @@
 """Which salt a request has: its key's, its own, or none."""
 
 import pytest
+from fake_client import CHAT
 
-CHAT = "/v1/chat/completions"
 ASKS = {
     CHAT: {"model": "fake", "messages": [{"role": "user", "content": "hi"}]},
     "/v1/completions": {"model": "fake", "prompt": "hi"},

@@ -3,15 +3,12 @@
 import asyncio
 
 import pytest
-from fake_client import Wire, ends_with, says, stats
+from fake_client import ASK, CHAT, Wire, ends_with, says, stats
 from structlog.testing import capture_logs
 
 from cobali_ray.core.request.events import Delta, End
 from cobali_ray.errors import DeadlineExceededError, EventsLostError
 from tests.waiting import until
-
-CHAT = "/v1/chat/completions"
-ASK = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 
 
 def stalls_after(*deltas):

@@ -3,19 +3,13 @@
 import asyncio
 
 import pytest
-from fake_client import Said, Wire
+from fake_client import Wire
 from structlog.testing import capture_logs
 
 from tests.waiting import until
 
 TEXT = {"prompt": "def f(", "supersedes": True, "user": "editor"}
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
-
-
-@pytest.fixture
-def said(client):
-    client.script = Said()
-    return client.script
 
 
 @pytest.fixture

@@ -3,13 +3,12 @@
 import asyncio
 
 import pytest
-from fake_client import CARD, Wire, says
+from fake_client import CARD, CHAT, Wire, says
 from structlog.testing import capture_logs
 
 from cobali_ray.errors import QueueFullError
 from tests.waiting import until
 
-CHAT = "/v1/chat/completions"
 ASK = {"model": CARD.model_id, "messages": [{"role": "user", "content": "say hello"}]}
 
 

@@ -4,12 +4,11 @@ import json
 from dataclasses import replace
 
 import pytest
-from fake_client import says
+from fake_client import CHAT, says
 from structlog.testing import capture_logs
 
 from cobali_ray.chat.format import GENERIC, KNOWN_FORMATS, Format
 
-CHAT = "/v1/chat/completions"
 USER = {"role": "user", "content": "weather in Łódź?"}
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER = {
@@ -323,17 +322,6 @@ async def test_streamed_and_whole_answers_of_every_choice_agree(openai, client):
     assert len({call.id for call in told}) == len({call_id for call_id, *_ in calls}) == 6
 
 
-async def test_an_agents_loop(openai, client):
-    client.script = says(*ONE)
-    first = await openai.chat.completions.create(**ASK)
-    message = first.choices[0].message
-    client.script = says("It is", " sunny.")
-    result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "sunny"}
-    second = await openai.chat.completions.create(**ASK | {"messages": [USER, message, result]})
-    assert second.choices[0].message.content == "It is sunny."
-    assert client.messages[-1][2]["name"] == "get_weather"
-
-
 async def test_a_call_that_the_length_cuts_is_a_cut_call(openai, client):
     client.script = says(*ONE[:5], reason="length")
     content, _, calls, reasons, _ = await streamed(openai)
@@ -380,15 +368,6 @@ async def test_reasoning_is_apart_from_the_answer(openai, client):
     content, reasoning, _, _, chunks = await streamed(openai, stream_options={"include_usage": True})
     assert (content, reasoning) == ("It is noon.", "They want it.")
     assert chunks[-1].usage.completion_tokens_details.reasoning_tokens == 4
-
-
-async def test_reasoning_that_the_prompt_has_opened(openai, client):
-    client.form = THINKS
-    client.script = says("They want", " it.\n", "</think>", "\n\nIt is noon.")
-    ask = {"messages": [{"role": "user", "content": "x <think>"}], "tools": None}
-    whole = await openai.chat.completions.create(**ASK | ask)
-    assert whole.choices[0].message.reasoning_content == "They want it."
-    assert whole.choices[0].message.content == "It is noon."
 
 
 @pytest.mark.parametrize(

@@ -30,10 +30,14 @@ from cobali_ray.errors import (
     InvalidParameterError,
     LoadingError,
     MalformedBodyError,
+    ModelTooLargeError,
     PromptTooLongError,
     QueueFullError,
     RefusedError,
     RequestCancelledError,
+    SlotBusyError,
+    SlotFileError,
+    SlotFilesOffError,
     TextTooLongError,
     UnknownModelError,
     UnknownParameterError,
@@ -51,6 +55,10 @@ ROWS = [
     (MalformedBodyError("cut"), 400, "invalid_request_error", None, "invalid_json"),
     (WrongKeyError(), 401, "authentication_error", None, "invalid_api_key"),
     (UnknownModelError("a", "b"), 404, "invalid_request_error", "model", "model_not_found"),
+    (SlotBusyError(0, "it works"), 409, "invalid_request_error", None, "slot_busy"),
+    (SlotFileError("it is damaged"), 400, "invalid_request_error", "filename", "invalid_slot_file"),
+    (SlotFilesOffError(), 501, "server_error", None, "not_supported"),
+    (ModelTooLargeError(2, 1), 507, "server_error", None, "model_too_large"),
     (HeadersTooLargeError(5), 431, "invalid_request_error", None, "headers_too_large"),
     (BodyTooLargeError(5), 413, "invalid_request_error", None, "body_too_large"),
     (QueueFullError("requests", 3, 2.1), 429, "rate_limit_error", None, "queue_full"),
@@ -78,7 +86,8 @@ def test_every_error_has_its_answer(error, status, kind, param, code):
     assert ("retry-after" in fault.headers) == (status in {429, 503})
     assert ("www-authenticate" in fault.headers) == (status == 401)
     assert fault_of(pickle.loads(pickle.dumps(error))) == fault, "the same from the other process"
-    assert is_our_fault(error) == (fault.code in {"engine_died", "events_lost", "internal_error"})
+    ours = {"engine_died", "events_lost", "internal_error", "model_too_large"}
+    assert is_our_fault(error) == (fault.code in ours)
 
 
 TEXTS = [
@@ -112,6 +121,9 @@ def test_messages_carry_the_numbers():
         "This model's maximum context length is 8 tokens. However, you requested 11 tokens"
     )
     assert "(9 in the prompt, 2 in the completion)" in message
+    too_large = fault_of(ModelTooLargeError(30_000 << 20, 24_000 << 20)).message
+    assert "30000 MiB" in too_large
+    assert "24000 MiB" in too_large
     assert "at least 11 tokens (at least 9 in" in fault_of(PromptTooLongError(9, 2, 8, True)).message
     assert fault_of(QueueFullError("requests", 3, 2.1)).headers == {"retry-after": "3"}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cobali_ray.api.door.spans import TRACED, route_traced
+from cobali_ray.api.door.frame import TRACED, route_traced
 
 
 @pytest.mark.parametrize("route", TRACED)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -29,9 +29,9 @@ from fastapi import Request as HttpRequest
 
 from cobali_ray.api.body.fields import NEUTRAL_FIELDS, REFUSED_FIELDS, read_as
 from cobali_ray.api.body.reading import ShapeT, mended, read_body
-from cobali_ray.api.call.judges import Judges, VerdictsMissing
+from cobali_ray.api.call.judges import Judges
 from cobali_ray.api.door.context import RequestContext, context_of
-from cobali_ray.api.engines.apart import unless_gone
+from cobali_ray.api.engines.apart import MustWait, unless_gone
 from cobali_ray.api.engines.fleet import Fleet, ServedModel
 from cobali_ray.backend.port import Words
 from cobali_ray.core.views.stats import ModelCard
@@ -69,12 +69,8 @@ class Source(NamedTuple):
     context: RequestContext
 
 
-class _ModelNotLoaded(Exception):  # noqa: N818 it asks for something, and nothing is wrong
-    """A body asks for a model that has to be loaded before the body can be read."""
-
-    def __init__(self, model: ServedModel) -> None:
-        super().__init__(model)
-        self.model = model
+class _ModelNotLoaded(MustWait):
+    """A body asks for a model that has to be loaded first."""
 
 
 def requested_model(fleet: Fleet, name: str | None, context: RequestContext) -> ServedModel:
@@ -107,7 +103,7 @@ def source_of(fleet: Fleet, name: str | None, context: RequestContext) -> Source
         context.model = card.model_id
         return Source(model, card, model.words, context)
     except UnloadedError:
-        raise _ModelNotLoaded(model) from None
+        raise _ModelNotLoaded(model.load) from None
 
 
 def tokens_of_prompt(source: Source, text: str, n_answer: int, *, add_special: bool) -> list[int]:
@@ -119,14 +115,6 @@ def tokens_of_prompt(source: Source, text: str, n_answer: int, *, add_special: b
         )
     except TooManyTokensError as error:
         raise PromptTooLongError(error.n_least, n_answer, n_most, True) from None
-
-
-class EarlierMissing(Exception):  # noqa: N818 no error: the work is done again
-    """A body goes on from something that is stored; `fetch` gets it, on the event loop."""
-
-    def __init__(self, fetch: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        super().__init__(fetch)
-        self.fetch = fetch
 
 
 class Intake:
@@ -182,16 +170,12 @@ class Intake:
             while True:
                 try:
                     return await unless_gone(http.receive, self._off_the_loop(pool, context, mend_and_work))
-                except _ModelNotLoaded as missing:
-                    if loaded:  # and unloaded again
-                        raise UnloadedError from None
-                    loaded = True
-                    await unless_gone(http.receive, missing.model.load())
-                except VerdictsMissing as unjudged:
-                    tenant = context.caller.tenant
-                    await unless_gone(http.receive, self.judges.judge(tenant, unjudged.cases))
-                except EarlierMissing as earlier:
-                    await unless_gone(http.receive, earlier.fetch())
+                except MustWait as missing:
+                    if isinstance(missing, _ModelNotLoaded):
+                        if loaded:  # and unloaded again
+                            raise UnloadedError from None
+                        loaded = True
+                    await unless_gone(http.receive, missing.fetch())
         finally:
             self._n_held_bytes[tenant] -= n_mine
             if not self._n_held_bytes[tenant]:

@@ -1,6 +1,6 @@
 """Judges: grammars are judged in processes that can be given up, one at a time for each tenant.
 
-All verdicts that reading a body needs, and that are not there yet, are asked for at once (`VerdictsMissing`);
+All verdicts that reading a body needs, and that are not there yet, are asked for at once (`MustWait`);
 the intake waits for them, holds no thread meanwhile, and has the body read again.
 """
 
@@ -15,10 +15,12 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 
+from cobali_ray.api.engines.apart import MustWait
 from cobali_ray.backend.grammar import ConstraintText, Verdict, schema_grammar
 from cobali_ray.backend.judge import CPU_S, HEAP_BYTES, READY
 from cobali_ray.errors import InternalError, InvalidParameterError
@@ -37,32 +39,23 @@ _SMALLER = "use smaller counts, bounds and multiples, or fewer alternatives"
 _NOT_YET: Verdict = (json.dumps({"grammars": [{"lark_grammar": 'start: "x"'}]}), ())
 
 
-class VerdictsMissing(Exception):  # noqa: N818 it asks for something, and nothing is wrong
-    """A body cannot be read before these cases are judged."""
-
-    def __init__(self, cases: Sequence[ConstraintText]) -> None:
-        super().__init__(cases)
-        self.cases = cases
-
-
 class Verdicts:
-    """The verdicts that one reading of a body needs."""
+    """The verdicts that one reading of a tenant's body needs."""
 
-    def __init__(self, recall: Callable[[ConstraintText], Verdict | None]) -> None:
-        """`recall` returns a verdict that was reached before."""
-        self._recall = recall
+    def __init__(self, judges: Judges, tenant: str) -> None:
+        self._judges, self._tenant = judges, tenant
         self._open: list[ConstraintText] = []
 
     def judge(self, case: ConstraintText) -> Verdict:
         """Return the verdict, or a stand-in until `close`: of a schema, a grammar to judge as well."""
-        if (verdict := self._recall(case)) is not None:
+        if (verdict := self._judges.recall(self._tenant, case)) is not None:
             return verdict
         self._open.append(case)
         grammar = schema_grammar(case) if case.kind == "json_schema" else ""
         return (grammar, ()) if grammar else _NOT_YET
 
     def close(self) -> None:
-        """Raise VerdictsMissing while cases are open; InvalidParameterError where they are too long.
+        """Raise MustWait while cases are open; InvalidParameterError where they are too long.
 
         Else their verdicts would push each other out, and the body would be read again for ever.
         """
@@ -71,7 +64,7 @@ class Verdicts:
             problem = f"have schemas of more than {MAX_OPEN_CHARS:,} characters, all told"
             raise InvalidParameterError("tools", problem)
         if cases:
-            raise VerdictsMissing(cases)
+            raise MustWait(partial(self._judges.judge, self._tenant, cases))
 
 
 class Judges:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, TypedDict
+from typing import Any
 
 import orjson
 from pydantic_core import from_json
@@ -82,14 +82,8 @@ def _result(call_id: str | None, name: str | None, names: dict[str, str]) -> dic
     return {key: value for key, value in fields.items() if value is not None}
 
 
-class PromptEnding(TypedDict, total=False):
-    """How a prompt ends: arguments of `ChatTemplate.render`."""
-
-    add_generation_prompt: bool
-    continue_final_message: bool
-
-
-def ending_of(body: ChatBody) -> PromptEnding:
+def ending_of(body: ChatBody) -> dict[str, Any]:
+    """Return how the prompt ends: arguments of `ChatTemplate.render`."""
     if not body.continue_final_message:
         return {"add_generation_prompt": body.add_generation_prompt is not False}
     if body.add_generation_prompt:

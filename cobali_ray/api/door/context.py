@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from fastapi import Request as HttpRequest
@@ -16,13 +16,15 @@ from cobali_ray.api.door.faults import OPENAI, ErrorShape, Fault, fault_of, is_o
 from cobali_ray.api.door.ids import header_value
 from cobali_ray.api.door.keys import NOBODY, Caller
 from cobali_ray.api.door.quota import Quota
-from cobali_ray.api.door.spans import HttpSpan
 from cobali_ray.api.door.timings import Timings, slowest_of
 from cobali_ray.backend.port import IsCancelled, never_cancelled
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.request.events import End
 from cobali_ray.errors import Field, Path, dotted
 from cobali_ray.telemetry.names import HttpAnswer
+
+if TYPE_CHECKING:  # OpenTelemetry, for those who want spans
+    from cobali_ray.telemetry.tracing import RequestSpan
 
 SCOPE_KEY = "cobali_context"
 CLIENT_CLOSED = 499
@@ -50,7 +52,7 @@ class RequestContext:
     """The server's own id of the answer, as in the answer and in the exemplars of `/metrics`."""
     count: Callable[[HttpAnswer], None] = lambda _: None
     """Called when it has ended."""
-    span: HttpSpan | None = None
+    span: RequestSpan | None = None
     caller: Caller = NOBODY
     quota: Quota | None = None
     error_shape: ErrorShape = OPENAI
@@ -119,7 +121,20 @@ class RequestContext:
         now_s = clock.now()
         if self.quota is not None and self.admitted:
             self.quota.end(self.n_to_charge, now_s)
-        self.write(now_s - self.received_s)
+        status = CLIENT_CLOSED if self.status is None and self.cancelled else self.status
+        self.count(HttpAnswer(self.route, self.method, status or CLIENT_CLOSED))
+        line = {name: getattr(self, name, None) for name in LOGGED}
+        http_s = round(now_s - self.received_s, 6)
+        line |= {"tenant": self.caller.tenant or None, "status": status, "http_s": http_s}
+        if self.span is not None:
+            self.span.end(status=self.status, error=self.error, attributes=self._span_attributes())
+        # Probes and scrapes come every few seconds for ever: they matter only when they fail. The page asks
+        # for an engine's ticks even while it is away, which is in the log already.
+        expected = {HTTPStatus.OK, HTTPStatus.NOT_MODIFIED}
+        if self.route in FEED:
+            expected.add(HTTPStatus.SERVICE_UNAVAILABLE)
+        quiet = self.n_prompt is None and status in expected
+        (log.debug if quiet else log.info)("http_request", **line)
 
     def headers(self, now_s: float) -> list[tuple[bytes, bytes]]:
         """Return what an answer carries beside its own headers and its id."""
@@ -171,21 +186,6 @@ class RequestContext:
             cause = "".join(traceback.format_exception(error))
             log.error("request_failed", request_id=self.request_id, cause=cause)
         return fault
-
-    def write(self, http_s: float) -> None:
-        status = CLIENT_CLOSED if self.status is None and self.cancelled else self.status
-        self.count(HttpAnswer(self.route, self.method, status or CLIENT_CLOSED))
-        line = {name: getattr(self, name, None) for name in LOGGED}
-        line |= {"tenant": self.caller.tenant or None, "status": status, "http_s": round(http_s, 6)}
-        if self.span is not None:
-            self.span.end(status=self.status, error=self.error, attributes=self._span_attributes())
-        # Probes and scrapes come every few seconds for ever: they matter only when they fail. The page asks
-        # for an engine's ticks even while it is away, which is in the log already.
-        expected = {HTTPStatus.OK, HTTPStatus.NOT_MODIFIED}
-        if self.route in FEED:
-            expected.add(HTTPStatus.SERVICE_UNAVAILABLE)
-        quiet = self.n_prompt is None and status in expected
-        (log.debug if quiet else log.info)("http_request", **line)
 
     def _span_attributes(self) -> dict[str, Any]:
         return {

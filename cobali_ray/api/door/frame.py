@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from fastapi import Response
 from starlette.datastructures import Headers
@@ -17,7 +18,6 @@ from cobali_ray.api.door.ids import HEADER_BYTES, request_id_of
 from cobali_ray.api.door.keyring import Keyring
 from cobali_ray.api.door.origins import Origins, is_loopback
 from cobali_ray.api.door.refused import RefusedKeys, log_refusal
-from cobali_ray.api.door.spans import HttpTracer, route_traced
 from cobali_ray.errors import (
     ForeignHostError,
     ForeignOriginError,
@@ -27,14 +27,30 @@ from cobali_ray.errors import (
 )
 from cobali_ray.telemetry.names import HttpAnswer
 
+if TYPE_CHECKING:  # OpenTelemetry, for those who want spans
+    from cobali_ray.telemetry.tracing import Tracing
+
 OPEN_PATHS = frozenset({"/health", "/ready", "/", "/ui", "/docs", "/openapi.json"})
 OPEN_FOLDER = "/ui/"
 """Probes have no keys, the page asks for one itself once its data is refused, and the API is no secret."""
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
+TRACED: Final = (
+    *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"),
+    *("/v1/embeddings", "/v1/rerank", "/v1/reranking", "/v1/score"),
+    *("/api/chat", "/api/generate", "/api/embed", "/api/embeddings"),
+    *("/chat/completions", "/completion", "/completions", "/infill"),
+    *("/embedding", "/embeddings", "/rerank", "/reranking"),
+)
+"""Routes that get a span; probes, scrapes and viewers would drown them. Longer ones come first."""
 
 
 def is_open(path: str) -> bool:
     return path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
+
+
+def route_traced(path: str) -> str | None:
+    """Return the route that a path asks for, as declared; None if it gets no span."""
+    return next((route for route in TRACED if path.endswith(route)), None)
 
 
 def fault_response(fault: Fault) -> Response:
@@ -80,7 +96,7 @@ class Frame:
         echo_id: bool,
         clock: ApiClock,
         count: Callable[[HttpAnswer], None],
-        tracer: HttpTracer | None = None,
+        tracer: Tracing | None = None,
     ) -> None:
         """`count` is called with every request that has ended."""
         self._app, self._origins, self._listens, self._echo_id = app, origins, listens, echo_id

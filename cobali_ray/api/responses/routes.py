@@ -14,11 +14,11 @@ from fastapi import Response
 
 from cobali_ray.api.body.params import whole_number
 from cobali_ray.api.body.reading import check_choice, parse
-from cobali_ray.api.call.intake import EarlierMissing
 from cobali_ray.api.call.translate import Call
 from cobali_ray.api.door.clock import ApiClock
 from cobali_ray.api.door.context import RequestContext, context_of, owner_of
 from cobali_ray.api.door.keeping import Keeping, page
+from cobali_ray.api.engines.apart import MustWait
 from cobali_ray.api.reply.answer import Writer
 from cobali_ray.api.reply.replies import json_response
 from cobali_ray.api.responses.background import (
@@ -250,7 +250,7 @@ class Responses:
         kept = self._is_kept(pending)
         named = references(pending.body.input) if self._keeping.on else []
         if pending.earlier is None and (pending.continues or named):
-            raise EarlierMissing(partial(self._fetch, pending, named))
+            raise MustWait(partial(self._fetch, pending, named))
         if named:
             pending.body = pending.body.model_copy(
                 update={"input": resolved(pending.body.input, pending.referenced)}

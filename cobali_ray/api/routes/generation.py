@@ -276,15 +276,12 @@ class Generation:
     def _grammar(self, body: GenerationBody, source: Source) -> Grammar | None:
         """Return what the answer must look like. What of it cannot be kept is refused or named to the client.
 
-        Raises VerdictsMissing if it is not known yet whether it can be used.
+        Raises MustWait if it is not known yet whether it can be used.
         """
-        verdicts = self._verdicts(source)
+        verdicts = Verdicts(self._intake.judges, source.context.caller.tenant)
         grammar = self._requested_grammar(body, source, verdicts)
         verdicts.close()
         return grammar
-
-    def _verdicts(self, source: Source) -> Verdicts:
-        return Verdicts(partial(self._intake.judges.recall, source.context.caller.tenant))
 
     def _requested_grammar(self, body: GenerationBody, source: Source, verdicts: Verdicts) -> Grammar | None:
         if (constraint := constraint_of(body)) is None:
@@ -297,7 +294,7 @@ class Generation:
 
     def _chat_grammar(self, body: ChatBody, source: Source, prompt: ChatPrompt) -> Grammar | None:
         """Do the same for an answer that may reason before it, or call tools."""
-        verdicts = self._verdicts(source)
+        verdicts = Verdicts(self._intake.judges, source.context.caller.tenant)
         answer, offer, words = self._requested_grammar(body, source, verdicts), prompt.offer, source.words
         if not offer.callable:
             verdicts.close()
