@@ -104,12 +104,7 @@ async def test_an_interval_out_of_range_is_named(post):
 
 async def test_an_error_after_a_ping_is_told_in_the_stream(silent, clock, client, app):
     held = asyncio.Event()
-
-    def script(request):
-        yield held
-        yield QueueFullError("requests", 1, 1.0)
-
-    client.script = script
+    client.script = lambda _: [held, QueueFullError("requests", 1, 1.0)]
     wire, task = await silent(CHAT, TURN)
     await clock.pass_s(10)
     held.set()
@@ -127,15 +122,11 @@ async def test_a_response_that_fails_behind_pings_alone_has_begun_before(client,
     """Else the client's own library has nothing that it could say failed."""
     held = asyncio.Event()
 
-    def script(request):
-        yield held
-        yield QueueFullError("requests", 1, 1.0)
-
     async def read():
         async with openai.responses.stream(model="fake", input="hi") as stream:
             return [event async for event in stream]
 
-    client.script = script
+    client.script = lambda _: [held, QueueFullError("requests", 1, 1.0)]
     reading = asyncio.ensure_future(read())
     await until(lambda: client.n_open)
     await clock.pass_s(10)

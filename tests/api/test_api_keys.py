@@ -96,15 +96,8 @@ async def test_output_tokens_count_at_the_end(keys, client):
 
 @pytest.mark.parametrize("terms", ["concurrent_requests: 1", "concurrent_requests: 1, weight: 2"])
 async def test_what_is_under_way_is_counted_until_it_ends_whatever_the_terms_are_then(
-    keys, client, clock, terms
+    keys, client, clock, said, terms
 ):
-    gate, plain = asyncio.Event(), client.script
-
-    def script(request):
-        yield gate
-        yield from plain(request)
-
-    client.script = script
     keys.write(alice="concurrent_requests: 1")
     keys.serve()
     first = asyncio.ensure_future(keys.ask("alice"))
@@ -112,7 +105,7 @@ async def test_what_is_under_way_is_counted_until_it_ends_whatever_the_terms_are
     keys.write(alice=terms)
     clock.time_s += 1.0
     assert (await keys.ask("alice")).status == 429
-    gate.set()
+    said.say("Hello", None)
     assert (await first).status == 200
     assert (await keys.ask("alice", n="x")).status == 400
     assert (await keys.ask("alice")).status == 200, "what was refused holds no place"

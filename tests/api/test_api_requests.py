@@ -3,9 +3,8 @@
 import asyncio
 
 import pytest
-from fake_client import ASK, CHAT, Wire, stats
+from fake_client import ASK, CHAT, Wire
 
-from cobali_ray.core.request.events import Delta, End
 from cobali_ray.core.request.life import Life
 from cobali_ray.core.views.progress import Place, view_of_life
 from tests.waiting import until
@@ -131,16 +130,9 @@ async def test_one_that_no_engine_has_yet_is_known_where_it_waits(app, client, g
     assert (await get("/v1/requests/waits")).status == 404, "it is over, and this engine has forgotten it"
 
 
-async def test_another_key_has_no_such_request(app_with_keys, client):
+async def test_another_key_has_no_such_request(app_with_keys, client, said):
     app = app_with_keys(KEYS)
-    hold = asyncio.Event()
-
-    def script(request):
-        yield [Delta(request.request_id, "x", (1,))]
-        yield hold
-        yield [End(request.request_id, "stop", None, stats(request, 1))]
-
-    client.script = script
+    said.say("x")
     headers = [("authorization", "Bearer a-key"), ("x-request-id", "mine")]
     task = Wire(app, CHAT, ASK, headers=headers).start()
     await until(lambda: client.n_open)
@@ -150,7 +142,7 @@ async def test_another_key_has_no_such_request(app_with_keys, client):
         found[key] = (await asked.run()).status
     assert found == {"a-key": 200, "r-key": 404, "no-key": 401}
     assert client.asked == [("mine", "alice"), ("mine", "root")], "the engine is asked in the key's own name"
-    hold.set()
+    said.say(None)
     await task
 
 

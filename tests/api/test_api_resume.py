@@ -241,10 +241,7 @@ async def test_a_stream_that_was_stopped_before_its_first_event_says_so(app, cli
 
 
 async def test_a_refusal_of_a_stream_whose_id_was_chosen_frees_the_id(app, client, said):
-    def script(request):
-        yield EventsLostError()
-
-    client.script = script
+    client.script = lambda _: [EventsLostError()]
     for _ in range(2):
         wire = await Wire(app, CHAT, ASK, headers=NAMED).run()
         assert (wire.status, wire.json["error"]["code"]) == (500, "events_lost")

@@ -11,19 +11,11 @@ from cobali_ray.errors import DeadlineExceededError, EventsLostError
 from tests.waiting import until
 
 
-def stalls_after(*deltas):
-    def script(request):
-        yield from ([Delta(request.request_id, text, (1,))] for text in deltas)
-        yield asyncio.Event()
-
-    return script
-
-
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("deltas", [(), ("Hello",)], ids=["queued", "running"])
-async def test_a_client_that_leaves_cancels_its_requests(app, client, deltas, stream, n):
-    client.script = stalls_after(*deltas)
+async def test_a_client_that_leaves_cancels_its_requests(app, client, said, deltas, stream, n):
+    said.say(*deltas)
     wire = Wire(app, CHAT, ASK | {"stream": stream, "n": n})
     with capture_logs() as logs:
         task = wire.start()
@@ -48,8 +40,8 @@ async def test_a_client_that_leaves_cancels_its_requests(app, client, deltas, st
         ("/completion", {"prompt": "a"}),
     ],
 )
-async def test_in_every_api_a_client_that_leaves_frees_what_it_held(app, client, path, body, stream):
-    client.script = stalls_after("Hello")
+async def test_in_every_api_a_client_that_leaves_frees_what_it_held(app, client, said, path, body, stream):
+    said.say("Hello")
     wire = Wire(app, path, body | {"stream": stream})
     task = wire.start()
     await until(lambda: client.n_open == 1 and (not stream or wire.writes))
@@ -60,8 +52,8 @@ async def test_in_every_api_a_client_that_leaves_frees_what_it_held(app, client,
 
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_server_that_cancels_the_handler_cancels_the_requests(app, client, stream, n):
-    client.script = stalls_after("Hello")
+async def test_a_server_that_cancels_the_handler_cancels_the_requests(app, client, said, stream, n):
+    said.say("Hello")
     task = Wire(app, CHAT, ASK | {"stream": stream, "n": n}).start()
     await until(lambda: client.n_open == n)
     task.cancel()

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from fake_client import CARD, CHAT, Wire, says
+from fake_client import CARD, CHAT, Wire
 from structlog.testing import capture_logs
 
 from cobali_ray.errors import QueueFullError
@@ -61,15 +61,8 @@ async def test_each_of_several_answers_has_times_of_its_own(post, slow, stream):
     assert all(one["itl_max_s"] > 0 for one in choices)
 
 
-async def test_a_client_that_leaves_has_a_first_text_but_no_end(app, client):
-    never = asyncio.Event()
-
-    def script(request):
-        first, *_ = says("Hello")(request)
-        yield first
-        yield never
-
-    client.script = script
+async def test_a_client_that_leaves_has_a_first_text_but_no_end(app, client, said):
+    said.say("Hello")
     wire = Wire(app, CHAT, ASK | {"stream": True})
     running = asyncio.ensure_future(wire.run())
     await until(lambda: client.observed)

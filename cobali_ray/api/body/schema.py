@@ -13,8 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from cobali_ray.core.request.request import MAX_ALLOWED_TOKENS
 
-MAX_BIASES = 4096
-"""More would be most of a vocabulary, and travel to the engine with every request."""
+MAX_BIASES = MAX_ALLOWED_TOKENS
 
 MAX_ADAPTERS = 256
 
@@ -91,15 +90,9 @@ def _messages(value: Any) -> list[dict[str, Any]]:
     raise PydanticCustomError("messages", "must be a list of messages, not empty")
 
 
-def _few_biases(value: Any) -> Any:
-    if isinstance(value, dict) and len(value) > MAX_BIASES:
-        raise PydanticCustomError("logit_bias", f"must have at most {MAX_BIASES} entries, got {len(value)}")
-    return value
-
-
 def _few(value: Any) -> Any:
     # Before each is checked: one error per entry of a long list would hold the interpreter.
-    if isinstance(value, list) and len(value) > MAX_ALLOWED_TOKENS:
+    if isinstance(value, list | dict) and len(value) > MAX_ALLOWED_TOKENS:
         raise PydanticCustomError("few", f"must have at most {MAX_ALLOWED_TOKENS} entries, got {len(value)}")
     return value
 
@@ -164,7 +157,7 @@ class SampledBody(BodyModel):
     repeat_penalty: float | None = Field(None, description="The same as repetition_penalty.")
     logit_bias: Annotated[
         dict[str, float] | None,
-        BeforeValidator(_few_biases),
+        BeforeValidator(_few),
         Field(description="Token id to a bias of -100 to 100, for at most 4,096 tokens."),
     ] = None
     top_n_sigma: float | None = Field(

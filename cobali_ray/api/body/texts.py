@@ -33,10 +33,19 @@ OneOrMore: TypeAlias = Annotated[
 ]
 
 
-class EmbeddingBody(BodyModel):
-    """POST /v1/embeddings."""
+class TextsBody(BodyModel):
+    """What bodies share that ask about texts."""
 
     model: str | None = Field(None, description="One of the served names; optional if there is only one.")
+    timeout_s: float | None = Field(None, description="Seconds from arrival to the last vector or score.")
+    priority: int | None = Field(
+        None, description="Class of the request: lower numbers go first, within what the key allows."
+    )
+
+
+class EmbeddingBody(TextsBody):
+    """POST /v1/embeddings."""
+
     input: Annotated[
         CheckedPrompt,
         Field(description=f"One text or up to {MAX_INPUTS:,}, as strings or as token ids."),
@@ -48,20 +57,11 @@ class EmbeddingBody(BodyModel):
         None, ge=1, description="Keep this many numbers from the front, rescaled to length 1."
     )
     user: str | None = Field(None, description="No effect.")
-    timeout_s: float | None = Field(None, description="Seconds from arrival to the last vector.")
-    priority: int | None = Field(
-        None, description="Class of the request: lower numbers go first, within what the key allows."
-    )
 
 
-class ScoringBody(BodyModel):
+class ScoringBody(TextsBody):
     """What bodies share that ask how well texts go together."""
 
-    model: str | None = Field(None, description="One of the served names; optional if there is only one.")
-    timeout_s: float | None = Field(None, description="Seconds from arrival to the last score.")
-    priority: int | None = Field(
-        None, description="Class of the request: lower numbers go first, within what the key allows."
-    )
     raw_scores: bool | None = Field(None, description="Return raw scores, not scaled to 0 to 1.")
 
 

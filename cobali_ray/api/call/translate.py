@@ -195,55 +195,54 @@ def call_of(
         supersedes = "\n".join((caller.tenant, context.path, body.user or ""))
     reports = {PROMPT_PROGRESS: body.return_progress, QUEUE_PROGRESS: body.return_queue_progress}
     progress = tuple(name for name, requested in reports.items() if requested or context.progress)
-    requests = []
-    tuples = [tuple(prompt) for prompt in prompts]
-    turns = [turns_of(prompt, origin.turn_marks) for prompt in tuples]
-    begins = [None if adapter is None else adapter.begins(prompt) for prompt in tuples]
-    for choice in range(n_choices):
-        prompt = tuples[choice // n]
-        # Counted per prompt, so that a prompt is answered the same alone and in a list.
-        seed = None if sampling.seed is None else sampling.seed + choice % n
-        request = fit(
-            Request(
-                request_id=origin.call_id if n_choices == 1 else f"{origin.call_id}-{choice}",
-                prompt=prompt,
-                max_tokens=_max_tokens(max_tokens, len(prompt), card, settings, terms.max_tokens),
-                sampling=sampling if seed == sampling.seed else replace(sampling, seed=seed),
-                stop=body.stop,
-                include_stop=bool(body.include_stop_str_in_output),
-                grammar=origin.grammar,
-                shown_tokens=origin.shown_tokens,
-                reasoning_budget=origin.reasoning_budget,
-                # One answer of each prompt asks for them; they are the same for all.
-                n_prompt_logprobs=None if choice % n else n_scored,
-                timeout_s=timeout_s,
-                supersedes=supersedes,
-                progress=bool(progress),
-                trace=origin.trace,
-                model=card.model_id if adapter is None else adapter.name,
-                x_request_id=context.request_id,
-                cache_salt=salt,
-                adapter="" if adapter is None or begins[choice // n] is None else adapter.key,
-                n_plain=begins[choice // n] or 0,
-                received_s=context.received_s,
-                tenant=caller.tenant,
-                weight=terms.weight,
-                priority=priority,
-                images=origin.images,
-                turns=turns[choice // n],
-                program=origin.program,
-            ),
-            card.n_ctx_slot,
-        )
-        if sampling.min_tokens > request.max_tokens:
-            raise InvalidParameterError(
-                "min_tokens",
-                ("min_tokens",),
-                f" {sampling.min_tokens} is more than ",
-                ("max_tokens",),
-                f", here {request.max_tokens}",
+    requests: list[Request] = []
+    for prompt in map(tuple, prompts):
+        turns = turns_of(prompt, origin.turn_marks)
+        begins = None if adapter is None else adapter.begins(prompt)
+        for answer in range(n):
+            # Counted per prompt, so that a prompt is answered the same alone and in a list.
+            seed = None if sampling.seed is None else sampling.seed + answer
+            request = fit(
+                Request(
+                    request_id=origin.call_id if n_choices == 1 else f"{origin.call_id}-{len(requests)}",
+                    prompt=prompt,
+                    max_tokens=_max_tokens(max_tokens, len(prompt), card, settings, terms.max_tokens),
+                    sampling=sampling if seed == sampling.seed else replace(sampling, seed=seed),
+                    stop=body.stop,
+                    include_stop=bool(body.include_stop_str_in_output),
+                    grammar=origin.grammar,
+                    shown_tokens=origin.shown_tokens,
+                    reasoning_budget=origin.reasoning_budget,
+                    # One answer of each prompt asks for them; they are the same for all.
+                    n_prompt_logprobs=None if answer else n_scored,
+                    timeout_s=timeout_s,
+                    supersedes=supersedes,
+                    progress=bool(progress),
+                    trace=origin.trace,
+                    model=card.model_id if adapter is None else adapter.name,
+                    x_request_id=context.request_id,
+                    cache_salt=salt,
+                    adapter="" if adapter is None or begins is None else adapter.key,
+                    n_plain=begins or 0,
+                    received_s=context.received_s,
+                    tenant=caller.tenant,
+                    weight=terms.weight,
+                    priority=priority,
+                    images=origin.images,
+                    turns=turns,
+                    program=origin.program,
+                ),
+                card.n_ctx_slot,
             )
-        requests.append(request)
+            if sampling.min_tokens > request.max_tokens:
+                raise InvalidParameterError(
+                    "min_tokens",
+                    ("min_tokens",),
+                    f" {sampling.min_tokens} is more than ",
+                    ("max_tokens",),
+                    f", here {request.max_tokens}",
+                )
+            requests.append(request)
     return Call(
         call_id=origin.call_id,
         created=origin.created,

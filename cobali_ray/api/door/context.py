@@ -16,7 +16,7 @@ from cobali_ray.api.door.faults import OPENAI, ErrorShape, Fault, fault_of, is_o
 from cobali_ray.api.door.ids import header_value
 from cobali_ray.api.door.keys import NOBODY, Caller
 from cobali_ray.api.door.quota import Quota
-from cobali_ray.api.door.timings import Timings, slowest_of
+from cobali_ray.api.door.timings import Timings
 from cobali_ray.backend.port import IsCancelled, never_cancelled
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.request.events import End
@@ -172,7 +172,7 @@ class RequestContext:
             if len(closed) == len(ends):
                 self.n_output = sum(end.stats.n_output for end in closed)
                 self.e2e_s = times.e2e_s
-            slowest = slowest_of([end.stats for end in closed])
+            slowest = max((end.stats for end in closed), key=lambda stats: stats.e2e_s)
             self.intake_s, self.queue_s = slowest.intake_s, slowest.queue_s
             self.n_cached = slowest.n_cached
             self.tokens_per_second = 1 / slowest.tpot_s if slowest.tpot_s else None

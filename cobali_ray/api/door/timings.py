@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from math import ceil
 from typing import Any, NamedTuple
 
-from cobali_ray.core.request.events import RequestStats
-
 
 class Pace:
     """The times of one choice, in seconds from the arrival of the HTTP request."""
@@ -54,7 +52,3 @@ class Timings(NamedTuple):
     """To now, or to the end of the answer."""
     paces: Sequence[Pace] = ()
     """One per choice; none where no text is generated."""
-
-
-def slowest_of(stats: Sequence[RequestStats]) -> RequestStats:
-    return max(stats, key=lambda choice: choice.e2e_s)

@@ -50,7 +50,7 @@ class NativeWriter(Choices):
         if self._call.with_logprobs:
             answer |= choice.logprobs.json()
         if choice.prompt is not None:
-            answer["prompt_logprobs"] = choice.prompt.json()
+            answer |= choice.prompt.json()
         return answer
 
     # -- as a stream, whose last event has `stop`

@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from cobali_ray.api.call.translate import Call
 from cobali_ray.api.door.faults import Fault
 from cobali_ray.api.door.timings import Pace, Timings
 from cobali_ray.api.reply.keepalive import COMMENT
-from cobali_ray.api.reply.logprobs import PromptLogprobs, WholeLogprobs
+from cobali_ray.api.reply.logprobs import WholeLogprobs, prompt_lists
 from cobali_ray.api.reply.turn import Update
 from cobali_ray.core.request.events import End, RequestStats, TokenLogprob
 
@@ -21,7 +22,7 @@ SSE: Final = b"text/event-stream; charset=utf-8"
 @dataclass(slots=True)
 class Choice:
     logprobs: WholeLogprobs
-    prompt: PromptLogprobs | None = None
+    prompt: WholeLogprobs | None = None
     """Where `prompt_logprobs` asks for them."""
     texts: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
@@ -90,7 +91,10 @@ class Choices(Writer):
         super().__init__(call)
         n_top = call.n_prompt_logprobs
         self.choices = [
-            Choice(self._kept_logprobs(index), None if n_top is None else PromptLogprobs(n_top))
+            Choice(
+                self._kept_logprobs(index),
+                None if n_top is None else WholeLogprobs(partial(prompt_lists, n_top)),
+            )
             for index in range(len(call.requests))
         ]
 

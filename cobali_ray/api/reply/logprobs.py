@@ -74,32 +74,23 @@ class CompletionLogprobs:
         }
 
 
-class PromptLogprobs:
-    """What `prompt_logprobs` has of one prompt, in vLLM's shape, encoded as it comes."""
+def prompt_lists(n_top: int, logprobs: Iterable[TokenLogprob]) -> Lists:
+    """Return what `prompt_logprobs` has of some tokens of a prompt, in vLLM's shape."""
+    return {"prompt_logprobs": [_prompt_item(logprob, n_top) for logprob in logprobs]}
 
-    def __init__(self, n_top: int) -> None:
-        self._n_top = n_top
-        self._parts: list[bytes] = []
 
-    def add(self, logprobs: Sequence[TokenLogprob]) -> None:
-        if logprobs:
-            self._parts.append(orjson.dumps([self._item(logprob) for logprob in logprobs])[1:-1])
-
-    def _item(self, entry: TokenLogprob) -> dict[str, dict[str, Any]] | None:
-        """Return the token itself, then the likeliest, by their ids."""
-        if entry.logprob is None:
-            return None
-        item = {str(entry.token_id): _ranked(entry.piece, entry.logprob, entry.rank)}
-        for rank, (token, piece, logprob) in enumerate(entry.top[: self._n_top], 1):
-            item.setdefault(str(token), _ranked(piece, logprob, rank))
-        return item
-
-    def json(self) -> orjson.Fragment:
-        return orjson.Fragment(b"[%b]" % b",".join(self._parts))
+def _prompt_item(entry: TokenLogprob, n_top: int) -> dict[str, dict[str, Any]] | None:
+    """Return the token itself, then the likeliest, by their ids."""
+    if entry.logprob is None:
+        return None
+    item = {str(entry.token_id): _ranked(entry.piece, entry.logprob, entry.rank)}
+    for rank, (token, piece, logprob) in enumerate(entry.top[:n_top], 1):
+        item.setdefault(str(token), _ranked(piece, logprob, rank))
+    return item
 
 
 class WholeLogprobs:
-    """The logprobs of a whole choice, encoded as they come: at its end they would hold the event loop."""
+    """Logprobs of a choice or its prompt, encoded as they come: at its end they would hold the event loop."""
 
     def __init__(self, take: Callable[[Iterable[TokenLogprob]], Lists]) -> None:
         """`take` turns those of further tokens into lists, under the same names each time."""

@@ -187,7 +187,7 @@ class ChatWriter(Chunks):
     def _more(self) -> dict[str, Any]:
         """Return the logprobs and tokens of the prompt asked for: a chat has one, whatever `n` is."""
         prompt, call = self.choices[0].prompt, self._call
-        logprobs = {} if prompt is None else {"prompt_logprobs": prompt.json()}
+        logprobs: dict[str, Any] = {} if prompt is None else prompt.json()
         return logprobs | ({"prompt_token_ids": call.prompt_token_ids(0)} if call.return_token_ids else {})
 
     def _message(self, index: int, choice: Choice) -> dict[str, Any]:
@@ -255,7 +255,7 @@ class CompletionWriter(Chunks):
         return WholeLogprobs(CompletionLogprobs(len(self._call.echoes[index])).take)
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        more: dict[str, Any] = {} if choice.prompt is None else {"prompt_logprobs": choice.prompt.json()}
+        more: dict[str, Any] = {} if choice.prompt is None else choice.prompt.json()
         if self._call.return_token_ids:
             more |= {"token_ids": choice.tokens, "prompt_token_ids": self._call.prompt_token_ids(index)}
         return {

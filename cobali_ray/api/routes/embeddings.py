@@ -15,7 +15,7 @@ from prometheus_client.samples import Exemplar
 from starlette.types import Receive, Scope, Send
 
 from cobali_ray.api.body.fields import read_as
-from cobali_ray.api.body.texts import MAX_INPUTS, EmbeddingBody, RerankBody, ScoreBody, ScoringBody
+from cobali_ray.api.body.texts import MAX_INPUTS, EmbeddingBody, RerankBody, ScoreBody, TextsBody
 from cobali_ray.api.call.intake import Intake, Source, Work, source_of
 from cobali_ray.api.call.translate import check_tokens, priority_of
 from cobali_ray.api.door.clock import ApiClock
@@ -183,7 +183,7 @@ class Embeddings:
         return source, kind
 
     def _request(
-        self, name: str, body: EmbeddingBody | ScoringBody, source: Source, tokens: Sequence[Sequence[int]]
+        self, name: str, body: TextsBody, source: Source, tokens: Sequence[Sequence[int]]
     ) -> EmbeddingRequest:
         caller = source.context.caller
         timeout_s = self._settings.default_timeout_s if body.timeout_s is None else body.timeout_s

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
-from types import MappingProxyType
 
 from fastapi import Request as HttpRequest
 from fastapi import Response
@@ -27,20 +26,20 @@ from cobali_ray.api.routes.openapi import Responses, Routes, content, errors
 DOCUMENT = "index.html"
 DOCS = "docs.html"
 ENTRY = "app.js"
-TYPES: Mapping[str, str] = MappingProxyType({
+TYPES: Mapping[str, str] = {
     "html": "text/html; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "svg": "image/svg+xml",
     "woff2": "font/woff2",
     "txt": "text/plain; charset=utf-8",
-})  # fmt: skip
+}
 # Nothing from elsewhere, nothing inline, no frames but its own: a page that shows answers trusts no text.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; "
     "connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-OWN_POLICIES: Mapping[str, str] = MappingProxyType({
+OWN_POLICIES: Mapping[str, str] = {
     # Swagger UI draws its signs from its own style sheet.
     DOCS: POLICY.replace("img-src 'self'", "img-src 'self' data:"),
     # The one worker that reaches other hosts, those of tools; it has no document, no key and no conversation.
@@ -50,12 +49,12 @@ OWN_POLICIES: Mapping[str, str] = MappingProxyType({
     "script-src 'unsafe-inline' 'unsafe-eval' blob:; worker-src blob:",
     "answer/preview.html": "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; "
     "style-src 'unsafe-inline'; img-src data: blob:; font-src data:; media-src data: blob:",
-})  # fmt: skip
+}
 """Of files that need another policy than the page."""
-GUARDS: Mapping[str, str] = MappingProxyType({
+GUARDS: Mapping[str, str] = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
-})  # fmt: skip
+}
 ASK_AGAIN = "no-cache"
 FOR_GOOD = "public, max-age=31536000, immutable"
 VERSIONED = re.compile(r"-\d+\.\d+\.\d+\.\w+$")
@@ -84,7 +83,7 @@ def assets() -> Mapping[str, Asset]:
     bodies: dict[str, bytes] = {}
     _collect(resources.files("cobali_ray") / "ui", "", bodies)
     bodies[DOCUMENT] = _preloading(bodies)
-    return MappingProxyType({name: _asset(name, body) for name, body in bodies.items()})
+    return {name: _asset(name, body) for name, body in bodies.items()}
 
 
 def _collect(folder: Traversable, prefix: str, bodies: dict[str, bytes]) -> None:
