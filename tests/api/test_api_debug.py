@@ -60,19 +60,28 @@ class Viewer(Wire):
     def ticks(self):
         return [tick for name, data in self.events if name == "message" for tick in data["ticks"]]
 
-    @classmethod
-    async def come(cls, app, **kwargs):
-        viewer = cls(app, **kwargs)
-        await until(lambda: viewer.status == 200)
-        await settle()
-        return viewer
-
     async def leave(self):
         self.hang_up()
         await self.task
 
 
-async def poll(clock, client, n=1):
+@pytest.fixture
+async def come(app):
+    """Begin to watch; who watches leaves at the end of the test."""
+    viewers = []
+
+    async def go(app=app, **kwargs):
+        viewers.append(viewer := Viewer(app, **kwargs))
+        await until(lambda: viewer.status == 200)
+        await settle()
+        return viewer
+
+    yield go
+    for viewer in viewers:
+        await viewer.leave()
+
+
+async def poll(clock, n=1):
     """Let the shared poll go round `n` times."""
     for _ in range(n):
         await until(lambda: clock.sleeping == 1)
@@ -141,7 +150,7 @@ def life(request_id, tenant, sent_as):
     )  # fmt: skip
 
 
-async def test_the_ids_that_other_keys_chose_are_not_shown(app_with_keys, client, clock):
+async def test_the_ids_that_other_keys_chose_are_not_shown(come, app_with_keys, client, clock):
     app = app_with_keys("{alice: {key: a}, bob: {key: b}}")
     client.lives = [life("r1", "alice", "order-4711"), life("r2", "bob", "order-4712")]
     client.n_ticks = 1
@@ -155,11 +164,9 @@ async def test_the_ids_that_other_keys_chose_are_not_shown(app_with_keys, client
     for headers, expected in ((a, of_alice), (b, of_bob)):
         wire = await Wire(app, "/debug/ticks", method="GET", headers=headers).run()
         assert told(wire.json) == expected
-    viewers = [await Viewer.come(app, headers=headers) for headers in (a, b)]
-    await poll(clock, client)
+    viewers = [await come(app, headers=headers) for headers in (a, b)]
+    await poll(clock)
     assert [told(viewer.events[0][1]) for viewer in viewers] == [of_alice, of_bob]
-    for viewer in viewers:
-        await viewer.leave()
 
 
 async def test_without_keys_all_ids_are_shown(get, client):
@@ -167,34 +174,31 @@ async def test_without_keys_all_ids_are_shown(get, client):
     assert (await get("/debug/ticks")).json["requests"][0]["x_request_id"] == "order-4711"
 
 
-async def test_a_viewer_sees_every_tick_once(app, client, clock):
+async def test_a_viewer_sees_every_tick_once(come, client, clock):
     client.n_ticks = 1000
-    viewer = await Viewer.come(app)
-    await poll(clock, client)
+    viewer = await come()
+    await poll(clock)
     assert viewer.headers["content-type"].startswith("text/event-stream")
     assert viewer.ticks == list(range(800, 1000))
     client.n_ticks = 1500
-    await poll(clock, client, 2)
+    await poll(clock, 2)
     assert viewer.ticks == list(range(800, 1500))
     assert clock.slept[1:] == [PERIOD_S] * 2, "at most four polls a second"
-    await viewer.leave()
 
 
-async def test_viewers_share_the_poll_and_late_ones_get_the_past(app, client, clock):
+async def test_viewers_share_the_poll_and_late_ones_get_the_past(come, client, clock):
     client.n_ticks = 10
-    first = await Viewer.come(app)
-    await poll(clock, client)
-    second = await Viewer.come(app)
-    third = await Viewer.come(app)
+    first = await come()
+    await poll(clock)
+    second = await come()
+    third = await come()
     client.n_ticks = 20
-    await poll(clock, client)
+    await poll(clock)
     assert first.ticks == second.ticks == third.ticks == list(range(20))
     client.n_ticks, client.asked = 30, []
-    await poll(clock, client)
+    await poll(clock)
     assert first.ticks == second.ticks == third.ticks == list(range(30))
     assert client.asked == [(4096, 20, None)], "one poll for all"
-    for viewer in (first, second, third):
-        await viewer.leave()
 
 
 @pytest.mark.parametrize(
@@ -205,32 +209,30 @@ async def test_viewers_share_the_poll_and_late_ones_get_the_past(app, client, cl
         pytest.param(100, MAX_PERIOD_S, id="a-hundred"),
     ],
 )
-async def test_the_more_look_the_less_often_each_is_told(app, client, clock, n_viewers, period_s):
+async def test_the_more_look_the_less_often_each_is_told(come, client, clock, n_viewers, period_s):
     client.n_ticks = 10
-    viewers = [await Viewer.come(app) for _ in range(n_viewers)]
-    await poll(clock, client, 3)
+    viewers = [await come() for _ in range(n_viewers)]
+    await poll(clock, 3)
     assert clock.slept[-1] == pytest.approx(period_s)
     assert all(viewer.ticks == list(range(10)) for viewer in viewers)
-    for viewer in viewers:
-        await viewer.leave()
 
 
-async def test_a_server_that_stops_sends_its_viewers_away(app, client, clock):
+async def test_a_server_that_stops_sends_its_viewers_away(come, app, client, clock):
     client.n_ticks = 10
-    viewer = await Viewer.come(app)
-    await poll(clock, client)
+    viewer = await come()
+    await poll(clock)
     app.state.viewers["0"].close()
     async with asyncio.timeout(60):
         await viewer.task
-        late = await Viewer.come(app)
+        late = await come()
         await late.task
     assert viewer.ticks == list(range(10))
     assert late.ticks == []
 
 
-async def test_nobody_looks_nobody_polls(app, client, clock):
-    viewer = await Viewer.come(app)
-    await poll(clock, client)
+async def test_nobody_looks_nobody_polls(come, client, clock):
+    viewer = await come()
+    await poll(clock)
     await viewer.leave()
     await until(lambda: clock.sleeping == 0)
     n_asked = len(client.asked)
@@ -239,83 +241,76 @@ async def test_nobody_looks_nobody_polls(app, client, clock):
         await asyncio.sleep(0)
     assert len(client.asked) == n_asked
     clock.go = asyncio.Semaphore(0)
-    again = await Viewer.come(app)
-    await poll(clock, client)
+    await come()
+    await poll(clock)
     assert len(client.asked) == n_asked + 1
-    await again.leave()
 
 
-async def test_gone_is_said_once_and_a_new_engine_is_followed_from_its_start(app, client, clock):
+async def test_gone_is_said_once_and_a_new_engine_is_followed_from_its_start(come, client, clock):
     client.n_ticks = 500
-    viewer = await Viewer.come(app)
-    await poll(clock, client)
+    viewer = await come()
+    await poll(clock)
     client.incarnation_id = LoadingError()
     client.engine = EngineState(status=EngineStatus.RESTARTING, down_s=2.5, detail="it ended", engine_id="0")
-    await poll(clock, client, 3)
-    late = await Viewer.come(app)
-    await poll(clock, client)
+    await poll(clock, 3)
+    late = await come()
+    await poll(clock)
     for one in (viewer, late):
         assert [name for name, _ in one.events].count("gone") == 1
     why = {"engine_id": "0", "status": "restarting", "detail": "it ended", "down_s": 2.5}
     assert viewer.events[-1][1] == why
     client.incarnation_id, client.n_ticks = "e2", 3
-    await poll(clock, client)
+    await poll(clock)
     for one in (viewer, late):
         assert one.events[-1] == (
             "message",
             {"engine": {"incarnation_id": "e2"}, "next": 3, "ticks": [0, 1, 2], "requests": []},
         )
-    await viewer.leave()
-    await late.leave()
 
 
-async def test_gone_is_said_again_when_the_engine_is_gone_in_another_way(app, client, clock):
+async def test_gone_is_said_again_when_the_engine_is_gone_in_another_way(come, client, clock):
     client.incarnation_id = LoadingError()
-    viewer = await Viewer.come(app)
+    viewer = await come()
     ready_since = EngineStatus.READY  # it had no ticks a moment ago
     for status in (EngineStatus.UNLOADED, EngineStatus.LOADING, ready_since):
         client.engine = EngineState(status=status)
-        await poll(clock, client, 2)
+        await poll(clock, 2)
     client.incarnation_id, client.n_ticks = "e1", 3
-    await poll(clock, client)
+    await poll(clock)
     told = [data["status"] if name == "gone" else data["ticks"] for name, data in viewer.events]
     assert told == ["unloaded", "loading", [0, 1, 2]]
-    await viewer.leave()
 
 
-async def test_an_engine_that_only_stuttered_is_read_on(app, client, clock):
+async def test_an_engine_that_only_stuttered_is_read_on(come, client, clock):
     client.n_ticks = 500
-    viewer = await Viewer.come(app)
-    await poll(clock, client)
+    viewer = await come()
+    await poll(clock)
     client.incarnation_id = LoadingError()
-    await poll(clock, client)
+    await poll(clock)
     client.incarnation_id, client.n_ticks = "e1", 510
-    await poll(clock, client)
+    await poll(clock)
     assert viewer.ticks == list(range(300, 510))
-    await viewer.leave()
 
 
-async def test_a_viewer_who_lags_starts_over_and_holds_nobody_up(app, client, clock):
+async def test_a_viewer_who_lags_starts_over_and_holds_nobody_up(come, client, clock):
     client.n_ticks = 10
-    slow, quick = await Viewer.come(app), await Viewer.come(app)
+    slow, quick = await come(), await come()
     slow.may_write.clear()
-    await poll(clock, client)
+    await poll(clock)
     for _ in range(2 * BACKLOG):
         client.n_ticks += 10
-        await poll(clock, client)
+        await poll(clock)
     assert quick.ticks == list(range(client.n_ticks))
     slow.may_write.set()
-    await poll(clock, client)
+    await poll(clock)
     client.n_ticks += 10
-    await poll(clock, client)
+    await poll(clock)
     assert slow.ticks[-200:] == list(range(client.n_ticks - 200, client.n_ticks))
-    await slow.leave()
-    await quick.leave()
 
 
-async def test_a_poll_that_breaks_ends_the_streams(app, client, clock):
+async def test_a_poll_that_breaks_ends_the_streams(come, client, clock):
     client.incarnation_id = RuntimeError("a bug")
-    viewer = await Viewer.come(app)
+    viewer = await come()
     await until(lambda: clock.sleeping == 1)
     clock.go.release()
     await asyncio.wait_for(viewer.task, 60)

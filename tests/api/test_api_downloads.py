@@ -8,6 +8,7 @@ from fake_client import Wire
 
 from cobali_ray.api.routes import downloads
 from cobali_ray.errors import ModelNotFoundError
+from tests.waiting import until
 
 PATH = "/v1/downloads"
 MODEL = "hf://owner/repo:Q4_K_M"
@@ -56,9 +57,7 @@ async def test_progress_is_told_and_then_the_model(open_app, monkeypatch):
     monkeypatch.setattr(downloads, "resolve", resolve)
     wire = Wire(open_app, PATH, {"model": MODEL})
     run = wire.start()
-    while b"0.25" not in wire.body:
-        wire.got_body.clear()
-        await wire.got_body.wait()
+    await until(lambda: b"0.25" in wire.body)
     goes_on.set()
     await run
     assert wire.headers["content-type"].startswith("text/event-stream")

@@ -33,28 +33,22 @@ def progress(processed, time_ms, cache=20):
     return {"total": 100, "cache": cache, "processed": processed, "time_ms": time_ms}
 
 
+def described(state, n_tokens, prompt, **more):
+    return NONE | {"state": state, "prompt_progress": prompt, "completion_tokens": n_tokens} | more
+
+
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
         pytest.param(
             view(Place(3, 1.25), state="queued", assigned_s=None, n_computed=0, n_cached=0),
-            NONE
-            | {
-                "state": "queued",
-                "queue_progress": {"n_ahead": 3, "wait_s": 1.25},
-                "prompt_progress": progress(0, 0.0, cache=0),
-                "completion_tokens": 0,
-            },
+            described("queued", 0, progress(0, 0.0, cache=0), queue_progress={"n_ahead": 3, "wait_s": 1.25}),
             id="in-the-queue",
         ),
-        pytest.param(
-            view(),
-            NONE | {"state": "prefilling", "prompt_progress": progress(60, 2500.0), "completion_tokens": 0},
-            id="in-its-prompt",
-        ),
+        pytest.param(view(), described("prefilling", 0, progress(60, 2500.0)), id="in-its-prompt"),
         pytest.param(
             view(state="generating", n_computed=106, n_output=7, first_token_s=8.0),
-            NONE | {"state": "generating", "prompt_progress": progress(100, 1000.0), "completion_tokens": 7},
+            described("generating", 7, progress(100, 1000.0)),
             id="in-its-answer",
         ),
         pytest.param(
@@ -66,24 +60,12 @@ def progress(processed, time_ms, cache=20):
                 ended_s=9.0,
                 finish_reason="stop",
             ),
-            NONE
-            | {
-                "state": "ended",
-                "prompt_progress": progress(100, 1000.0),
-                "completion_tokens": 9,
-                "finish_reason": "stop",
-            },
+            described("ended", 9, progress(100, 1000.0), finish_reason="stop"),
             id="over",
         ),
         pytest.param(
             view(state="ended", n_computed=60, ended_s=8.0, error="DeadlineExceededError"),
-            NONE
-            | {
-                "state": "ended",
-                "prompt_progress": progress(60, 1000.0),
-                "completion_tokens": 0,
-                "error": "deadline_exceeded",
-            },
+            described("ended", 0, progress(60, 1000.0), error="deadline_exceeded"),
             id="failed-in-its-prompt",
         ),
     ],

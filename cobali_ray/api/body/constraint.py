@@ -99,14 +99,12 @@ def _structured_outputs(value: Mapping[str, Any]) -> Iterator[Constraint]:
         yield _schema((*where, "json"), schema, compact=compact)
     if value.get("json_object"):
         yield Constraint((*where, "json_object"), "json_schema", ANY_OBJECT, compact=compact)
-    for name, kind in _TEXTS.items():
-        if (text := value.get(name)) is not None:
-            yield _text((*where, name), kind, text)
+    texts: tuple[Kind, ...] = ("regex", "grammar")
+    for kind in texts:
+        if (text := value.get(kind)) is not None:
+            yield _text((*where, kind), kind, text)
     if (choices := value.get("choice")) is not None:
         yield _choice((*where, "choice"), choices)
-
-
-_TEXTS: Mapping[str, Kind] = {"regex": "regex", "grammar": "grammar"}
 
 
 def _schema(path: Path, schema: Any, *, strict: bool = False, compact: bool = False) -> Constraint:

@@ -29,17 +29,6 @@ BACKLOG: Final = 16
 """Events that may wait for one viewer; one who lags further starts over."""
 
 
-def gone_event(state: EngineState) -> bytes:
-    """Return the event that says that the engine cannot be reached, and why."""
-    data = {
-        "engine_id": state.engine_id,
-        "status": state.status,
-        "detail": state.detail,
-        "down_s": state.down_s,
-    }
-    return b"event: gone\ndata: " + orjson.dumps(data) + b"\n\n"
-
-
 class Viewer:
     def __init__(self, tenant: str) -> None:
         self.tenant = tenant
@@ -150,11 +139,13 @@ class Viewers:
         _send(fresh, past)
 
     def _send_gone(self, state: EngineState) -> None:
-        """Send that the engine is gone, and again when its status changes; ticks show that it is ready."""
+        """Send why the engine is gone, and again when its status changes; ticks show that it is ready."""
+        told = {name: getattr(state, name) for name in ("engine_id", "status", "detail", "down_s")}
+        event = b"event: gone\ndata: " + orjson.dumps(told) + b"\n\n"
         for viewer in self._viewers:
             if viewer.gone_status is None or state.status not in {viewer.gone_status, EngineStatus.READY}:
                 viewer.gone_status = state.status
-                viewer.put(gone_event(state))
+                viewer.put(event)
 
 
 def _send(viewers: list[Viewer], feed: TickFeed) -> None:
