@@ -60,12 +60,8 @@ ALIKE = {
         {"messages": [{"role": "user", "content": many(9_000, {"type": "text", "text": ""})}]},
         200,
     ),
-    "message": (CHAT, {"messages": [ASK["messages"][0] | {f"f{i}": 1 for i in range(30_000)}]}, 400),
     "biases": (CHAT, ASK | {"logit_bias": {str(i): 1 for i in range(30_000)}}, 400),
-    "far-too-many-fields": (CHAT, ASK | {f"f{i}": 1 for i in range(300_000)}, 400),
     "stops": (CHAT, ASK | {"stop": many(900_000, "x")}, 400),
-    "detokenize-too-many": ("/detokenize", {"tokens": many(2_000_000, 0)}, 400),
-    "long-model": (CHAT, ASK | {"model": "x" * 8_000_000}, 404),
     "long-model-of-pairs": (CHAT, ASK | {"model": "\U0001f600" * 660_000}, 404),
     "choices": (CHAT, ASK | {"guided_choice": [f"c{i}" for i in range(15_000)]}, 200),
     "choices-that-are-none": (CHAT, ASK | {"guided_choice": many(380_000, 1)}, 400),
@@ -301,9 +297,6 @@ async def test_what_cannot_fit_is_refused_in_the_words_that_clients_know(post, c
 
 
 # -- how much there is to read
-
-
-NAMES = st.text('\\"[{,', max_size=3)
 
 
 @given(

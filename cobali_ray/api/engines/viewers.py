@@ -140,8 +140,8 @@ class Viewers:
 
     def _send_gone(self, state: EngineState) -> None:
         """Send why the engine is gone, and again when its status changes; ticks show that it is ready."""
-        told = {name: getattr(state, name) for name in ("engine_id", "status", "detail", "down_s")}
-        event = b"event: gone\ndata: " + orjson.dumps(told) + b"\n\n"
+        data = {name: getattr(state, name) for name in ("engine_id", "status", "detail", "down_s")}
+        event = b"event: gone\ndata: " + orjson.dumps(data) + b"\n\n"
         for viewer in self._viewers:
             if viewer.gone_status is None or state.status not in {viewer.gone_status, EngineStatus.READY}:
                 viewer.gone_status = state.status
