@@ -200,11 +200,22 @@ async def test_a_server_that_stops_keeps_what_had_come(server, left):
     assert b"draining" in last
 
 
-@pytest.mark.parametrize("bound", ["MAX_STORED", "MAX_STORED_OF_KEY"])
+@pytest.mark.parametrize(
+    ("server", "bound"),
+    [({}, "MAX_STORED"), ({"api_keys": ("a",)}, "MAX_STORED_OF_KEY")],
+    indirect=["server"],
+)
 async def test_beyond_its_bounds_an_answer_is_resumable_and_not_kept(server, left, monkeypatch, bound):
     monkeypatch.setattr(streams, bound, 0)
     left.said.say("one", None)
-    wire = await server.wire(CHATS, ASK, headers=CHOSEN)
+    key = [("x-api-key", "a")]
+    wire = await server.wire(CHATS, ASK, headers=CHOSEN + key)
     assert wire.headers["x-cobali-ignored-fields"] == "resumable"
-    assert (await read_on(server)).body == wire.body
-    assert server.store.now(stored_streams.find, "", ID) is None
+    assert (await server.wire(STREAMS, method="GET", headers=key)).body == wire.body
+    assert server.n_rows("streams") == 0
+
+
+async def test_without_keys_the_bound_of_one_key_is_none(server, left, monkeypatch):
+    monkeypatch.setattr(streams, "MAX_STORED_OF_KEY", 0)
+    left.said.say("one", None)
+    assert "x-cobali-ignored-fields" not in (await server.wire(CHATS, ASK, headers=CHOSEN)).headers

@@ -248,7 +248,7 @@ class StreamRecordings:
         self._keeping.require()
         stored = [recording for recording in self._live() if recording.stored]
         n_of_key = sum(recording.owner == caller.salt for recording in stored)
-        return len(stored) < MAX_STORED and n_of_key < MAX_STORED_OF_KEY
+        return len(stored) < MAX_STORED and (not caller.tenant or n_of_key < MAX_STORED_OF_KEY)
 
     def begin(
         self, stream_id: str, caller: Caller, reply: StreamReply, scope: Scope, *, named: bool, stored: bool
