@@ -35,7 +35,9 @@ from cobali_ray.telemetry.lines import more_line, readable
 MAX_LINES: Final = 20
 """Lines that a terminal shows in a second; of the others it says how many they were."""
 _AT_CTRL_C: Final = frozenset({"draining", "drain_skipped", "broken_off"})
-_CRY: Final = re.compile(r"ASSERT|terminate called|what\(\):|[Oo]ut of memory|CUDA error")
+_CRY: Final = re.compile(
+    r"ASSERT|terminate called|what\(\):|[Oo]ut of memory|CUDA error|SIG(?:ILL|SEGV|BUS|FPE) received"
+)
 REPEAT_S: Final = 2.0
 """How long the same line is not shown again: several ingresses notice the same thing."""
 

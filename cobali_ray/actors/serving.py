@@ -304,10 +304,15 @@ def _explained(error: StartError, cry: str) -> StartError:
     """Add to a process's death its last words, or the usual cause."""
     if error.why != DIED:
         return error
-    guess = (
+    cause = cry or (
         "Linux kills processes that take too much memory: lower n_ctx or n_slots, or serve a smaller model"
     )
-    return StartError(error.what, f"{DIED}. {cry or guess}. Its log is in {logs_folder()}")
+    if "SIGILL" in cry:
+        cause = (
+            "llama.cpp was compiled for another processor, or with AMX: COBALI_COMPILE=1 make serve "
+            "compiles it for this one"
+        )
+    return StartError(error.what, f"{DIED}. {cause}. Its log is in {logs_folder()}")
 
 
 def _import_serve() -> None:

@@ -279,10 +279,17 @@ def test_the_last_cry_of_a_worker_is_remembered():
     workers.take({"lines": lines, "actor_name": "ServeReplica:cobali:engine", "pid": 7})
     assert workers.cry == "ggml.c:1: GGML_ASSERT(x) failed"
     assert out.getvalue().splitlines() == lines[:1], "and not shown"
+    workers.take({"lines": ["*** SIGILL received at time=1 on cpu 1 ***"], "pid": 8})
+    assert "SIGILL" in workers.cry
 
 
 @pytest.mark.parametrize(
-    ("cry", "words"), [("GGML_ASSERT(x) failed", "GGML_ASSERT(x) failed."), ("", "lower n_ctx or n_slots")]
+    ("cry", "words"),
+    [
+        ("GGML_ASSERT(x) failed", "GGML_ASSERT(x) failed."),
+        ("*** SIGILL received at time=1 on cpu 1 ***", "COBALI_COMPILE=1 make serve"),
+        ("", "lower n_ctx or n_slots"),
+    ],
 )
 def test_an_engine_that_dies_while_it_loads_says_why(monkeypatch, cry, words):
     monkeypatch.setattr(serving, "logs_folder", lambda: "/tmp/ray/s/logs")
