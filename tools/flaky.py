@@ -80,6 +80,7 @@ def run_often(file: Path, times: int) -> Counter[str]:
 def run_once(file: Path) -> tuple[list[str], int]:
     """Return which tests of a file failed, and how many were skipped."""
     command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--show-capture=no", "-p", "no:cacheprovider"]
+    command.append("--color=no")
     done = subprocess.run([*command, str(file)], cwd=ROOT, capture_output=True, text=True, check=False)
     names = list(dict.fromkeys(FAILED.findall(done.stdout)))
     if done.returncode and not names:

@@ -56,7 +56,7 @@ class AttentionTimes:
 
 
 def measured(lc: Any, model: Any, config: LlamaConfig) -> AttentionTimes | None:
-    """Return the times for slots of so many tokens, as they were kept or else measured now.
+    """Return the times for slots of `config.n_ctx` tokens, as they were kept or else measured now.
 
     None where it is not measured: a slow model, or one whose cells cannot be copied to another sequence.
     """

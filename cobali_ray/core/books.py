@@ -260,7 +260,7 @@ class RequestBooks:
         self._queue_again(victim, now_s, keep=False)
 
     def _queue_again(self, sequence: Sequence, now_s: float, *, keep: bool) -> None:
-        """Do the same; with `keep` the slot keeps what is computed, as no other request wants it."""
+        """Take its slot and put it to the head of its line; with `keep` the slot keeps what is computed."""
         self._release(sequence, now_s, sequence.n_computed, keep=keep)
         sequence.change(StatusChange.PREEMPT)
         self.queue.push_front(sequence, now_s)

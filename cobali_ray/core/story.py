@@ -64,6 +64,8 @@ def describe(message: messages.Event | messages.Instruction) -> str:
         request = message.request
         output = f"{len(request.ends)} texts" if isinstance(request, EmbeddingRequest) else request.max_tokens
         return f"{name}({request.request_id}, {request.n_prompt} + {output} at {message.now_s:.4f})"
+    if isinstance(message, messages.Embed):
+        return f"{name}({' '.join([f'{p.request.request_id}:{p.text_id}' for p in message.pieces])})"
     if isinstance(message, messages.Compute):
         plan = message.plan
         streams = " ".join([str(slot_id) for slot_id in plan.streams])

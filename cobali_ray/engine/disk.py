@@ -112,7 +112,7 @@ class Disk:
         self._part_by_s = self._clock.now() + PART_S
 
     def close(self) -> None:
-        """Write what is queued, as far as there is time; nothing is read or written afterwards."""
+        """After `flush`, write what is queued as far as there is time; nothing is read or written later."""
         if self._writer is not None and self._part_by_s is not None:
             done = threading.Event()
             self._write(done.set)

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from fake_client import CARD, says
-from openai import APIStatusError
+from fake_client import CARD, ends_with, says
+from openai import APIError, APIStatusError
 
 from cobali_ray.core.views.stats import Reuse
-from cobali_ray.errors import QueueFullError
+from cobali_ray.errors import EngineDiedError, QueueFullError
 
 ASK = {"model": "fake", "messages": [{"role": "user", "content": "say hello"}]}
 
@@ -231,3 +231,12 @@ async def test_the_model_list_names_the_aliases_too(make_app, get):
     assert "reuse" not in listed["data"][0], "of a model that says nothing of it"
     missing = await get("/v1/models/other", app=app)
     assert (missing.status, missing.json["error"]["code"]) == (404, "model_not_found")
+
+
+async def test_a_failure_in_mid_stream_reaches_the_client(openai, client):
+    client.script = ends_with(EngineDiedError(), "Hello")
+    stream = await openai.chat.completions.create(**ASK, stream=True)
+    seen = [await anext(stream), await anext(stream)]
+    assert text_of(seen) == "Hello"
+    with pytest.raises(APIError, match="engine stopped"):
+        await anext(stream)

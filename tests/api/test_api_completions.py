@@ -111,3 +111,13 @@ async def test_what_is_refused(openai, client, fields, param, code):
         await openai.completions.create(model="fake", prompt="x", extra_body=fields)
     assert (caught.value.status_code, caught.value.param, caught.value.code) == (400, param, code)
     assert client.requests == []
+
+
+async def test_a_stream_closes_with_reason_and_usage(openai):
+    stream = await openai.completions.create(
+        model="fake", prompt="x", stream=True, stream_options={"include_usage": True}
+    )
+    chunks = [chunk async for chunk in stream]
+    assert [c.choices[0].text for c in chunks[:-1]] == ["Hello", " world", "!", ""]
+    assert chunks[-2].choices[0].finish_reason == "stop"
+    assert chunks[-1].usage.total_tokens == 5

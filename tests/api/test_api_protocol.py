@@ -198,3 +198,8 @@ async def test_every_request_is_counted_by_route_method_and_status(keyed_app, po
         (CHAT, "POST", 200): 1,
         ("/ready", "GET", 200): 1,
     }
+
+
+async def test_a_body_in_pieces_is_one_body(app):
+    wire = await Wire(app, CHAT, chunks=[b'{"messages":[{"role":"us', b'er","content":"hi"}]}']).run()
+    assert wire.json["choices"][0]["message"]["content"] == "Hello world!"

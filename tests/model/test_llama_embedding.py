@@ -62,7 +62,7 @@ def vectors(embedder, request, n_most=1 << 30):
     texts, found = TextPasses(embedder.kind), {}
     texts.times.most = lambda _: n_most
     texts.queue.push(job := EmbeddingJob(request, Account("", 1.0), 0.0), 0.0)
-    while job.n_texts and (pieces := texts.begin(inf, 0.0)):
+    while job.n_texts and (pieces := texts.begin(inf, 0.0)[0]):
         rows = embedder.embed(pieces)
         found |= {p.text_id: unit(row) for p, row in zip(pieces, rows, strict=True) if p.last}
         for piece in pieces:

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from hands import SAID, Voice, answered, button, kept, open_tools, say
+from hands import IDLE, SAID, Voice, answered, button, kept, open_tools, say, until
 from stack import Site
 
 pytest.importorskip("playwright")
@@ -218,3 +218,30 @@ def test_a_full_queue_says_when_to_try_again(make_page, site):
     button(page, "Try again").click()
     answered(page)
     expect(page.locator(".versions")).to_have_count(0)
+
+
+def test_who_waits_sees_the_line_and_how_far_the_prompt_is_read(make_page):
+    with Site(n_slots=1, model="builtin:scripted:0.04", prefill_chunk=32) as site:
+        page = make_page(site, "chat", allow=["ERR_"])
+        say(page, "the first", max_tokens=3000)
+        expect(page.locator(".caret")).to_be_visible()
+        page.keyboard.press("Control+Shift+O")
+        expect(page.locator(".asked")).to_have_count(0)
+        say(page, "w" * 2500, max_tokens=3)
+        waiting = page.locator("p.waiting")
+        expect(waiting).to_have_text("waiting for a slot, next in line …")
+        page.keyboard.press("Control+Shift+O")
+        expect(page.locator(".asked")).to_have_count(0)
+        say(page, "the third", max_tokens=3)
+        expect(waiting).to_have_text("waiting for a slot, 1 ahead …")
+        conversations = page.get_by_role("navigation", name="Conversations").locator(".conversation")
+        expect(conversations.get_by_label("answering")).to_have_count(3)
+        conversations.nth(2).click()
+        expect(page.locator(".asked")).to_have_text("You: the first")
+        button(page, "Stop").click()
+        until(page, "() => fetch('health').then((r) => r.json()).then((h) => h.engine.n_queued === 1)")
+        with site.held(9):  # or it might be read before anybody looks
+            conversations.nth(1).click()
+            expect(waiting).to_have_text(re.compile(r"reading the prompt: [\d,]+ of 2,5\d\d tokens"))
+        expect(page.get_by_role("article")).to_contain_text("length")
+        until(page, IDLE)

@@ -7,7 +7,7 @@ pytest.importorskip("playwright")
 from playwright.sync_api import expect
 
 MOST_PER_S = 3
-"""Times that any canvas is drawn, while eight streams get a token in each of ten ticks a second: 2.5 now."""
+"""Times that any canvas is drawn, while eight streams get a token in each of ten ticks a second: 2.5 to 3."""
 N_TICKS = 40
 
 ASK = """(body) => void fetch("v1/completions", {
@@ -43,6 +43,7 @@ def test_eight_streams_leave_the_machine_to_the_model(make_page):
         begin, *before = page.evaluate(COUNTED)
         page.evaluate(LATER, N_TICKS)
         end, *after = page.evaluate(COUNTED)
-    per_s = [(now - was) / (end - begin) for was, now in zip(before, after, strict=True)]
-    assert len(per_s) >= 4  # plots
-    assert all(0 < times < MOST_PER_S for times in per_s), per_s
+    n_drawn = [now - was for was, now in zip(before, after, strict=True)]
+    assert len(n_drawn) >= 4  # plots
+    most = MOST_PER_S * (end - begin) + 1  # one more fits between two looks
+    assert all(0 < n < most for n in n_drawn), (n_drawn, most)

@@ -252,3 +252,13 @@ def test_a_start_is_broken_off_at_once(there, number):
         told = broken_off(there, number)
     assert "broken_off" in told
     assert told[-1] == "stopped"
+
+
+@pytest.mark.thorough  # of a server that runs, test_deaths.py has the same in `make test`
+def test_an_engine_that_does_not_open_ends_the_start_in_one_line():
+    with serve("--set", "selector=cuda", CUDA_VISIBLE_DEVICES="") as process:
+        said, _ = process.communicate(timeout=120)
+    assert process.returncode == 1
+    last = events(said)[-1]
+    assert last["event"] == "start_failed", said
+    assert last["error"].startswith("Engine did not start: selector: "), "one line, and no traceback"

@@ -78,6 +78,13 @@ def test_what_is_read_from_disk_goes_behind_what_is_here():
     assert tier.problems() == []
 
 
+def test_clearing_forgets_the_blocks_and_not_the_counts():
+    tier = HostTier(1000)
+    tier.insert(text(run(0, 64)), 64)
+    tier.clear()
+    assert (found(tier, text(run(0, 64))), tier.n_used, tier.n_saved) == (0, 0, 64)
+
+
 def test_a_tick_moves_one_and_then_what_fits_in_its_time():
     moves = Moves(cell_bytes=2000)
     assert moves.affords(10**9), "the first move of a tick is free"

@@ -13,7 +13,7 @@ from cobali_ray.backend.pieces import Pieces
 from cobali_ray.backend.row_sampler import RowSampler
 from cobali_ray.backend.sampling_top import sample_candidates
 from cobali_ray.backend.scripted import END_TOKEN, N_VOCAB, ByteVocab
-from cobali_ray.core.request.request import GREEDY
+from cobali_ray.core.request.request import GREEDY, SamplingParams
 from cobali_ray.core.request.stopping import Search
 
 SHOWN = (CALL, CALL_END, THINK)
@@ -81,6 +81,14 @@ def test_an_end_ends_a_free_answer_and_no_unfinished_one():
     assert (free, end.finish_reason, end.stats.n_output) == ("a", "stop", 2)
     held, end = Setup().ask("<call>{a", grammar=begins("<call>"), shown_tokens=SHOWN, max_tokens=5)
     assert (held[:8], end.finish_reason) == ("<call>{a", "length")
+
+
+def test_a_free_answer_is_drawn_as_without():
+    free = SamplingParams(seed=5)
+    texts = [
+        Setup().ask("no call here", sampling=free, grammar=asked)[0] for asked in (None, begins("<call>"))
+    ]
+    assert texts[0] == texts[1]
 
 
 # -- to the byte ----------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -40,6 +40,14 @@ MAX_VALUES: Final = 400_000
 WEIGHTS: Final = {b",": 1, b"[": 3, b"{": 3, b'"': 4}
 """How much of the reading time each mark stands for: a number counts 1, a string 8, a name and a number 9."""
 ENCODINGS: Final = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+
+
+class MustWait(Exception):  # noqa: N818 it asks for something, and nothing is wrong
+    """A body cannot be read before something is there: `fetch` gets it, on the event loop."""
+
+    def __init__(self, fetch: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        super().__init__(fetch)
+        self.fetch = fetch
 
 
 async def next_piece(stream: AsyncIterator[bytes]) -> bytes | None:

@@ -28,10 +28,10 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from fastapi import Request as HttpRequest
 
 from cobali_ray.api.body.fields import NEUTRAL_FIELDS, REFUSED_FIELDS, read_as
-from cobali_ray.api.body.reading import ShapeT, mended, read_body
+from cobali_ray.api.body.reading import MustWait, ShapeT, mended, read_body
 from cobali_ray.api.call.judges import Judges
 from cobali_ray.api.door.context import RequestContext, context_of
-from cobali_ray.api.engines.apart import MustWait, unless_gone
+from cobali_ray.api.engines.apart import unless_gone
 from cobali_ray.api.engines.fleet import Fleet, ServedModel
 from cobali_ray.backend.port import Words
 from cobali_ray.core.views.stats import ModelCard

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 
-from cobali_ray.api.engines.apart import MustWait
+from cobali_ray.api.body.reading import MustWait
 from cobali_ray.backend.grammar import ConstraintText, Verdict, schema_grammar
 from cobali_ray.backend.judge import CPU_S, HEAP_BYTES, READY
 from cobali_ray.errors import InternalError, InvalidParameterError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextvars import Context
 from typing import Any, TypeVar
 
@@ -13,14 +13,6 @@ from starlette.types import Receive
 from cobali_ray.api.door.clock import ApiClock
 
 ResultT = TypeVar("ResultT")
-
-
-class MustWait(Exception):  # noqa: N818 it asks for something, and nothing is wrong
-    """A body cannot be read before something is there: `fetch` gets it, on the event loop."""
-
-    def __init__(self, fetch: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        super().__init__(fetch)
-        self.fetch = fetch
 
 
 def begin_apart(work: Coroutine[Any, Any, ResultT]) -> asyncio.Task[ResultT]:

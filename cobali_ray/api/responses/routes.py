@@ -13,12 +13,11 @@ from fastapi import Request as HttpRequest
 from fastapi import Response
 
 from cobali_ray.api.body.params import whole_number
-from cobali_ray.api.body.reading import check_choice, parse
+from cobali_ray.api.body.reading import MustWait, check_choice, parse
 from cobali_ray.api.call.translate import Call
 from cobali_ray.api.door.clock import ApiClock
 from cobali_ray.api.door.context import RequestContext, context_of, owner_of
 from cobali_ray.api.door.keeping import Keeping, page
-from cobali_ray.api.engines.apart import MustWait
 from cobali_ray.api.reply.answer import Writer
 from cobali_ray.api.reply.replies import json_response
 from cobali_ray.api.responses.background import (

@@ -201,16 +201,18 @@ class Dispatcher:
     def _cut(self, record: RequestRecord, *, cancels: bool = True) -> None:
         """Take a request from an engine that is gone: it continues on another one, after the tokens sent."""
         self._unsend(record, cancels=cancels)
-        fields = {"n_said": len(record.tokens), "attempt": record.n_moves + 1, "computing": record.computing}
-        self._log("warning", "engine_gone", request_id=record.request_id, **fields)
-        self._move(record)
+        self._move(record, logs=True)
 
-    def _move(self, record: RequestRecord) -> None:
+    def _move(self, record: RequestRecord, *, logs: bool = False) -> None:
         """Have a request go on with another engine, unless it has lost too many."""
-        if record.move(self._now_s):
-            self._place(record)
-        else:
+        computing = record.computing
+        if not record.move(self._now_s):
             self._end(record, EngineDiedError())
+            return
+        if logs:
+            fields = {"n_said": len(record.tokens), "attempt": record.n_moves, "computing": computing}
+            self._log("warning", "engine_gone", request_id=record.request_id, **fields)
+        self._place(record)
 
     def _released(self, record: RequestRecord) -> None:
         """Take a request from an engine that frees its memory: it continues later, after the tokens sent."""

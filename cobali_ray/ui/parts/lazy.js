@@ -38,7 +38,11 @@ export function onDemand(load) {
     coming = null;
     state.set({ failed: true });
   };
-  const need = () => (coming ??= load().then((loaded) => state.set({ loaded }), fail));
+  const begin = () => {
+    state.set({ failed: false });
+    return load().then((loaded) => state.set({ loaded }), fail);
+  };
+  const need = () => (coming ??= begin());
   const use = (isNeeded = true) => {
     useEffect(() => void (isNeeded && need()), [isNeeded]);
     return useStore(state);
