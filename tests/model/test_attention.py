@@ -8,6 +8,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+from cobali_ray.backend import attention
 from cobali_ray.backend.attention import UNREACHABLE_CELLS, AttentionTimes
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.core.plan.plan import Span
@@ -52,6 +53,22 @@ def test_what_was_measured_is_remembered(open_tiny, tmp_path):
     open_tiny(flash_attn="auto", measurements=folder, n_ctx=4096)
     open_tiny(flash_attn="auto", measurements=folder, n_threads=2)
     assert len(list(folder.iterdir())) == 3, "other depths and threads are another matter"
+
+
+def test_a_busy_moment_decides_nothing(open_tiny, tmp_path, monkeypatch):
+    seconds, n_disturbed = attention._Trial.seconds, {}
+
+    def disturbed(trial, n_rows):
+        passes = n_disturbed.setdefault((id(trial), n_rows), [])
+        passes.append(seconds(trial, n_rows))
+        return passes[-1] if len(passes) == 3 else 9.0
+
+    monkeypatch.setattr(attention, "_ENOUGH_S", 0.0)  # as with a large model
+    monkeypatch.setattr(attention._Trial, "alone_s", lambda _: 0.01)
+    monkeypatch.setattr(attention._Trial, "seconds", disturbed)
+    open_tiny(flash_attn="auto", measurements=tmp_path)
+    found = json.loads(next(tmp_path.iterdir()).read_bytes())
+    assert max(*found["on_s"], *found["off_s"]) < 9
 
 
 @pytest.fixture
