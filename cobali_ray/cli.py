@@ -13,7 +13,7 @@ from cobali_ray.command_line import given_settings, line_of
 from cobali_ray.errors import CobaliError, ConfigError, StartError
 from cobali_ray.extras import WORKLOADS
 from cobali_ray.lazy import LazyGroup, mend_completion
-from cobali_ray.models.commands import complete_model
+from cobali_ray.models.completion import complete_model
 
 CONFIG = Path("serve_config.yaml")
 USE, MODELS, DEVICES = "Serve and talk", "Models", "Devices"

@@ -60,8 +60,11 @@ class ArgumentTypes:
 
     def _is_rather_string(self, value: str, schema: Any) -> bool:
         """Tell whether a schema takes strings but not what this JSON is."""
-        kinds, kind = self._kinds(schema), kind_of(json.loads(value))
-        return "string" in kinds and kind not in kinds and not (kind == "integer" and "number" in kinds)
+        kinds = self._kinds(schema)
+        if "string" not in kinds:
+            return False
+        kind = kind_of(json.loads(value))
+        return kind not in kinds and not (kind == "integer" and "number" in kinds)
 
     def _kinds(self, schema: Any, depth: int = 0) -> set[str]:
         """Return the kinds of values that a schema takes, as far as it says so itself."""

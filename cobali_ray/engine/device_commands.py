@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cobali_ray.command_line import given_settings
-from cobali_ray.models.commands import complete_model, list_console
+from cobali_ray.models.completion import complete_model
 
 if TYPE_CHECKING:
     from cobali_ray.backend.devices import ComputeDevice
@@ -104,6 +104,8 @@ def _row(device: ComputeDevice, able: bool, needs: list[MemoryNeed]) -> dict[str
 
 def _print(rows: list[dict[str, Any]], *, model: bool) -> None:
     from rich.table import Table
+
+    from cobali_ray.models.commands import list_console
 
     table = Table(box=None, pad_edge=False)
     for heading in (

@@ -1,7 +1,4 @@
-"""List, pull, make and show models, and complete their names in a shell.
-
-A shell's completion has no time for more: what takes long to import is imported where it is used.
-"""
+"""List, pull, make and show models. What takes long to import is imported where it is used."""
 
 from __future__ import annotations
 
@@ -18,6 +15,7 @@ import typer
 
 from cobali_ray.errors import CobaliError
 from cobali_ray.models.builtin import SYNTHETIC
+from cobali_ray.models.completion import complete_model
 from cobali_ray.models.reference import SOURCES
 
 if TYPE_CHECKING:
@@ -28,19 +26,6 @@ NUMBERS_WIDTH: Final = 40
 """Kept free beside a model's name in the list: for its quant and size, and a few words."""
 PIPE_WIDTH: Final = 250
 """Of a list in a pipe or a file, where nothing of it is to be cut."""
-
-
-def complete_model(incomplete: str) -> list[tuple[str, str]]:
-    """Return the models whose names begin as typed, each with where it is from; files the shell names."""
-    from cobali_ray.models.local import local_models
-    from cobali_ray.models.registry import available
-
-    sources = {model.reference: "built in" for model in available() if model.default}
-    for model in local_models():
-        sources[model.reference] = SOURCES.get(model.source, "Hugging Face")
-    begun = [(name, source) for name, source in sources.items() if name.startswith(incomplete)]
-    short = [(name.partition("://")[2], source) for name, source in sources.items()]
-    return begun or [(name, source) for name, source in short if name and name.startswith(incomplete)]
 
 
 # Typer reads help as rich markup: a bracket that is meant has to be escaped.

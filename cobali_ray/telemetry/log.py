@@ -107,7 +107,10 @@ class TickLog:
             raise ConfigError("log_ticks", f"{path} cannot be written: {error.strerror}") from error
 
     def write(self, stats: TickStats) -> None:
-        """Append one record, unless it is closed. Where that fails, it says so and is closed."""
+        """Append one record, unless it is closed. Where that fails, it says so and is closed.
+
+        If it raised, the tick thread would call its observer no more.
+        """
         if self._file.closed:
             return
         record: dict[str, Any] = {"timestamp": self._utc_now(), "engine_id": self._engine_id}

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from cobali_ray.command_line import DEFAULT_URL, is_ready
 from cobali_ray.errors import ConfigError, NoServerError, StartError
-from cobali_ray.models.commands import complete_model, progress_bars
+from cobali_ray.models.completion import complete_model
 from cobali_ray.ports import LOOPBACK, free_port
 from cobali_ray.signals import end_with_parent, ended_in_order
 from cobali_ray.terminal.asking import ServerClient
@@ -112,6 +112,7 @@ def _started(model: str | None, console: Console) -> Iterator[str]:
 def _provide(model: str | None) -> None:
     """Make or download the model here, where its progress shows."""
     if model is not None and not model.startswith("builtin:scripted"):
+        from cobali_ray.models.commands import progress_bars
         from cobali_ray.models.registry import resolve
 
         with progress_bars() as progress:

@@ -104,7 +104,7 @@ def test_every_text_is_computed_once_and_every_request_ends_once(steps, splits, 
     texts, left = crowd.scheduler.texts, crowd.scheduler.counts.texts_left
     asked = [one for one in crowd.requests.values() if isinstance(one, EmbeddingRequest)]
     assert (texts.n_texts, texts.queue.n_tokens) == (0, 0)
-    assert (left.n, left.n_tokens) == (len(asked), sum(one.n_prompt for one in asked))
+    assert (left.n, left.n_tokens_of.total()) == (len(asked), sum(one.n_prompt for one in asked))
     for request in asked:
         end = crowd.ends[request.request_id]
         assert not isinstance(end.error, QueueFullError) or (max_queue == 2 and end.stats.queue_s is None)

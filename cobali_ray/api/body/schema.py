@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 from cobali_ray.core.request.request import MAX_ALLOWED_TOKENS
 
 MAX_BIASES = MAX_ALLOWED_TOKENS
+"""More would be most of a vocabulary, and travel to the engine with every request."""
 
 MAX_ADAPTERS = 256
 

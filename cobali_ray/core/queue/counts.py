@@ -24,16 +24,15 @@ class TextPass(NamedTuple):
 class LineCounts:
     """Requests and their tokens that passed some point, in all and by class and tenant; they only grow."""
 
-    __slots__ = ("n", "n_of", "n_tokens", "n_tokens_of")
+    __slots__ = ("n", "n_of", "n_tokens_of")
 
     def __init__(self) -> None:
-        self.n = self.n_tokens = 0
+        self.n = 0
         self.n_of, self.n_tokens_of = Counter[LineKey](), Counter[LineKey]()
 
     def add(self, line: LineKey, n: int, n_tokens: int) -> None:
         """Count requests of a line and tokens of theirs."""
         self.n += n
-        self.n_tokens += n_tokens
         self.n_of[line] += n
         self.n_tokens_of[line] += n_tokens
 
