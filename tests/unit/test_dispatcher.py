@@ -81,15 +81,16 @@ class Site:
     def __init__(self, *engine_ids, loaded=True):
         ids = engine_ids or ("a",)
         plan = ModelPlan(name="m", engine_ids=ids, n_stay=len(ids), max_waiting=1, stall_timeout_s=10.0)
-        self.dispatcher, self.now_s = Dispatcher([plan]), 0.0
+        self.dispatcher, self.now_s, self.logs = Dispatcher([plan]), 0.0, []
         for engine_id in ids:
             self.do(Described(engine_id)) if loaded else None
             self.attend(engine_id, loaded=loaded)
 
     def do(self, event):
-        out = [one for one in self.dispatcher.handle(event, self.now_s) if not isinstance(one, Log | Wake)]
+        out = self.dispatcher.handle(event, self.now_s)
+        self.logs += [one for one in out if isinstance(one, Log)]
         self.dispatcher.check()
-        return out
+        return [one for one in out if not isinstance(one, Log | Wake)]
 
     def attend(self, engine_id="a", incarnation_id="e1", **fields):
         found = Attendance(incarnation_id, 0, **{"up_s": 100.0, "pid": 7, "began": 5} | fields)
@@ -192,6 +193,8 @@ def test_deaths_count_where_something_was_computed(grammar, words, counts):
         (send,) = site.attend(incarnation_id=f"e{n_deaths}")[-1:]
     assert ends_with(ends, EngineDiedError)
     assert n_deaths == (MAX_DEATHS if counts else MAX_MOVES) + 1
+    attempts = [log.fields["attempt"] for log in site.logs if log.event == "engine_gone"]
+    assert attempts == list(range(1, n_deaths)), "logged where it goes on, and not at its end"
 
 
 def test_after_a_token_deaths_count_anew():

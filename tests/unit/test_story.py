@@ -72,6 +72,13 @@ def test_a_written_story_is_told_again_and_gets_the_same_answers(tmp_path, overl
         assert repr(again.handle(event)) == repr(answer)
 
 
+def test_a_story_says_which_texts_a_pass_embeds():
+    engine = open_engine(Story(None))
+    engine.embed(EmbeddingRequest.of([[1] * 9, [2] * 20], request_id="texts"))
+    engine.tick()
+    assert "Embed(texts:1 texts:0)" in engine.scheduler.story.text()
+
+
 def test_a_story_without_its_beginning_is_not_written():
     engine = open_engine(Story(9))
     run(engine)
